@@ -29,19 +29,12 @@ RUNS = {
     "claims/cut-connections": "tests/faults/test_connections.py::test_claims",
     "claims/versions": "tests/faults/test_versions.py::test_claims",
     "claims/two-centres": "tests/faults/claiming/test_two_centres.py::test_cut_off",
-    "members/sqlite": "tests/faults/groups/test_groups.py::test_sqlite",
-    "members/orderly": "tests/faults/groups/test_groups.py::test_orderly",
-    "members/workers": "tests/faults/groups/test_groups.py::test_workers_of_one_service",
-    "members/cassandra": "tests/faults/groups/test_groups.py::test_cassandra",
     "groups/service": "tests/qdo/faults/test_groups.py::test_service",
+    "groups/services": "tests/qdo/faults/test_groups.py::test_services",
+    "groups/processes": "tests/qdo/faults/test_groups.py::test_workers_of_one_service",
     "groups/cassandra": "tests/qdo/faults/test_groups.py::test_cassandra",
-    "groups/fleet": "tests/qdo/faults/test_fleet.py::test_sqlite",
-    "groups/fleet-cassandra": "tests/qdo/faults/test_fleet.py::test_cassandra",
     "groups/zookeeper": "tests/qdo/faults/test_groups.py::test_zookeeper",
     "groups/coming-and-leaving-service": "tests/qdo/faults/test_leaving.py::test_workers_come_and_leave",
-    "groups/coming-and-leaving-zookeeper": (
-        "tests/qdo/faults/test_leaving.py::test_workers_come_and_leave_by_zookeeper"
-    ),
 }
 """The test of each run."""
 PLAN_VARIABLE = "FAULT_PLAN"

@@ -1,7 +1,7 @@
 """``python -m tests.soak [--minutes N]``: both stores, all kinds of consumers, and kills, at once.
 
 Services, Qdo workers and Cassandra nodes are killed or paused all the time, while writers send and consumers read by
-time, wait in long polls, claim, and work in groups coordinated by ZooKeeper or a file. Every process is watched.
+time, wait in long polls, claim, and work in groups of the service and of ZooKeeper. Every process is watched.
 
 In the end no acknowledged message may be missing, nothing may be left to do, and no process may have grown by more than
 ``tests.soak.usage`` allows. Each violation is a line, and the exit code is 1. Ctrl-C ends a run early, with all checks;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Protocol
 
 from queuey.client import Client
 from queuey.client.credentials.profile import Profile
-from tests.faults.webs import Span, Store, WebProcess
+from tests.faults.webs import Span, Store, Webs
 from tests.harness.checking.counts import count_groups
 from tests.harness.checking.groups import GROUPS
 from tests.harness.checking.history import History
@@ -28,7 +29,6 @@ from tests.qdo.faults.member import STALLED
 from tests.qdo.faults.schedule import EVERYBODY, MIN_RUNNING_WORKERS, WORKER_FAULTS, draw
 from tests.qdo.faults.servers.services import Deed, Service
 from tests.qdo.faults.traffic import Observer, Producer, Queues
-from tests.servers.served import Served
 
 GROUP = "crew"
 QUEUES = {"crew-a": 5, "crew-b": 4, "crew-c": 1}
@@ -58,7 +58,8 @@ class GroupRun:
         directory: Keeps data, logs and records.
         service: The coordination service.
         queues: Numbers of partitions by queue; all names begin with ``crew-``.
-        store: The store of the queues' service.
+        store: The store of the queues' services.
+        webs, workers: Number of services, and of processes of each.
         settings: Options of workers that differ from the defaults.
     """
 
@@ -70,6 +71,8 @@ class GroupRun:
         queues: Mapping[str, int] = QUEUES,
         store: Store = SQLITE,
         settings: Settings = lambda slot, worker: {},
+        webs: int = 1,
+        workers: int = 1,
     ) -> None:
         self._directory = directory
         self._service = service
@@ -77,6 +80,11 @@ class GroupRun:
         self._counts = queues
         self._store = store
         self._settings = settings
+        (directory / "service").mkdir()
+        self._webs = Webs(directory / "service", store, webs, workers)
+        self._targets = [f"web-{web}/{worker}" for web in range(1, webs + 1) for worker in range(1, workers + 1)]
+        if workers == 1:
+            self._targets = [f"web-{web}" for web in range(1, webs + 1)]
         (directory / "records").mkdir()
         self.journal = Journal(directory / "records" / "run.jsonl")
         self._records = Records(directory / "records", Record)
@@ -87,12 +95,9 @@ class GroupRun:
     def running(self) -> Iterator[tuple[Crew, Queues]]:
         """Starts service and observer; yields the crew, whose workers are killed at the end, and the queues."""
         with contextlib.ExitStack() as undo:
-            data = self._directory / "service"
-            data.mkdir()
-            web = WebProcess(lambda port: Served(data, self._store.options, port=port))
-            undo.callback(web.kill)
-            web.wait_until_serving()
-            self._profile = profile = self._profile_of(web.served)
+            undo.enter_context(self._webs.serving())
+            account, urls = self._webs.account, [f"http://127.0.0.1:{web.port}" for web in self._webs.addresses]
+            self._profile = profile = Profile(url=",".join(urls), application=account.application, key=account.key)
             client = Client(
                 profile.url,
                 key=profile.key,
@@ -101,7 +106,7 @@ class GroupRun:
             )
             undo.callback(client.close)
             queues = Queues(client, self._counts)
-            mute, restart = _make_exclusive_faults(web, "pause", "kill")
+            mute, restart = self._make_exclusive_faults("pause", "kill")
             self._deeds = {"cut": mute, "restart": restart, "grow": queues.grow, "mute": mute, **self._service.faults}
             crew = Crew(self._job, self.journal)
             undo.callback(crew.end)
@@ -109,12 +114,6 @@ class GroupRun:
             stalls = partial(record_stalls, add=self.journal.add, target="", longest=STALLED)
             undo.enter_context(running([observer.watch, stalls]))
             yield crew, queues
-
-    def _profile_of(self, served: Served) -> Profile:
-        account = self._store.account
-        if account is None:
-            return served.profile
-        return Profile(url=f"http://127.0.0.1:{served.port}", application=account.application, key=account.key)
 
     def run(self, plan: Plan, slots: Sequence[str]) -> Result:
         """Performs faults while messages are posted, waits until all are handled, and checks the records.
@@ -137,6 +136,19 @@ class GroupRun:
                 self.settle(queues)
             self.finish(crew)
         return self.judge()
+
+    def _make_exclusive_faults(self, *kinds: str) -> list[Deed]:
+        """Returns faults of any service or process of one, one at a time: a restart takes longer than scheduled."""
+        lock, rng = threading.Lock(), random.Random(self._seed)
+
+        def deed(kind: str) -> Deed:
+            def break_it(_slot: str, seconds: float) -> None:
+                with lock:
+                    self._webs.inflict(Step(kind, rng.choice(self._targets), seconds))
+
+            return break_it
+
+        return [deed(kind) for kind in kinds]
 
     @contextlib.contextmanager
     def story(self) -> Iterator[tuple[Crew, Queues]]:
@@ -275,20 +287,6 @@ class GroupRun:
             "journal": str(self._directory / "records" / f"worker-{worker}.jsonl"),
         }
         return Job(**(fields | dict(self._settings(slot, worker))))  # type: ignore[arg-type] # not checked
-
-
-def _make_exclusive_faults(web: WebProcess, *kinds: str) -> list[Deed]:
-    """Returns the faults of a service, one at a time: on a busy machine its restart takes longer than scheduled."""
-    lock = threading.Lock()
-
-    def deed(kind: str) -> Deed:
-        def break_it(_slot: str, seconds: float) -> None:
-            with lock:
-                inflict(kind, [web], seconds)
-
-        return break_it
-
-    return [deed(kind) for kind in kinds]
 
 
 def _describe_unhandled(history: History) -> Iterator[str]:

@@ -15,7 +15,7 @@ from tests.qdo.faults.group_run import GroupRun
 from tests.qdo.faults.servers.services import Service, ServiceGroups
 
 if TYPE_CHECKING:
-    from tests.servers.plugin import ZooKeeperEnsemble
+    pass
 
 QUEUES = {"crew-a": 6, "crew-b": 6}
 LEAVER = "w4.1"
@@ -71,27 +71,13 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Reco
 COMING = Plan(1, "grow,join,leave", 17.5, {"events": 12, "join": 3, "leave": 2, "stays": 30, "messages": 500})
 
 
-def come_and_leave(plan: Plan, directory: Path, service: Service, record: Record) -> None:
-    service.session_timeout = SESSION
-    run = GroupRun(directory, service)
-    result = verify(plan, lambda: run.run(plan, ["w1", "w2", "w3", "w4", "w5"]), record)
-    assert (result.counts["twice"], result.counts["lost"]) == (0, 0)
-
-
 @plans("groups/coming-and-leaving-service", msgspec.structs.replace(COMING, slow=True))
 def test_workers_come_and_leave(tmp_path: Path, record_property: Record, plan: Plan) -> None:
     """A group of the service loses and repeats nothing while its workers come and leave."""
-    come_and_leave(plan, tmp_path, ServiceGroups(), record_property)
-
-
-@plans("groups/coming-and-leaving-zookeeper", msgspec.structs.replace(COMING, slow=True))
-def test_workers_come_and_leave_by_zookeeper(
-    tmp_path: Path, record_property: Record, zookeeper_nodes: ZooKeeperEnsemble, plan: Plan
-) -> None:
-    """A group on ZooKeeper loses and repeats nothing while its workers come and leave."""
-    from tests.qdo.faults.servers.ensemble import ZooKeeperService  # noqa: PLC0415 - needs the driver
-
-    come_and_leave(plan, tmp_path, ZooKeeperService(zookeeper_nodes), record_property)
+    service = ServiceGroups(session_timeout=SESSION)
+    run = GroupRun(tmp_path, service)
+    result = verify(plan, lambda: run.run(plan, ["w1", "w2", "w3", "w4", "w5"]), record_property)
+    assert (result.counts["twice"], result.counts["lost"]) == (0, 0)
 
 
 def _present(history: History, at: float) -> list[Stay]:
