@@ -1,1 +1,1 @@
-"""Members of consumer groups while web processes and nodes are killed and paused, and the records of what they saw."""
+"""Groups of the service while data centres are cut off from each other."""

@@ -18,7 +18,7 @@ HISTORIES = 2000
 """Histories of `make check`. `make test` runs the first part of them."""
 MANY = int(os.environ.get("SIM_HISTORIES", "100000"))
 """Histories of the slow tests."""
-PARTS, MANY_PARTS = 32, 4
+PARTS, MANY_PARTS = 50, 4
 """Tests that share these histories, so that several processes can run them and none takes minutes without output."""
 HANGING = 33
 """The seed of a history with hanging handlers."""

@@ -15,7 +15,7 @@ HISTORIES = 2000
 """Histories of `make check`. `make test` runs the first part of them."""
 MANY = int(os.environ.get("SIM_HISTORIES", "100000"))
 """Histories of the slow tests."""
-PARTS, MANY_PARTS = 20, 4
+PARTS, MANY_PARTS = 40, 4
 """Tests that share these histories, so that several processes can run them and none takes minutes without output."""
 FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed of the slow tests."""
