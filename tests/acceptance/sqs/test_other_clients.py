@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
-import venv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from tests.acceptance.sqs.conftest import REGION, Sqs
 HERE = Path(__file__).parent
 FETCH_SECONDS = 300
 RUN_SECONDS = 90
-AIOBOTO3, SDK = "15.5.0", "3.1175.0"
+SDK = "3.1175.0"
 GO, NODE, NPM = shutil.which("go"), shutil.which("node"), shutil.which("npm")
 
 
@@ -42,22 +40,6 @@ def run(line: Sequence[str], sqs: Sqs) -> None:
     variables = {**plain, **own, "AWS_EC2_METADATA_DISABLED": "true", "ENDPOINT": sqs.url}
     done = subprocess.run(line, env=variables, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.slow  # A machine without a cache fetches and builds for minutes.
-def test_aioboto3(sqs: Sqs) -> None:
-    """Queues, messages and errors are as aioboto3 expects; of 30 tasks that send and receive each message has one.
-
-    It has an environment of its own, because it needs an older botocore than boto3 does.
-    """
-    directory = cache(f"aioboto3-{AIOBOTO3}-python-{sys.version_info.major}.{sys.version_info.minor}")
-    python, complete = directory / "bin" / "python", directory / "complete"
-    if not complete.exists():
-        venv.create(directory, clear=True, with_pip=True)
-        quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
-        fetch([str(python), "-m", "pip", "install", *quiet, f"aioboto3=={AIOBOTO3}"], "aioboto3")
-        complete.touch()
-    run([str(python), str(HERE / "aio_client.py")], sqs)
 
 
 @pytest.mark.slow  # A machine without a cache fetches and builds for minutes.
