@@ -12,9 +12,9 @@ from tests.web.http.given import send_pieces
 HOST = b"Host: x\r\n"
 GET = b"GET /a HTTP/1.1\r\n" + HOST + b"\r\n"
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\n" + HOST + b"\r\n"
-LONGEST_CUT = 2048
+LONGEST_CUT = 512
 """Max bytes of a stream that is also sent in two pieces, cut at every position."""
-MUTATED, MUTATED_SLOWLY = 2_000, 100_000
+MUTATED, MUTATED_SLOWLY = 1_000, 100_000
 """Number of streams that are damaged at random."""
 
 
