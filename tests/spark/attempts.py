@@ -55,8 +55,10 @@ class Mortal(InterposedStore):
         store: The real one.
         at: The number of the step, from 0; None for never.
         when: ``before``, ``after``, or ``half``: half of the messages were written.
-        between: Called before each step, to simulate others.
         steps: The methods that count as steps.
+
+    Attributes:
+        between: Called before each step, to simulate others.
     """
 
     WRITES: ClassVar[tuple[Callable[..., Any], ...]] = (Bulk.load_unread, Messages.delete)
@@ -67,13 +69,12 @@ class Mortal(InterposedStore):
         store: Store,
         at: int | None,
         when: str = "before",
-        between: Callable[[], object] = lambda: None,
         steps: Iterable[Callable[..., Any]] = STEPS,
     ) -> None:
         super().__init__(store)
         self._at = at
         self._when = when
-        self._between = between
+        self.between: Callable[[], object] = lambda: None
         self.steps: list[str] = []
         for method in steps:
             self.instead(method, self._stepping(method))
@@ -84,7 +85,7 @@ class Mortal(InterposedStore):
         real = getattr(getattr(self._store, CONTRACTS[owner]), name)
 
         async def step(*arguments: Any, **named: object) -> object:  # noqa: ANN401 - any method
-            self._between()
+            self.between()
             self.steps.append(name)
             if len(self.steps) - 1 != self._at:
                 return await real(*arguments, **named)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from queuey.storage import bridge
-from tests.backends import APP
-from tests.spark.kept import Kept
+from queuey.spark import open_stores
+from queuey.storage import Store, bridge
+from tests.backends import APP, Clock, prepare_sqlite
+from tests.spark.kept import Kept, keep, open_patiently
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,8 +68,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps settings of the person who runs the tests out of them."""
+    forget_settings(monkeypatch)
+
+
+def forget_settings(patch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("QUEUEY_")]:
-        monkeypatch.delenv(name)
+        patch.delenv(name)
 
 
 @pytest.fixture(scope="package")
@@ -76,15 +81,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of all tests here, with two cores; it tries a task four times."""
     from queuey.spark.session import session  # noqa: PLC0415 - needs PySpark
 
-    directory = tmp_path_factory.mktemp("spark")
-    before, interrupts = dict(os.environ), signal.getsignal(signal.SIGINT)
-    for name in [name for name in os.environ if name.startswith("QUEUEY_")]:
-        del os.environ[name]
+    directory, interrupts = tmp_path_factory.mktemp("spark"), signal.getsignal(signal.SIGINT)
     places = {"spark.local.dir": str(directory / "local"), "spark.sql.warehouse.dir": str(directory / "warehouse")}
-    os.environ["JDK_JAVA_OPTIONS"] = QUICK
-    started = session(master="local[2,4]", conf=CONF | places, name="tests")
-    os.environ.clear()
-    os.environ.update(before)
+    with pytest.MonkeyPatch.context() as patch:
+        forget_settings(patch)
+        patch.setenv("JDK_JAVA_OPTIONS", QUICK)
+        started = session(master="local[2,4]", conf=CONF | places, name="tests")
     yield started
     end(started)
     if threading.current_thread() is threading.main_thread():
@@ -111,20 +113,27 @@ def end(spark: SparkSession) -> None:
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[Kept]:
     """A store on SQLite with one application."""
-    from queuey.storage import sqlite  # noqa: PLC0415 - loaded on use
+    with keep(tmp_path) as kept:
+        yield kept
 
-    data = tmp_path / "data"
-    with contextlib.closing(sqlite.open_store(data)) as store:
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
+    """A store on SQLite with one application, on a clock that the test moves."""
+    with contextlib.closing(prepare_sqlite(tmp_path / "timed").open(clock)) as store:
         bridge.run(store.applications.create_application(APP))
-        yield Kept(store, {"data": str(data)})
-        close_all()
+        yield store
 
 
 @pytest.fixture
 def clustered(contract_keyspace: str) -> Iterator[Kept]:
     """A Cassandra store with one application; reads stay behind the clock by 1.9 s."""
     from tests.servers import keyspaces  # noqa: PLC0415 - needs the driver
-    from tests.spark.kept import open_patiently  # noqa: PLC0415 - needs the driver
 
     keyspaces.empty(contract_keyspace)
     have_short_delays(contract_keyspace)
@@ -132,10 +141,4 @@ def clustered(contract_keyspace: str) -> Iterator[Kept]:
     with contextlib.closing(open_patiently(options)) as store:
         bridge.run(store.applications.create_application(APP))
         yield Kept(store, options)
-        close_all()
-
-
-def close_all() -> None:
-    from queuey.spark import open_stores  # noqa: PLC0415 - loaded on use
-
-    open_stores.close_all()
+        open_stores.close_all()

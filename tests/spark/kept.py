@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from queuey import ids
+from queuey.errors import ApplicationExists
 from queuey.ids import Position
 from queuey.messages import Message, Meta, NewMessage, Queue, QueueSpec, Slice
+from queuey.spark import open_stores
 from queuey.spark.options import StoreOptions
 from queuey.storage import Store, bridge
-from tests.backends import APP
+from tests.backends import APP, SqliteLocation, prepare_sqlite
 
 TTL = 3600
-METAS = (None, Meta(content_type="text/csv"), Meta(headers=(("a", "1"), ("b", "2"))), Meta(json=True))
+METAS = (None, Meta(content_type="text/csv"), Meta(headers=(("a", "1"), ("b", ""))), Meta(json=True))
 """Metadata for bodies of :meth:`Kept.fill`, in turn."""
 
 
@@ -72,6 +76,14 @@ class Kept:
             assert time.monotonic() < until, "the horizon stands still"
             time.sleep(0.02)
 
+    def settle_and_read(self, name: str) -> list[Message]:
+        """Waits until all messages of a queue can be read, and returns them."""
+        queue = bridge.run(self.store.catalogue.queue(APP, name, fresh=True))
+        newest = [info.newest for info in bridge.run(self.store.messages.inspect(queue))[1] if info.newest is not None]
+        if newest:
+            self.settle(queue, max(newest))
+        return self.all(queue)
+
     def all(self, queue: Queue) -> list[Message]:
         """Returns all messages of a queue, by partition and position, including delayed and unsettled ones."""
         return [
@@ -80,6 +92,18 @@ class Kept:
             for messages in bridge.iterate(self.store.bulk.scan(queue, Slice(partition, limit=1000, delayed=False)))
             for message in messages
         ]
+
+
+@contextlib.contextmanager
+def keep(directory: Path) -> Iterator[Kept]:
+    """Opens the store on SQLite in a directory, for this process and Spark; a new one has one application."""
+    data = directory / "data"
+    location = SqliteLocation(data) if data.exists() else prepare_sqlite(data)
+    with contextlib.closing(location.open()) as store:
+        with contextlib.suppress(ApplicationExists):
+            bridge.run(store.applications.create_application(APP))
+        yield Kept(store, {"data": str(data)})
+        open_stores.close_all()
 
 
 def open_patiently(options: Mapping[str, str]) -> Store:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from queuey.messages import Message, NewMessage, Queue, QueueSpec
-from queuey.spark import options as table_of_options
 from queuey.storage import bridge
 from tests.pages import runnable_blocks
-from tests.spark.faults.failing import POINTS, RAISE, FailingSource
+from tests.spark.faults.faulty import QUERY, READ_POINTS, Faults, FaultySource
 from tests.spark.kept import TTL, Kept
 
 if TYPE_CHECKING:
@@ -63,66 +63,44 @@ def test_a_stream_gives_every_message_once(spark: SparkSession, embedded: Kept, 
             query.processAllAvailable()
         assert sorted(path.name for path in (checkpoint / "commits").iterdir()) == batches
         offsets = bridge.run(embedded.store.offsets.group_offsets(first, "spark"))
-        assert [
-            lag.count
-            for lag in bridge.run(
-                embedded.store.messages.lag(first, [(one.partition, one.position) for one in offsets])
-            )
-        ] == [
-            0,
-            0,
-            0,
-        ]
+        places = [(one.partition, one.position) for one in offsets]
+        assert [lag.count for lag in bridge.run(embedded.store.messages.lag(first, places))] == [0, 0, 0]
     finally:
         query.stop()
 
 
 def test_every_row_is_written_once_whatever_fails(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
     """Runs that fail at each point between the logs, and one with every task killed once, write each id once."""
-    spark.dataSource.register(FailingSource)
+    spark.dataSource.register(FaultySource)
     queue = embedded.queue(partitions=3)
-    faults = tmp_path / "faults"
-    faults.mkdir()
-    frame = stream(
-        spark,
-        embedded,
-        "failing",
-        subscribe="orders",
-        startingOffsets="earliest",
-        maxOffsetsPerTrigger="150",
-        faults=str(faults),
-    )
+    directory = tmp_path / "faults"
+    directory.mkdir()
+    limits = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "150"}
+
+    def start(faults: Faults) -> StreamingQuery:
+        frame = stream(spark, embedded, "faulty", subscribe="orders", **limits, **faults.option)
+        return into_parquet(frame, tmp_path)
+
     sent = post(embedded, queue, 200)
-    for point in POINTS:
-        (faults / point).write_text(RAISE)
-        query = into_parquet(frame, tmp_path)
-        if point == "read":
-            # A failed task is retried.
+    for point in READ_POINTS:
+        query = start(Faults(str(directory), point, QUERY))
+        # A failed task is retried.
+        with nullcontext() if point == "read" else pytest.raises(Exception, match=f"Deliberate: {point}"):
             query.awaitTermination()
-        else:
-            with pytest.raises(Exception, match=f"Deliberate: {point}"):
-                query.awaitTermination()
-        assert not (faults / point).exists()
+        assert (directory / point).exists()
         sent += post(embedded, queue, 100)
-    (faults / "tasks").touch()
-    into_parquet(frame, tmp_path).awaitTermination()
-    assert len(list(faults.glob("killed-*"))) >= 3
+    start(Faults(str(directory), "read")).awaitTermination()
+    assert len(list(directory.glob("*-*-read"))) >= 3
     written = Counter(row.id for row in spark.read.parquet(str(tmp_path / "rows")).select("id").collect())
     assert written == Counter(one.id for one in sent)
 
 
 def test_the_example_of_the_page_runs(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """The example of following a queue writes every message, and the page names every option of streams."""
+    """The example of following a queue writes every message."""
     sent = embedded.fill(embedded.queue(partitions=2), 20)
-    section = PAGE.read_text().partition("\n## Streaming\n")[2].partition("\n## ")[0]
     [block] = runnable_blocks("docs/spark.md", below="Streaming")
     example = block.text.replace("orders.checkpoint", str(tmp_path / "checkpoint"))
     example = example.replace("orders.parquet", str(tmp_path / "rows")).replace(".load()", ".options(**place).load()")
     exec(compile(example, str(PAGE), "exec"), {"spark": spark, "place": embedded.options})
     rows = spark.read.parquet(str(tmp_path / "rows")).collect()
     assert sorted(row.id for row in rows) == sorted(one.id for one in sent)
-    own = [
-        name for name, option in table_of_options._OPTIONS.items() if option.uses == (table_of_options._STREAM_READ,)
-    ]
-    assert [name for name in own if f"`{name}`" not in section] == []
-    assert own

@@ -19,8 +19,8 @@ from queuey.spark.sink.ledger_entry import decode
 from queuey.spark.sink.write_task import TaskIdentity
 from queuey.storage import bridge
 from tests.backends import APP
+from tests.spark.faults.faulty import Faults, FaultySource
 from tests.spark.kept import Kept
-from tests.spark.mortal import Deaths, make_mortal_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,13 +37,9 @@ def write(frame: DataFrame, kept: Kept, form: str = "queuey", **options: str) ->
     frame.write.format(form).mode("append").options(**kept.options, **options).save()
 
 
-def bodies(kept: Kept, name: str = "orders") -> list[str]:
-    """Returns the texts of a queue, once all of its ids are due."""
-    queue = bridge.run(kept.store.catalogue.queue(APP, name, fresh=True))
-    newest = [info.newest for info in bridge.run(kept.store.messages.inspect(queue))[1] if info.newest is not None]
-    if newest:
-        kept.settle(queue, max(newest))
-    return [str(message.body) for message in kept.all(queue)]
+def bodies(kept: Kept) -> list[str]:
+    """Returns the texts of the queue, once all of its ids are due."""
+    return [str(message.body) for message in kept.settle_and_read("orders")]
 
 
 def check_stored_once(found: list[str], count: int) -> None:
@@ -53,8 +49,9 @@ def check_stored_once(found: list[str], count: int) -> None:
 
 @pytest.fixture(autouse=True)
 def registered(spark: SparkSession) -> None:
-    """Registers the format ``queuey``."""
+    """Registers the formats ``queuey`` and ``faulty``."""
     register(spark)
+    spark.dataSource.register(FaultySource)
 
 
 def test_rows_are_written_once_and_can_be_read(spark: SparkSession, embedded: Kept) -> None:
@@ -68,19 +65,16 @@ def test_rows_are_written_once_and_can_be_read(spark: SparkSession, embedded: Ke
         "array(named_struct('key', 'n', 'value', CAST(string(id) AS binary))) AS headers",
     )
     write(frame, embedded, lead="0.2")
-    assert len(bodies(embedded)) == 100
-    messages = embedded.all(queue)
-    assert {str(message.body if isinstance(message.body, str) else message.body.decode()) for message in messages} == {
-        f"m{number}" for number in range(100)
-    }
-    for message in messages:
-        body = message.body.decode() if isinstance(message.body, bytes) else message.body
-        number = int(body[1:])
-        assert message.partition == number % 3 + 1
-        assert message.meta == Meta("text/plain", (("n", str(number)),))
-        assert message.expires - message.ticks == 60 * ids.TICKS_PER_SECOND
-    read = spark.read.format("queuey").options(**embedded.options, subscribe="orders").load()
-    assert read.count() == 100
+    bodies(embedded)
+    found = [(one.body, one.partition, one.meta, one.expires - one.ticks) for one in embedded.all(queue)]
+    assert sorted(found, key=str) == sorted(
+        (
+            (f"m{n}".encode(), n % 3 + 1, Meta("text/plain", (("n", str(n)),)), 60 * ids.TICKS_PER_SECOND)
+            for n in range(100)
+        ),
+        key=str,
+    )
+    assert spark.read.format("queuey").options(**embedded.options, subscribe="orders").load().count() == 100
 
 
 @pytest.mark.parametrize("where", ["embedded", "clustered"])
@@ -106,12 +100,11 @@ def test_tasks_that_are_killed_once_each_leave_every_row_once(
     """If each task's Python worker dies once, at a different point of its second chunk, retries leave exact rows."""
     kept: Kept = request.getfixturevalue(where)
     kept.queue("orders", partitions=2)
-    deaths = Deaths(tmp_path / "deaths", chunk=1)
-    deaths.directory.mkdir()
-    spark.dataSource.register(make_mortal_source("mortal", deaths))
+    faults = Faults(str(tmp_path / "faults"), chunk=1)
+    (tmp_path / "faults").mkdir()
     count = 5 * 12_000
-    write(numbers(spark, count, 5), kept, "mortal", run="first")
-    assert len(deaths.list_deaths()) == 5
+    write(numbers(spark, count, 5), kept, "faulty", run="first", **faults.option)
+    assert len(faults.list_done()) == 5
     check_stored_once(bodies(kept), count)
 
 
@@ -146,43 +139,15 @@ def test_a_stream_whose_tasks_are_killed_writes_every_row_once(
     for number in range(3):
         frame = spark.range(number * 2000, (number + 1) * 2000, 1, 1).selectExpr("concat('m', id) AS value")
         frame.write.mode("append").parquet(str(source_directory))
-    deaths = Deaths(tmp_path / "deaths", point="half")
-    deaths.directory.mkdir()
-    spark.dataSource.register(make_mortal_source("mortal", deaths))
+    faults = Faults(str(tmp_path / "faults"), "half")
+    (tmp_path / "faults").mkdir()
     rows = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).parquet(str(source_directory))
-    query = (
-        rows.writeStream.format("mortal")
-        .options(**embedded.options, queue="orders", lead="2", checkpointLocation=str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
+    options = {**embedded.options, **faults.option, "queue": "orders", "lead": "2"}
+    writing = rows.writeStream.format("faulty").options(**options, checkpointLocation=str(tmp_path / "checkpoint"))
+    query = writing.trigger(availableNow=True).start()
     try:
         assert query.awaitTermination(90)
     finally:
         query.stop()
-    assert [name.split("-")[0] for name in deaths.list_deaths()] == ["0", "1", "2"]
+    assert [name.split("-")[0] for name in faults.list_done()] == ["0", "1", "2"]
     check_stored_once(bodies(embedded), 6000)
-
-
-@pytest.mark.parametrize(
-    ("select", "options", "mode", "text"),
-    [
-        (["1 AS value"], {}, "append", "The column value is of type int"),
-        (["'a' AS value"], {"queue": "nowhere"}, "append", "nowhere"),
-        (["'a' AS value"], {}, "overwrite", "Queues can only be appended to"),
-        (["'a' AS value"], {"colour": "red"}, "append", "Unknown option colour"),
-    ],
-)
-def test_mistakes_are_told_at_planning(
-    spark: SparkSession, embedded: Kept, select: list[str], options: dict[str, str], mode: str, text: str
-) -> None:
-    """Wrong columns, unknown queues and other modes end a write before any task runs, with one message."""
-    embedded.queue("orders")
-    frame = spark.range(1).selectExpr(*select)
-    tracker = spark.sparkContext.statusTracker()
-    jobs = set(tracker.getJobIdsForGroup())
-    writer = frame.write.format("queuey").mode(mode).options(**{**embedded.options, "queue": "orders", **options})
-    with pytest.raises(Exception, match=text):
-        writer.save()
-    assert set(tracker.getJobIdsForGroup()) == jobs
-    assert bodies(embedded) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -12,25 +13,25 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tests.spark.conftest import QUICK
+from tests.spark.faults.faulty import Faults
 
 ROOT = Path(__file__).parents[3]
+PATIENCE = 1500
+"""Timeout in seconds; a driver needs 15 s of processor time to do anything, and the machine may be busy."""
 
 
 @contextlib.contextmanager
-def driver(
-    program: str, place: Path, *arguments: str, options: Mapping[str, str], seconds: float
-) -> Iterator[subprocess.Popen[bytes]]:
+def driver(place: Path, way: str, options: Mapping[str, str], faults: Faults) -> Iterator[subprocess.Popen[bytes]]:
     """Starts a driver, and ends all its processes afterwards.
 
     Args:
-        program: A module of this package.
         place: Its working directory, with its log.
-        arguments: Arguments of the program, before the options.
+        way: What it does: "read" a queue or "write" to one.
         options: Options of the source or the sink.
-        seconds: Timeout of its end after a kill.
+        faults: What happens to it.
     """
-    arguments_of_options = [f"{name}={value}" for name, value in options.items()]
-    command = [sys.executable, "-m", f"tests.spark.faults.{program}", str(place), *arguments, *arguments_of_options]
+    arguments = [str(place), way, json.dumps({**options, **faults.option})]
+    command = [sys.executable, "-m", "tests.spark.faults.program", *arguments]
     environment = os.environ | {"JDK_JAVA_OPTIONS": QUICK}
     with (place / "log").open("ab") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
@@ -39,15 +40,20 @@ def driver(
     finally:
         with contextlib.suppress(ProcessLookupError):  # child processes may outlive it
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(seconds)
+        process.wait(PATIENCE)
 
 
-def await_or_end(process: subprocess.Popen[bytes], there: Callable[[], bool], seconds: float) -> bool:
-    """Waits for a condition with the least delay; returns False if the process ends before."""
-    until = time.monotonic() + seconds
+def kill_when(process: subprocess.Popen[bytes], there: Callable[[], bool]) -> None:
+    """Kills a driver as soon as a condition holds, with the least delay, unless it has ended before."""
+    until = time.monotonic() + PATIENCE
     while process.poll() is None:
         if there():
-            return True
+            os.killpg(process.pid, signal.SIGKILL)
+            return
         assert time.monotonic() < until
         time.sleep(0.0002)
-    return False
+
+
+def end_of(process: subprocess.Popen[bytes], place: Path) -> str:
+    """Waits for the end of a driver; returns "" if it is a success, else the end of its log."""
+    return (place / "log").read_text()[-3000:] or "no log" if process.wait(PATIENCE) else ""
