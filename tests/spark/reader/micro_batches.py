@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from queuey.spark import open_stores
+from queuey.messages import NewMessage, Queue, QueueSpec
 from queuey.spark.options import read_options
 from queuey.spark.source import columns
 from queuey.spark.source.read_task import MAX_BATCH_ROWS
 from queuey.spark.source.stream_reader import QueueyStreamReader
-from queuey.storage import Store
+from queuey.storage import Store, bridge
+from tests.backends import APP
 
 Row = dict[str, Any]
-
-
-def reader(options: Mapping[str, str], *names: str, rows: int = MAX_BATCH_ROWS) -> QueueyStreamReader:
-    """Creates a reader of all columns, or of some, that answers at once without new messages."""
-    whole = columns.read_schema(headers=options.get("includeHeaders") == "true")
-    schema = type(whole)([whole[name] for name in names]) if names else whole
-    return QueueyStreamReader(read_options(options, streaming=True), schema, idle_pause=0.0, rows=rows)
-
-
-@contextmanager
-def opened(options: Mapping[str, str], store: Store) -> Iterator[None]:
-    """Lets readers with these options use a store that the test has opened, perhaps with its own clock."""
-    key = os.getpid(), read_options(options, streaming=True).store
-    open_stores._open_stores[key] = store
-    try:
-        yield
-    finally:
-        open_stores._open_stores.pop(key, None)
+DAY = 86_400
+Options = Callable[..., dict[str, str]]
+"""Makes options of a read."""
 
 
 class Query:
@@ -48,12 +32,9 @@ class Query:
         done: The number of completed batches.
     """
 
-    def __init__(
-        self, options: Mapping[str, str], *names: str, available_now: bool = False, rows: int = MAX_BATCH_ROWS
-    ) -> None:
+    def __init__(self, options: Mapping[str, str], *, available_now: bool = False, rows: int = MAX_BATCH_ROWS) -> None:
         self.options = options
         self.rows = rows
-        self.names = names
         self.ends: list[str] = []
         self.done = 0
         self.start(available_now=available_now)
@@ -62,7 +43,9 @@ class Query:
         """Starts a run, with the same options or others; the last end must be readable, and give no tasks."""
         if options is not None:
             self.options = options
-        self.reader = reader(self.options, *self.names, rows=self.rows)
+        chosen, schema = read_options(self.options, streaming=True), columns.read_schema(headers=False)
+        # It answers at once without new messages.
+        self.reader = QueueyStreamReader(chosen, schema, idle_pause=0.0, rows=self.rows)
         if self.ends:
             latest = json.loads(self.ends[-1])
             assert not self.reader.partitions(latest, latest)
@@ -109,3 +92,27 @@ class Query:
 
 
 ALL = ReadAllAvailable()
+
+
+def create(store: Store, name: str = "a", *, partitions: int = 1, ttl: int | None = None) -> Queue:
+    return bridge.run(store.catalogue.create_queue(APP, name, QueueSpec(partitions=partitions, ttl=ttl)))[0]
+
+
+def send(
+    store: Store, name: str, texts: Sequence[str], partition: int = 1, *, ttl: int = DAY, delay: float = 0
+) -> None:
+    bridge.run(
+        store.messages.append(
+            bridge.run(store.catalogue.queue(APP, name, fresh=True)),
+            [NewMessage(text, partition, ttl, delay=delay) for text in texts],
+        )
+    )
+
+
+def values(rows: list[Row] | None) -> list[str]:
+    assert rows is not None
+    return [row["value"].decode() for row in rows]
+
+
+def make_texts(count: int, first: int = 0) -> list[str]:
+    return [f"m{number}" for number in range(first, first + count)]

@@ -19,9 +19,14 @@ from queuey.spark.options import write_options
 from queuey.spark.progress import MAX_ENDED, ProgressMetrics
 from queuey.spark.sink import write_reports
 from queuey.spark.sink.exactly_once import WriteCounts
+from queuey.spark.sink.rate_limit import RateLimit
 from queuey.spark.sink.spark_writer import QueueyStreamWriter, TaskCommit
+from queuey.spark.sink.write_reports import StreamCounts
 from queuey.spark.source.stream_lag import REQUEST_INTERVAL, StreamLag
-from tests.backends import APP
+from queuey.storage import Ledger
+from queuey.storage.sqlite import SqliteStore
+from tests.backends import APP, Clock
+from tests.interposed_store import InterposedStore
 from tests.pages import examples
 from tests.replacing import replace
 from tests.spark.kept import Kept
@@ -45,17 +50,6 @@ def batch(number: int, *, lag: Any = None, query: int = 1, name: str | None = "c
 
 def make_end_event(query: int = 1) -> Any:  # noqa: ANN401 - an event of Spark
     return SimpleNamespace(id=UUID(int=query))
-
-
-def test_a_batch_of_a_stream_is_noted_once(embedded: Kept) -> None:
-    """A query's written rows are the sum of its micro-batches, each counted at its first commit."""
-    first, second = WriteCounts(rows=5, written=5), WriteCounts(rows=4, written=3, moved=1)
-    assert write_reports.stream_report(embedded.store, APP, QUERY) is None
-    for number, counts in ((0, first), (0, WriteCounts(rows=5, skipped=5)), (1, second), (0, first)):
-        write_reports.record_batch(embedded.store.ledger, APP, QUERY, number, counts)
-    assert write_reports.stream_report(embedded.store, APP, QUERY) == write_reports.StreamCounts(
-        batch=1, last=second, total=first + second
-    )
 
 
 def test_a_commit_notes_its_query(embedded: Kept, caplog: pytest.LogCaptureFixture) -> None:
@@ -113,11 +107,8 @@ def test_metrics_of_queries_that_ended_are_forgotten_in_time() -> None:
 
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """The example of the listener shows its metrics."""
-    added: list[ProgressMetrics] = []
-    spark = SimpleNamespace(streams=SimpleNamespace(addListener=added.append))
     [example] = examples(ProgressMetrics)
-    exec(example.text, {"spark": spark})
-    assert len(added) == 1
+    exec(example.text, {"spark": SimpleNamespace(streams=SimpleNamespace(addListener=lambda listener: None))})
     assert "# TYPE queuey_stream_lag_messages gauge" in capsys.readouterr().out
 
 
@@ -138,3 +129,33 @@ def test_lag_is_asked_for_now_and_then(embedded: Kept) -> None:
     assert lag.measure(embedded.store, starts)["messages"] == 6
     assert lag.measure(embedded.store, {})["messages"] == 0
     assert lag.measure(embedded.store, starts)["messages"] == 6
+
+
+ONE, TWO = WriteCounts(written=1), WriteCounts(written=2)
+MONTHS = 100 * 86_400.0
+
+
+@pytest.mark.parametrize("pause", [0.0, MONTHS])
+def test_an_entry_that_expires_meanwhile(store: SqliteStore, clock: Clock, pause: float) -> None:
+    """A report, a micro-batch's counts and a turn are noted even if the former entry expires between two steps.
+
+    A micro-batch counts once, at its first commit.
+    """
+    between = InterposedStore(store)
+
+    async def read_late(work: str, piece: int) -> bytes | None:
+        found = await store.ledger.entry(work, piece)
+        clock.advance(pause)
+        store.sweep()
+        return found
+
+    between.instead(Ledger.entry, read_late)
+    for number, counts in enumerate((ONE, TWO)):
+        write_reports.record_run(between.store.ledger, APP, "run", counts)
+        assert write_reports.report(store, APP, "run") == counts
+        write_reports.record_batch(between.store.ledger, APP, "query", number, counts)
+        total = counts if pause else WriteCounts(written=sum(range(number + 2)))
+        assert write_reports.stream_report(store, APP, "query") == StreamCounts(number, counts, total)
+        write_reports.record_batch(store.ledger, APP, "query", 0, WriteCounts(skipped=5))
+        assert write_reports.stream_report(store, APP, "query") == StreamCounts(number, counts, total)
+        RateLimit(between.store.ledger, "turns", 10, sleep=lambda _: None).reserve_time(1)

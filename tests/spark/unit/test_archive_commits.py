@@ -1,4 +1,4 @@
-"""Commits of archives: runs that are killed or overlap at every step, on files with the rules of object stores."""
+"""Manifests and commits of archives: runs that are killed or overlap at every step, on files like an object store's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from queuey.pipeline.archive import manifest
 from queuey.pipeline.archive.directory import MIN_UNREFERENCED_AGE, ArchiveDirectory
@@ -20,11 +23,13 @@ from queuey.pipeline.archive.manifest import (
     Key,
     Manifest,
     MessageSetHash,
+    PartitionEnds,
     Summary,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 ABOUT = Archive(application="acme", seconds=3600)
 KEYS = (("orders", "20261120T140000Z"), ("orders", "20261120T150000Z"), ("a/b", "20261120T140000Z"))
@@ -161,10 +166,6 @@ def both(one: Content, other: Content) -> Content:
     return {key: one.get(key, set()) | other.get(key, set()) for key in {*one, *other}}
 
 
-def holds(found: Content, wanted: Content) -> bool:
-    return all(ids <= found.get(key, set()) for key, ids in wanted.items())
-
-
 def kill_at(store: ObjectStore, work: Callable[[], object], number: int) -> bool:
     """Kills work at one of its requests; returns whether it made that many."""
 
@@ -180,46 +181,31 @@ STEPS = range(1, 200)
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_run_killed_at_every_step(*, late: bool) -> None:
-    """A killed run has archived all of its buckets or none, the next run continues from there, and no file stays."""
-    before = in_each_bucket("a", "b")
+@pytest.mark.parametrize(("runs", "now", "steps"), [("a", 1.0, 12), ("abc", MIN_UNREFERENCED_AGE + 5.0, 20)])
+def test_a_run_killed_at_every_step(*, runs: str, now: float, steps: int, late: bool) -> None:
+    """A killed run has archived all of its buckets or none, the next run continues from there, and no file stays.
+
+    So it is, too, if it removes old files meanwhile, and if no listing has the new files yet.
+    """
     for number in STEPS:
         store = ObjectStore()
-        archive_run(store, "r0", before)
-        store.late = late
-        more = kill_at(store, partial(archive_run, store, "r1", in_each_bucket("b", "c"), 1.0), number)
-        committed = "runs/r1.json" in store.texts
-        assert read_archive(store) == (in_each_bucket("a", "b", "c") if committed else before), number
-        archive_run(store, "r2", in_each_bucket("d"), 2.0)
-        assert read_archive(store) == (
-            in_each_bucket("a", "b", "c", "d") if committed else in_each_bucket("a", "b", "d")
-        ), number
-        store.settle()
-        archive_run(store, "r3", {KEYS[0]: {"e"}}, MIN_UNREFERENCED_AGE + 10.0)
-        assert holds(read_archive(store), in_each_bucket("a", "b", "d")), number
-        leftovers = {name for name in store.texts if "run=r0" in name or "run=r1" in name or ".r1." in name}
-        assert not leftovers, (number, leftovers)
-        if not more:
-            break
-    assert 12 < number < STEPS[-1]
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_a_killed_clearing(*, late: bool) -> None:
-    """A run killed while it removes old files has removed no needed file."""
-    for number in STEPS:
-        store = ObjectStore()
-        for count, name in enumerate(("r0", "r1", "r2")):
+        for count, name in enumerate(runs):
             archive_run(store, name, in_each_bucket(name), float(count))
         store.late = late
-        more = kill_at(store, partial(archive_run, store, "r3", {KEYS[0]: {"r3"}}, MIN_UNREFERENCED_AGE + 5.0), number)
-        assert holds(read_archive(store), in_each_bucket("r0", "r1", "r2")), number
+        more = kill_at(store, partial(archive_run, store, "killed", in_each_bucket("k"), now), number)
+        archived = in_each_bucket(*runs, *(["k"] if "runs/killed.json" in store.texts else []))
+        assert read_archive(store) == archived, number
+        archive_run(store, "next", in_each_bucket("n"), now + 1.0)
+        archived = both(archived, in_each_bucket("n"))
+        assert read_archive(store) == archived, number
         store.settle()
-        archive_run(store, "r4", in_each_bucket("r4"), 2 * MIN_UNREFERENCED_AGE + 10.0)
-        assert holds(read_archive(store), in_each_bucket("r0", "r1", "r2", "r4")), number
+        archive_run(store, "last", {KEYS[0]: {"l"}}, now + MIN_UNREFERENCED_AGE + 10.0)
+        assert read_archive(store) == both(archived, {KEYS[0]: {"l"}}), number
+        old = [text for name in (*runs, "killed") for text in (f"run={name}/", f".{name}.")]
+        assert not [name for name in store.texts if any(text in name for text in old)], number
         if not more:
             break
-    assert 20 < number < STEPS[-1]
+    assert steps < number < STEPS[-1]
 
 
 def test_runs_that_overlap_at_every_step() -> None:
@@ -267,17 +253,6 @@ def test_readers_during_a_run() -> None:
     assert all(path in store.texts for one in old for path in one.data_paths)
 
 
-def test_what_a_listing_lacks() -> None:
-    """Readers and runs find newly archived messages though no listing has them yet."""
-    store = ObjectStore()
-    store.late = True
-    archive_run(store, "r0", in_each_bucket("a"))
-    assert store.list("manifests") == []
-    assert read_archive(store) == in_each_bucket("a")
-    archive_run(store, "r1", in_each_bucket("b"), 1.0)
-    assert read_archive(store) == in_each_bucket("a", "b")
-
-
 def test_what_is_damaged() -> None:
     """A damaged manifest stops readers; a run uses the files beside it, and reports lost ones."""
     store = ObjectStore()
@@ -296,3 +271,72 @@ def test_what_is_damaged() -> None:
     archive_run(store, "r1", in_each_bucket("c"), 1.0)
     store.texts = {path: text for path, text in store.texts.items() if ".r0.json" not in path}
     assert read_archive(store) == {KEYS[0]: {"a", "b", "c"}, KEYS[1]: {"a", "b", "c"}, KEYS[2]: {"c"}}
+
+
+ID = "0764d916e4da11f1ace76f55453ea5fb"
+SUMMARY = Summary(
+    count=2,
+    bytes=20,
+    hash=MessageSetHash.from_xor_and_sum(-1, -2),
+    partitions={1: PartitionEnds(1, ID, ID), 3: PartitionEnds(1, ID, ID)},
+    expires=("2026-11-21T16:00:46.724917Z", "2026-11-22T16:00:46.724917Z"),
+)
+ONE = Manifest(
+    queue="a=b/ü",
+    bucket="20261120T140000Z",
+    seconds=3600,
+    source=ArchivedQueue(uid="1", qid="2", partitions=3, consistency="strong", ttl=None),
+    summary=SUMMARY,
+    files=(DataFile("part-0.parquet", 123),),
+    archived="2026-11-20T15:01:47.137111Z",
+    verified=True,
+    expiring=False,
+    run="r1",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "x: "),
+        ("{}", "format"),
+        ('{"format": 2}', "format 2, but this program reads format 1"),
+        ('{"format": 1}', "queue"),
+        (manifest.encode(ONE)[:-9], "x: "),
+        (manifest.encode(ONE).replace("20261120T140000Z", "20261120T143000Z"), "no bucket"),
+    ],
+)
+def test_other_files_are_none(text: str, said: str) -> None:
+    """A truncated file, or one of another format, is refused, and the error names it."""
+    with pytest.raises(ArchiveDamaged, match=said) as caught:
+        manifest.decode(text, "x", Manifest)
+    assert str(caught.value).startswith("x")
+
+
+@given(st.text(st.characters(exclude_characters="/", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=50))
+def test_names_in_places(name: str) -> None:
+    """A queue's name has one unambiguous directory below its parent."""
+    from urllib.parse import unquote  # noqa: PLC0415 - as the archive imports it
+
+    path = manifest.manifest_path(name, "20261120T140000Z", "r1")
+    assert path.count("/") == 2
+    assert unquote(path.split("/")[1].removeprefix("queue=")) == name
+    assert manifest.parse_data_path(f"{manifest.bucket_path(name, 'x')}/part.parquet") == (name, "x")
+
+
+def test_what_is_a_manifest() -> None:
+    """A file's name gives its bucket and run; temporary and foreign files are ignored."""
+    name = manifest.manifest_path("a", "20261120T140000Z", "r1").rpartition("/")[2]
+    assert manifest.parse_manifest_name(name) == ("20261120T140000Z", "r1")
+    for other in ("_20261120T140000Z.r1.json.new", "20261120T140000Z.json", ".20261120T140000Z.json.crc", "notes.txt"):
+        assert manifest.parse_manifest_name(other) is None
+
+
+def test_identity() -> None:
+    """The identity of messages depends on their content, not on the time and way of archiving."""
+    replace = msgspec.structs.replace
+    again = replace(ONE, archived="later", files=(), source=replace(ONE.source, qid="9"))
+    other = replace(ONE, summary=replace(SUMMARY, hash=MessageSetHash.from_xor_and_sum(1, 2)))
+    assert manifest.digest_manifests([ONE]) == manifest.digest_manifests([again])
+    assert len({manifest.digest_manifests(some) for some in ([ONE], [other], [ONE, other], [])}) == 4
+    assert manifest.digest_manifests([ONE, other]) == manifest.digest_manifests([other, ONE])

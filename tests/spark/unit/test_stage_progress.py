@@ -14,35 +14,23 @@ from tests.contract.samples import eventually
 from tests.replacing import replace_in
 
 
-class Tracker:
-    """A status tracker of Spark with two running stages and a finished one, until Spark is gone.
+def test_progress_adds_up_what_runs() -> None:
+    """The bar adds up the tasks of all running stages, not of finished ones, and ends silently when Spark does."""
+    asked, gone = threading.Event(), threading.Event()
 
-    It tells when the finished stage is asked for.
-    """
-
-    def __init__(self) -> None:
-        self.asked = threading.Event()
-        self.gone = False
-
-    def statusTracker(self) -> Tracker:  # noqa: N802 - Spark's name
-        return self
-
-    def getActiveStageIds(self) -> list[int]:  # noqa: N802 - likewise
-        if self.gone:
+    def list_stages() -> list[int]:
+        if gone.is_set():
             raise ConnectionError
         return [1, 2, 3]
 
-    def getStageInfo(self, number: int) -> SimpleNamespace | None:  # noqa: N802 - likewise
+    def find_stage(number: int) -> SimpleNamespace | None:
         if number == 3:
-            self.asked.set()
+            asked.set()
             return None
         return SimpleNamespace(numTasks=4 * number, numCompletedTasks=number)
 
-
-def test_progress_adds_up_what_runs() -> None:
-    """The bar adds up the tasks of all running stages, and ends silently when Spark does."""
-    tracker: Any = Tracker()
-    spark: Any = SimpleNamespace(sparkContext=tracker)
+    tracker = SimpleNamespace(getActiveStageIds=list_stages, getStageInfo=find_stage)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
     moves: list[tuple[str, int, int | None]] = []
 
     @contextmanager
@@ -51,9 +39,9 @@ def test_progress_adds_up_what_runs() -> None:
 
     with replace_in(running, output.bar, recording), running.show_stage_progress(spark, every=0.001) as say:
         say("[counting]")
-        assert tracker.asked.wait(60)
-        tracker.asked.clear()
-        assert tracker.asked.wait(60)
-        tracker.gone = True
+        assert asked.wait(60)
+        asked.clear()
+        assert asked.wait(60)
+        gone.set()
         assert eventually(lambda: "progress" not in {thread.name for thread in threading.enumerate()})
     assert moves[-1] == ("[counting]", 3, 12)
