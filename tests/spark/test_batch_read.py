@@ -1,59 +1,98 @@
-"""Batch reads of queues."""
+"""Batch reads of queues, and mistakes found when a read or a write is planned: one clear message, and no task runs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import uuid
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from queuey import ids
-from queuey.messages import Message
-from queuey.spark.source import columns
-from queuey.storage import bridge
+from queuey.spark import failures
 from tests.spark.kept import Kept
+from tests.spark.pipeline.archive.archives import list_contents, read_content
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+
+UNREACHABLE = {
+    "store": "cassandra://127.0.0.1:1/nowhere",
+    "deadline": "2",
+    "cassandra_timeout": "1",
+    **{f"consistency.{level}": "deadline=1" for level in ("weak", "strong", "very_strong")},
+}
+READ = {"subscribe": "orders"}
+
+
+def define(spark: SparkSession, **options: str) -> DataFrame:
+    return spark.read.format("queuey").options(**options).load()
+
+
+def read(spark: SparkSession, **options: str) -> None:
+    define(spark, **options).count()
+
+
+def read_body(spark: SparkSession, **options: str) -> None:
+    spark.read.format("queuey").schema("body BINARY").options(**options).load().count()
+
+
+def write_number(spark: SparkSession, **options: str) -> None:
+    spark.sql("SELECT 1 AS value").write.format("queuey").mode("append").options(**options).save()
+
+
+def write(spark: SparkSession, mode: str = "append", **options: str) -> None:
+    spark.sql("SELECT 'a' AS value").write.format("queuey").mode(mode).options(**options).save()
+
+
+@pytest.mark.parametrize(
+    ("work", "options", "says"),
+    [
+        (define, {"subscrib": "orders"}, "Unknown option subscrib. Did you mean subscribe?"),
+        (define, {}, "exactly one of subscribe, subscribePattern and assign"),
+        (define, {**READ, "cassandra_password": "hunter2"}, "cassandra_password is not of the form"),
+        (read, {**READ, "startingOffsets": '{"orders":{"9":-2}}'}, "names partition 9 of queue 'orders'"),
+        (read, {**READ, "application": "nobody"}, "There is no application 'nobody' in the store."),
+        (read, {**READ, **UNREACHABLE}, "Cassandra cannot be reached"),
+        (read_body, READ, "A read has no column 'body': it has value, queue, partition, id,"),
+        (write_number, {"queue": "orders"}, "The column value is of type int"),
+        (write, {"queue": "nowhere"}, "has no queue 'nowhere'"),
+        (write, {"queue": "orders", "mode": "overwrite"}, "Queues can only be appended to"),
+        (write, {"queue": "orders", "colour": "red"}, "Unknown option colour"),
+    ],
+)
+def test_mistakes(work: Any, options: dict[str, str], says: str, spark: SparkSession, embedded: Kept) -> None:  # noqa: ANN401 - any of the above
+    """A mistake gives one line at the end of the error, without a secret, before any task has run or row is stored."""
+    queue = embedded.queue("orders")
+    group = uuid.uuid4().hex
+    spark.sparkContext.setJobGroup(group, "a mistake")
+    with pytest.raises(PySparkException) as refused:
+        work(spark, **({} if "store" in options else embedded.options) | options)
+    failure = failures.explain(refused.value)
+    assert failure is not None
+    assert says in failure.text
+    assert "hunter2" not in str(refused.value)
+    assert not spark.sparkContext.statusTracker().getJobIdsForGroup(group)
+    assert embedded.all(queue) == []
+
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
-
-def reading(spark: SparkSession, kept: Kept, **options: str) -> DataFrame:
-    return spark.read.format("queuey").options(**kept.options, **options).load()
-
-
-def seen(row: Row) -> tuple[object, ...]:
-    headers = tuple((header.key, bytes(header.value).decode()) for header in row.headers or ())
-    return row.queue, row.partition, row.id, bytes(row.value), row.valueType, row.contentType, headers, row.position
-
-
-def make_expected_row(queue: str, message: Message) -> tuple[object, ...]:
-    meta, text = message.meta, isinstance(message.body, str)
-    body = message.body.encode() if isinstance(message.body, str) else message.body
-    kind = "json" if meta is not None and meta.json else "text" if text else "bytes"
-    content_type, headers = (None, ()) if meta is None else (meta.content_type, meta.headers)
-    place = columns.position_text(message.position)
-    return queue, message.partition, message.id, body, kind, content_type, headers, place
-
-
-def microseconds(spark: SparkSession, frame: DataFrame) -> dict[str, tuple[int, int]]:
-    """Returns id -> id time and end in microseconds since 1970, as Spark has them."""
-    rows = frame.selectExpr("id", "unix_micros(timestamp) AS since", "unix_micros(expires) AS until").collect()
-    return {row.id: (row.since, row.until) for row in rows}
 
 
 @pytest.mark.parametrize("where", ["embedded", "clustered"])
 def test_every_message_is_a_row(where: str, spark: SparkSession, request: pytest.FixtureRequest) -> None:
     """A read gives every message of the queues once, with all its columns."""
     kept: Kept = request.getfixturevalue(where)
-    orders, events = kept.queue("orders", partitions=3), kept.queue("events")
-    stored = [("orders", one) for one in kept.fill(orders, 400)] + [("events", one) for one in kept.fill(events, 50)]
+    stored = {name: kept.fill(kept.queue(name, partitions=n), 200) for name, n in (("orders", 3), ("events", 1))}
     kept.fill(kept.queue("other"), 5)
-    frame = reading(spark, kept, subscribe="orders, events", includeHeaders="true")
-    assert sorted(map(seen, frame.collect())) == sorted(make_expected_row(queue, message) for queue, message in stored)
-    assert microseconds(spark, frame) == {
-        one.id: ((one.ticks - ids.EPOCH_TICKS) // 10, (one.expires - ids.EPOCH_TICKS) // 10) for _, one in stored
-    }
+    frame = define(spark, **kept.options, subscribe="orders, events", includeHeaders="true")
+    for name, messages in stored.items():
+        rows = frame.where(f"queue = '{name}'").collect()
+        assert sorted(map(read_content, rows)) == list_contents(messages)
+        instants = {one.id: ids.ticks_to_seconds(one.ticks) for one in messages}
+        assert {row.id: row.timestamp.timestamp() for row in rows} == pytest.approx(instants, rel=0, abs=1e-5)
+    assert frame.count() == 400
 
 
 @pytest.mark.parametrize("switch", ["true", "false"])
@@ -63,21 +102,9 @@ def test_filters_on_one_frame(switch: str, spark: SparkSession, embedded: Kept) 
     before = spark.conf.get(PUSHDOWN)
     spark.conf.set(PUSHDOWN, switch)
     try:
-        frame = reading(spark, embedded, subscribe="orders")
+        frame = define(spark, **embedded.options, subscribe="orders")
         assert frame.where("partition = 2").count() == 10
         assert frame.count() == 30
         assert frame.where("partition = 1").union(frame.where("partition > 1")).count() == 30
     finally:
         spark.conf.set(PUSHDOWN, str(before))
-
-
-def test_a_purged_queue_is_loss(spark: SparkSession, embedded: Kept) -> None:
-    """A purge after a read was planned fails it, or leaves the queue out if loss is accepted."""
-    queue = embedded.queue()
-    embedded.fill(queue, 10)
-    frames = [reading(spark, embedded, subscribe="orders", failOnDataLoss=text) for text in ("true", "false")]
-    assert [frame.count() for frame in frames] == [10, 10]
-    bridge.run(embedded.store.catalogue.purge_queue(queue))
-    with pytest.raises(Exception, match="Queue 'orders' was purged or deleted while it was being read"):
-        frames[0].count()
-    assert frames[1].count() == 0

@@ -22,28 +22,24 @@ def install(directory: Path, version: str) -> Path:
     return directory
 
 
-def test_java_home_goes_first(tmp_path: Path) -> None:
-    """The Java of JAVA_HOME wins over the one on the PATH."""
+def test_where_java_is_found(tmp_path: Path) -> None:
+    """JAVA_HOME wins over the PATH, where a link, as distributions create it, or a command that runs a Java will do."""
     named, on_path = install(tmp_path / "named", "21.0.1"), install(tmp_path / "path", "17.0.9")
-    environ = {"JAVA_HOME": str(named), "PATH": str(on_path / "bin")}
-    for variables, version in ((environ, 21), (environ | {"JAVA_HOME": ""}, 17)):
+    link, command = tmp_path / "links" / "java", tmp_path / "shims" / "java"
+    for path in (link, command):
+        path.parent.mkdir()
+    link.symlink_to(on_path / "bin" / "java")
+    command.write_text(f'#!/bin/sh\nexec {on_path}/bin/java "$@"\n')
+    command.chmod(0o755)
+    for variables, version in (
+        ({"JAVA_HOME": str(named), "PATH": str(on_path / "bin")}, 21),
+        ({"JAVA_HOME": "", "PATH": str(on_path / "bin")}, 17),
+        ({"PATH": str(link.parent)}, 17),
+        ({"PATH": str(command.parent)}, 17),
+    ):
         chosen = java.find_java_home(variables, cache=tmp_path / "cache")
         assert chosen.parent == tmp_path / "cache"
         assert java.read_major_version(chosen / "bin" / "java") == version
-
-
-def test_commands_that_lead_to_a_java(tmp_path: Path) -> None:
-    """A link on the PATH, as distributions create it, is accepted, and so is a command that runs the chosen Java."""
-    home = install(tmp_path / "jvm", "17.0.9")
-    (tmp_path / "links").mkdir()
-    (tmp_path / "links" / "java").symlink_to(home / "bin" / "java")
-    (tmp_path / "shims").mkdir()
-    command = tmp_path / "shims" / "java"
-    command.write_text(f'#!/bin/sh\nexec {home}/bin/java "$@"\n')
-    command.chmod(0o755)
-    for place in ("links", "shims"):
-        chosen = java.find_java_home({"PATH": str(tmp_path / place)}, cache=tmp_path / "cache")
-        assert java.read_major_version(chosen / "bin" / "java") == 17
 
 
 def test_without_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,14 +23,10 @@ if TYPE_CHECKING:
 LISTENING = "0A"
 
 
-def test_times_are_utc(spark: SparkSession) -> None:
-    """A session shows times in UTC wherever it runs, and has no web server."""
+def test_a_session(spark: SparkSession) -> None:
+    """A session shows times in UTC wherever it runs, has no web server, and its tasks run in its own Python."""
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.sparkContext.uiWebUrl is None
-
-
-def test_workers_run_this_python(spark: SparkSession) -> None:
-    """Tasks run in the Python of the session, whatever else is on the PATH."""
     seen = spark.sparkContext.parallelize(range(2), 2).map(lambda _: sys.executable).collect()
     assert {Path(one).resolve() for one in seen} == {Path(sys.executable).resolve()}
 

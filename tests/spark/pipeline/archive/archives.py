@@ -16,10 +16,9 @@ from queuey.pipeline.archive.verify import CheckOptions, CheckReport, check
 from queuey.pipeline.options import ArchiveOptions
 from queuey.spark.options import Pattern
 from queuey.storage import bridge
-from tests.spark.kept import Kept, quiet
+from tests.spark.kept import METAS, Kept, quiet
 
 HOUR = 3600
-METAS = (None, Meta(content_type="text/csv"), Meta(headers=(("a", "1"), ("b", ""))), Meta(json=True))
 
 
 @cache

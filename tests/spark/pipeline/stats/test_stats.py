@@ -1,12 +1,16 @@
-"""Measures of queues, and the lag of groups."""
+"""Measures of queues, the lag of groups, and the forecast of messages lost to TTL, against a simulation."""
 
 from __future__ import annotations
 
 import json
+import math
+from itertools import count
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.ids import FIRST, TICKS_PER_SECOND
@@ -14,8 +18,7 @@ from queuey.messages import NewMessage, OffsetChange
 from queuey.pipeline.options import LagOptions, StatsOptions
 from queuey.pipeline.stats import lag, stats_job
 from queuey.pipeline.stats.lag import GroupObservation
-from queuey.pipeline.stats.totals import Totals
-from queuey.pipeline.stats.ttl_forecast import Forecast
+from queuey.pipeline.stats.ttl_forecast import Backlog, Forecast, forecast
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Pattern, Subscribe
 from queuey.storage import bridge
@@ -25,44 +28,35 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
 DEPTHS = {"deep": 60, "uneven": 41, "shallow": 3, "narrow": 20}
 BODY = "x" * 500
 
 
-def fill_queues(kept: Kept) -> Kept:
+def fill_queues(kept: Kept) -> None:
     """Creates two queues of two partitions with messages, one of one partition, and one without messages."""
     for name, depth in DEPTHS.items():
         queue = kept.queue(name, partitions=1 if name == "narrow" else 2)
         spread = name in {"deep", "shallow"}
         kept.post(queue, [NewMessage(BODY, 2 if spread and n % 2 else 1, 600) for n in range(depth)])
     kept.queue("empty", partitions=2)
-    return kept
-
-
-def check_totals(found: Totals) -> None:
-    assert (found.queues, found.empty, found.partitions) == (5, 1, 6)
-    assert (found.messages, found.bytes) == (sum(DEPTHS.values()), sum(DEPTHS.values()) * len(BODY))
-    assert [one.queue for one in found.top["messages"]] == ["deep", "uneven"]
-    assert [one.queue for one in found.top["skew"]] == ["uneven", "deep"]
-    assert [one.skew for one in found.top["skew"]] == [2.0, 1.0]
 
 
 def test_measuring_with_spark(spark: SparkSession, embedded: Kept) -> None:
-    """Tasks measure ranges of queues, and the results are merged."""
+    """Tasks measure ranges of queues, and the results are merged; the DataFrame has a row for each partition in use."""
     fill_queues(embedded)
     said: list[str] = []
     report = stats_job.run(spark, StatsOptions(store=embedded.store_options, top=2, size=2), said.append)
-    check_totals(report.tally)
+    found, depth = report.tally, sum(DEPTHS.values())
+    assert (found.queues, found.empty, found.partitions) == (5, 1, 6)
+    assert (found.messages, found.bytes) == (depth, depth * len(BODY))
+    assert [one.queue for one in found.top["messages"]] == ["deep", "uneven"]
+    assert [(one.queue, one.skew) for one in found.top["skew"]] == [("uneven", 2.0), ("deep", 1.0)]
     assert {name: (one.minute, one.hour, one.more) for name, one in report.recent.items()} == {
         "deep": (60, 60, False),
         "uneven": (41, 41, False),
     }
     assert said[:2] == ["listing queues", "measuring, in 3 tasks"]
-
-
-def test_measures_can_be_queried(spark: SparkSession, embedded: Kept) -> None:
-    """The DataFrame has a row for each partition with messages of any kind."""
-    fill_queues(embedded)
     stats_job.frame(
         spark, StatsOptions(store=embedded.store_options, selection=Pattern("[du].*"))
     ).createOrReplaceTempView("m")
@@ -143,42 +137,98 @@ def test_how_the_age_of_a_backlog_grows(oldest: float, growth: float, first: flo
     assert over.lost == (101 if growth == 1 else 0), "nothing has come any more, and what is there is read in time"
 
 
-def test_offsets_of_a_file_stand_for_a_group(embedded: Kept) -> None:
+def test_offsets_of_a_file_stand_for_a_group(spark: SparkSession, embedded: Kept) -> None:
     """A group that the store does not know takes its offsets from a file; deleted queues are left out."""
     stored = behind(embedded)
     offsets = {"deep": {1: embedded.all(embedded.queue("deep"))[9].position}, "gone": {1: (0, 0)}}
     options = LagOptions(store=embedded.store_options, offsets=offsets, groups=("workers",))
-    rows = [
-        msgspec.msgpack.decode(one, type=lag.GroupObservation)
-        for payload in lag._make_payloads(options)
-        for one in lag._observe(options.store, options.groups, payload)
-    ]
-    assert [(row.queue, row.partition, row.group, row.count) for row in rows] == [
-        ("deep", 1, "workers", 40),
-        ("deep", 2, "workers", 0),
-    ]
-    assert ids.to_hex(rows[0].position) == stored[9]
+    report = lag.run(spark, options)
+    assert [(row.queue, row.partition, row.group, row.messages) for row in report.rows] == [("deep", 1, "workers", 40)]
+    assert (report.partitions, report.rows[0].offset) == (2, stored[9])
     with pytest.raises(OptionError, match="do not change"):
         LagOptions(store=embedded.store_options, offsets=offsets, sample=1)
 
 
 def test_the_report_is_a_document(embedded: Kept) -> None:
     """A report survives JSON, and lists first the rows that lose first."""
+    row = lag.make_group_lag(observation(1000, 1, 0.5), None, 10)
     rows = [
-        lag.GroupLag(
-            queue=f"q{number}",
-            partition=1,
-            group="g",
-            offset=None,
-            messages=number,
-            exact=True,
-            seconds=1.0,
-            growth=None,
-            forecast=Forecast(first, 1 if first else 0),
-        )
-        for number, first in enumerate([None, 5.0, 2.0, None])
+        msgspec.structs.replace(row, queue=f"q{n}", messages=n, forecast=Forecast(first, 1 if first else 0))
+        for n, first in enumerate([None, 5.0, 2.0, None])
     ]
     report = lag.make_report(rows, LagOptions(store=embedded.store_options, top=3), 7.0)
     assert [row.queue for row in report.rows] == ["q2", "q1", "q3"]
     assert (report.partitions, report.behind, report.messages, report.first, report.lost) == (4, 3, 6, 2.0, 2)
     assert json.loads(msgspec.json.encode(report))["rows"][0]["forecast"] == {"first": 2.0, "lost": 1}
+
+
+def simulate_loss(backlog: Backlog, within: float) -> list[float]:
+    """Returns when messages are lost; the reader takes the next message as its pace allows."""
+    step = (backlog.oldest - backlog.newest) / max(1, backlog.count - 1)
+    pause = step / (1 - backlog.growth) if backlog.growth < 1 else math.inf
+    lost, now = [], pause
+    for number in count() if backlog.coming else range(backlog.count):
+        ends = max(0.0, backlog.ttl - backlog.oldest + number * step)
+        if ends > within:
+            break
+        if ends >= now:
+            now += pause
+        else:
+            lost.append(ends)
+    return lost
+
+
+@st.composite
+def backlogs(draw: st.DrawFn) -> Backlog:
+    """Draws a partition of a few messages that were not all sent at once, the oldest still alive."""
+    ttl = draw(st.floats(5.0, 60.0))
+    oldest = draw(st.floats(5.0, ttl))
+    newest = draw(st.floats(0.0, 0.9)) * oldest
+    growth = draw(st.one_of(st.just(1.0), st.floats(0.05, 1.0), st.floats(-2.0, 0.0)))
+    coming, number = draw(st.sampled_from([(False, 0), (False, 1), (False, 50), (True, 2), (True, 50)]))
+    return Backlog(count=number, oldest=oldest, newest=newest, ttl=ttl, growth=growth, coming=coming)
+
+
+@given(backlogs(), st.floats(0.5, 90.0))
+@example(Backlog(count=200, oldest=20, newest=0, ttl=20, growth=0.01), 100)
+def test_as_many_are_lost_as_in_a_simulation(backlog: Backlog, within: float) -> None:
+    """The forecast number of lost messages differs from the simulation by at most three at both ends."""
+    lost = simulate_loss(backlog, within)
+    losses = forecast(backlog, within)
+    assert abs(losses.lost - len(lost)) <= 3
+    assert (losses.first is None) == (losses.lost == 0)
+    assert losses.first is None or 0 <= losses.first <= within
+
+
+@given(backlogs(), st.floats(0.5, 60.0), st.floats(0.0, 60.0), st.floats(0.0, 1.0))
+def test_more_time_loses_more_and_more_reading_less(
+    backlog: Backlog, within: float, longer: float, faster: float
+) -> None:
+    """A longer forecast never shows fewer losses, and faster reading never more."""
+    losses = forecast(backlog, within)
+    assert forecast(backlog, within + longer).lost >= losses.lost
+    quick = msgspec.structs.replace(backlog, growth=backlog.growth - faster)
+    assert forecast(quick, within).lost <= losses.lost
+
+
+def test_a_group_that_is_slower_than_its_producers() -> None:
+    """A group that reads 8 of 10 messages a second loses every fifth once its backlog is as old as the TTL."""
+    backlog = Backlog(count=1001, oldest=100, newest=0, ttl=150, growth=0.2, coming=True)
+    assert forecast(backlog, 1250) == Forecast(250.0, 1 + 1000 * 10 // 5)
+    assert forecast(msgspec.structs.replace(backlog, coming=False), 1250) == Forecast()
+    assert forecast(backlog, 249) == Forecast()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"count": -1, "oldest": 1, "newest": 1, "ttl": 1},
+        {"count": 1, "oldest": 1, "newest": 2, "ttl": 1},
+        {"count": 1, "oldest": 1, "newest": 1, "ttl": 0},
+        {"count": 1, "oldest": 1, "newest": 1, "ttl": 1, "growth": 2},
+    ],
+)
+def test_impossible_backlogs_are_refused(fields: dict[str, float]) -> None:
+    """An impossible backlog is refused."""
+    with pytest.raises(ValueError, match=r"backlog|grows"):
+        Backlog(**fields)  # type: ignore[arg-type]
