@@ -75,16 +75,10 @@ def table(reports: Iterable[Report]) -> str:
 
 def _make_row(report: Report) -> str:
     options = report.repeat.partition(f"{report.run} ")[2]
-    cells = (
-        f"{report.run} `{options}`",
-        f"{report.seconds:.0f}",
-        render_counts(report.faults),
-        f"{report.calls:,}",
-        f"{report.acknowledged:,}",
-        "; ".join(f"{rule} {count:,}" for rule, count in report.checked.items()),
-        f"**{len(report.violations)}**" if report.violations else "none",
-    )
-    return f"| {' | '.join(cells)} |"
+    checked = "; ".join(f"{rule} {count:,}" for rule, count in report.checked.items())
+    violations = f"**{len(report.violations)}**" if report.violations else "none"
+    amounts = f"{report.seconds:.0f} | {render_counts(report.faults)} | {report.calls:,} | {report.acknowledged:,}"
+    return f"| {report.run} `{options}` | {amounts} | {checked} | {violations} |"
 
 
 def rewrite(page: str, reports: Iterable[Report]) -> str:

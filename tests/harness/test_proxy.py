@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import socketserver
 import threading
 from collections.abc import Callable, Iterator
 
@@ -15,35 +16,24 @@ PATIENCE = 60.0
 """Timeout in seconds for what a test waits for."""
 
 
+class Echo(socketserver.BaseRequestHandler):
+    """Sends back what a client sends."""
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := self.request.recv(1 << 16):
+                self.request.sendall(data)
+
+
 @pytest.fixture
-def echo() -> Iterator[int]:
-    """The port of a server that echoes what any number of clients send."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=_serve, args=(server,), daemon=True).start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-
-
-def _serve(server: socket.socket) -> None:
-    while True:
-        try:
-            client, _ = server.accept()
-        except OSError:
-            return
-        threading.Thread(target=_send_back, args=(client,), daemon=True).start()
-
-
-def _send_back(client: socket.socket) -> None:
-    with client:
-        while data := _receive(client):
-            client.sendall(data)
-
-
-def _receive(client: socket.socket) -> bytes:
-    try:
-        return client.recv(1 << 16)
-    except OSError:
-        return b""
+def proxy() -> Iterator[Proxy]:
+    """A proxy in front of a server that echoes what any number of clients send."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever).start()
+        with contextlib.closing(Proxy.to(f"127.0.0.1:{server.server_address[1]}")) as proxy_:
+            yield proxy_
+        server.shutdown()
 
 
 def connect(proxy: Proxy) -> socket.socket:
@@ -59,21 +49,18 @@ def send_and_receive(client: socket.socket, said: bytes) -> bytes:
         return b""
 
 
-@pytest.fixture
-def proxy(echo: int) -> Iterator[Proxy]:
-    with contextlib.closing(Proxy.to(f"127.0.0.1:{echo}")) as proxy_:
-        yield proxy_
-
-
-def test_cut_and_healed(proxy: Proxy) -> None:
-    """A cut resets open connections and refuses new ones; after healing, new ones work again."""
-    with connect(proxy) as client:
-        assert send_and_receive(client, b"one") == b"one"
-        proxy.cut()
-        assert send_and_receive(client, b"two") == b""
-    with pytest.raises(ConnectionRefusedError):
-        connect(proxy)
-    proxy.heal()
+def test_cut_dropped_and_healed(proxy: Proxy) -> None:
+    """A cut resets open connections and refuses new ones until it is healed; a drop only resets open ones."""
+    for reset, refused in ((proxy.drop, False), (proxy.cut, True)):
+        with connect(proxy) as client:
+            assert send_and_receive(client, b"one") == b"one"
+            assert proxy.connections == 1
+            reset()
+            assert send_and_receive(client, b"two") == b""
+        if refused:
+            with pytest.raises(ConnectionRefusedError):
+                connect(proxy)
+            proxy.heal()
     with connect(proxy) as client:
         assert send_and_receive(client, b"four") == b"four"
 
