@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from qdo.partitions import Partition, Queue
+from tests.replacing import replace
 from tests.sim.world import Process
 
 COLLECTED = 20
@@ -133,3 +134,8 @@ class Mutation:
     def is_noticed(self) -> bool:
         with self.instead():
             return bool(find_violations([self.seed], self.kind, breaking=[f"{rule}:" for rule in self.breaks]))
+
+
+def take_out(target: Any, by: Any, *breaks: str, kind: Kind[Played], seed: int = 0) -> Mutation:  # noqa: ANN401 - any
+    """Returns a mutation in which something else stands in the place of a method or a property."""
+    return Mutation(lambda: replace(target, by), breaks, kind, seed)

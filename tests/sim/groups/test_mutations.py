@@ -26,7 +26,7 @@ from qdo.worker.dispatcher import Dispatcher
 from qdo.worker.partition_work import ContiguousOffset, FailedMessage, KeyedQueue, OrderedQueue, PartitionWork
 from qdo.worker.runs import MessageRun
 from tests.replacing import replace, replace_in
-from tests.sim.groups.playing import Mutation, find_violations
+from tests.sim.groups.playing import Mutation, find_violations, take_out
 from tests.sim.groups.served.storm import ServiceStorm
 from tests.sim.groups.trees.storm import TreeStorm
 
@@ -226,60 +226,45 @@ REAL_REVOKE = PartitionTable._revoke_row
 REAL_SETTING = StoredAssignments._make_transactions
 REAL_CLAIM = PartitionTable.claim
 REAL_ASSIGNED, REAL_FIND = PartitionReader.assigned, QueueFinder._refresh_once
-needed = partial(Mutation, kind=TreeStorm)
-
+needed, without = partial(Mutation, kind=TreeStorm), partial(take_out, kind=TreeStorm)
 
 MUTATIONS: Mapping[str, Mutation] = {
-    "a session of the service counts from the sending of its heartbeat": needed(
-        lambda: replace(ServiceSession._heartbeat, lasting_longer), ("O1",), seed=2, kind=ServiceStorm
+    "a session of the service counts from the sending of its heartbeat": without(
+        ServiceSession._heartbeat, lasting_longer, "O1", seed=2, kind=ServiceStorm
     ),
-    "a partition of the service is read from its offset on": needed(
-        lambda: replace(ServiceSession.claim, claiming_at_the_beginning), ("order",), kind=ServiceStorm
+    "a partition of the service is read from its offset on": without(
+        ServiceSession.claim, claiming_at_the_beginning, "order", kind=ServiceStorm
     ),
-    "a partition of the service is revoked before its release": needed(
-        lambda: replace(PartitionTable._revoke_row, releasing_before_revoking), ("two",), seed=11, kind=ServiceStorm
+    "a partition of the service is revoked before its release": without(
+        PartitionTable._revoke_row, releasing_before_revoking, "two", seed=11, kind=ServiceStorm
     ),
-    "a commit checks the version": needed(
-        lambda: replace(Session._make_commit, committing_at_any_version), ("fence",), seed=23
+    "a commit checks the version": without(Session._make_commit, committing_at_any_version, "fence", seed=23),
+    "a claim raises the version": without(Session._make_claim, claiming_at_the_same_version, "fence", seed=23),
+    "a release checks the version": without(Session._make_release, releasing_at_any_version, "owner", "two", seed=58),
+    "a claim checks the version": without(Session._make_claim, claiming_at_any_version, "back", seed=208),
+    "an owner's node is removed at its version": without(Session._remove_owners, removing_any_node, "owner", seed=58),
+    "a member that was replaced claims nothing": without(
+        Session._find_kept_by_replacement, ignore_replacement, "balance", seed=3417
     ),
-    "a claim raises the version": needed(
-        lambda: replace(Session._make_claim, claiming_at_the_same_version), ("fence",), seed=23
+    "an own claim is confirmed after the offset is read": without(
+        Session._find_changed_owners, trust_own_claims, "fence", seed=994
     ),
-    "a release checks the version": needed(
-        lambda: replace(Session._make_release, releasing_at_any_version), ("owner", "two"), seed=58
+    "a former owner is confirmed after the offset is read": without(
+        Session._find_changed_owners, trust_former_owners, "owner", seed=19441
     ),
-    "a claim checks the version": needed(
-        lambda: replace(Session._make_claim, claiming_at_any_version), ("back",), seed=208
+    "a member writes its own node": without(Session.assignment, keeping_what_is_written, "balance", seed=175),
+    "a claim in doubt is remembered": without(
+        PartitionTable.claim, forget_claim_in_doubt, "balance", "lost", "gone", seed=78
     ),
-    "an owner's node is removed at its version": needed(
-        lambda: replace(Session._remove_owners, removing_any_node), ("owner",), seed=58
+    "the target is set at its version": without(
+        StoredAssignments._make_transactions, setting_at_any_version, "target", seed=141
     ),
-    "a member that was replaced claims nothing": needed(
-        lambda: replace(Session._find_kept_by_replacement, ignore_replacement), ("balance",), seed=3417
+    "an assignment waits until its generation is current": without(
+        MemberAssignment.is_pending, lambda *_: False, "target", seed=6
     ),
-    "an own claim is confirmed after the offset is read": needed(
-        lambda: replace(Session._find_changed_owners, trust_own_claims), ("fence",), seed=994
-    ),
-    "a former owner is confirmed after the offset is read": needed(
-        lambda: replace(Session._find_changed_owners, trust_former_owners), ("owner",), seed=19441
-    ),
-    "a member writes its own node": needed(
-        lambda: replace(Session.assignment, keeping_what_is_written), ("balance",), seed=175
-    ),
-    "a claim in doubt is remembered": needed(
-        lambda: replace(PartitionTable.claim, forget_claim_in_doubt), ("balance", "lost", "gone"), seed=78
-    ),
-    "the target is set at its version": needed(
-        lambda: replace(StoredAssignments._make_transactions, setting_at_any_version), ("target",), seed=141
-    ),
-    "an assignment waits until its generation is current": needed(
-        lambda: replace(MemberAssignment.is_pending, lambda *_: False), ("target",), seed=6
-    ),
-    "a claim creates the owner's node": needed(
-        lambda: replace(Session._make_claim, claiming_what_is_owned), ("fence", "owner"), seed=3
-    ),
-    "owner's node goes at a release": needed(
-        lambda: replace(Session._make_release, releasing_without_the_node), ("balance", "rights", "lost")
+    "a claim creates the owner's node": without(Session._make_claim, claiming_what_is_owned, "fence", "owner", seed=3),
+    "owner's node goes at a release": without(
+        Session._make_release, releasing_without_the_node, "balance", "rights", "lost"
     ),
     "owner's node goes with the session": needed(
         lambda: replace_in(session, Create, partial(create_permanent_node, "/owners/")), ("balance", "lost", "gone")
@@ -290,46 +275,34 @@ MUTATIONS: Mapping[str, Mutation] = {
     "leader's node goes with the session": needed(
         lambda: replace_in(session, Create, partial(create_permanent_node, "/leader")), ("balance", "lost")
     ),
-    "a session ends with its lease": needed(lambda: replace(SessionLease.lapsed, lambda _: False), ("owner",), seed=10),
-    "a partition is revoked before its release": needed(
-        lambda: replace(PartitionTable._revoke_row, releasing_before_revoking), ("owner", "two"), seed=16
+    "a session ends with its lease": without(SessionLease.lapsed, lambda _: False, "owner", seed=10),
+    "a partition is revoked before its release": without(
+        PartitionTable._revoke_row, releasing_before_revoking, "owner", "two", seed=16
     ),
-    "watched nodes are read again after a reconnect": needed(
-        lambda: replace(Session._on_state, keep_watched_nodes), ("balance", "lost"), seed=1
+    "watched nodes are read again after a reconnect": without(
+        Session._on_state, keep_watched_nodes, "balance", "lost", seed=1
     ),
-    "changes of watched nodes are noticed": needed(
-        lambda: replace(WatchedNodes.invalidate, ignore_watch_events), ("balance", "lost")
-    ),
-    "a member is assigned only queues that it sees": needed(
-        lambda: replace(Visibility.includes, lambda *_: True), ("rights", "lost")
-    ),
-    "a partition is read from its offset on": needed(
-        lambda: replace(PartitionReader.assigned, beginning_at_the_beginning), ("order",)
-    ),
-    "a commit passes no gap": needed(
-        lambda: replace(ContiguousOffset.mark_done, recording_over_gaps), ("early",), seed=14
-    ),
-    "a failed message is not handled": needed(
-        lambda: replace(OrderedQueue.settle, going_on_after_a_failure), ("early", "order")
-    ),
-    "messages of a key are handled in order": needed(
-        lambda: replace(KeyedQueue.settle, handling_keys_out_of_order), ("order",), seed=14
-    ),
-    "messages are finished before a partition is handed back": needed(
-        lambda: replace(PartitionWork.wait_until_quiet, hand_back_while_handling), ("two",), seed=174
+    "changes of watched nodes are noticed": without(WatchedNodes.invalidate, ignore_watch_events, "balance", "lost"),
+    "a member is assigned only queues that it sees": without(Visibility.includes, lambda *_: True, "rights", "lost"),
+    "a partition is read from its offset on": without(PartitionReader.assigned, beginning_at_the_beginning, "order"),
+    "a commit passes no gap": without(ContiguousOffset.mark_done, recording_over_gaps, "early", seed=14),
+    "a failed message is not handled": without(OrderedQueue.settle, going_on_after_a_failure, "early", "order"),
+    "messages of a key are handled in order": without(KeyedQueue.settle, handling_keys_out_of_order, "order", seed=14),
+    "messages are finished before a partition is handed back": without(
+        PartitionWork.wait_until_quiet, hand_back_while_handling, "two", seed=174
     ),
     "late calls are of a former ownership": needed(
         taking_late_calls_for_present_ones, ("owner", "early", "lost"), seed=53
     ),
-    "results of a former ownership are discarded": needed(
-        lambda: replace(PartitionWork.is_discarded, property(lambda _: False)), ("order", "lost"), seed=221
+    "results of a former ownership are discarded": without(
+        PartitionWork.is_discarded, property(lambda _: False), "order", "lost", seed=221
     ),
-    "a partition is read beside a hung handler": needed(
-        lambda: replace(Dispatcher._readmit_lost, not_reading_beside_hung_handlers), ("lost",), seed=33
+    "a partition is read beside a hung handler": without(
+        Dispatcher._readmit_lost, not_reading_beside_hung_handlers, "lost", seed=33
     ),
-    "a run ends when its session does": needed(lambda: replace(MessageRun.stop, never_stop_run), ("owner",), seed=634),
-    "queues are looked up repeatedly": needed(
-        lambda: replace(QueueFinder._refresh_once, find_queues_once), ("balance", "lost", "gone"), seed=12
+    "a run ends when its session does": without(MessageRun.stop, never_stop_run, "owner", seed=634),
+    "queues are looked up repeatedly": without(
+        QueueFinder._refresh_once, find_queues_once, "balance", "lost", "gone", seed=12
     ),
 }
 

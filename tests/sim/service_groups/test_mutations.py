@@ -31,7 +31,7 @@ from queuey.service.watching import Waiter
 from queuey.storage import Store
 from queuey.storage.offset_changes import Decision, decide
 from tests.replacing import replace, replace_in
-from tests.sim.groups.playing import Mutation
+from tests.sim.groups.playing import Mutation, take_out
 from tests.sim.service_groups import store
 from tests.sim.service_groups.aimed import (
     Apart,
@@ -333,8 +333,7 @@ def make_hand_over_replacement(by: Callable[..., HandOver]) -> Callable[[], Abst
     return lambda: replace_in(hand_overs, hand_over, by)
 
 
-needed = partial(Mutation, kind=Storm)
-
+needed, without = partial(Mutation, kind=Storm), partial(take_out, kind=Storm)
 
 MUTATIONS: Mapping[str, Mutation] = {
     "a commit checks the owner and the epoch": needed(
@@ -344,60 +343,54 @@ MUTATIONS: Mapping[str, Mutation] = {
         lambda: replace_in(store, decide, make_decide(skip_epoch_check)), ("O2",), seed=29
     ),
     "a commit moves no offset back": needed(lambda: replace_in(store, decide, decide_without_forward_rule), ("O3",)),
-    "offsets are read together with their version": needed(
-        lambda: replace(GroupStore.owned_offsets, read_earlier_offsets), ("O4",)
-    ),
-    "a hand-over checks the version": needed(
-        lambda: replace(GroupStore.hand_over, hand_over_at_any_version), ("O1", "O2", "O4"), kind=Restless, seed=36
+    "offsets are read together with their version": without(GroupStore.owned_offsets, read_earlier_offsets, "O4"),
+    "a hand-over checks the version": without(
+        GroupStore.hand_over, hand_over_at_any_version, "O1", "O2", "O4", kind=Restless, seed=36
     ),
     "a partition is handed over once in an epoch": needed(
         make_hand_over_replacement(hand_over_twice_in_an_epoch), ("O2",), kind=Generous, seed=1
     ),
-    "a first epoch comes from the clock": needed(
-        lambda: replace(GroupDraft._next_epoch, count_epochs_from_one), ("O1", "O2")
-    ),
+    "a first epoch comes from the clock": without(GroupDraft._next_epoch, count_epochs_from_one, "O1", "O2"),
     "a give-back counts only for its epoch": needed(
         make_hand_over_replacement(accept_give_back_of_any_epoch), ("O1", "O4"), kind=Generous
     ),
-    "a partition that a heartbeat does not name is not given back": needed(
-        lambda: replace(LocalGroup._answer, treat_unnamed_as_given_back), ("O1",), kind=Generous, seed=10
+    "a partition that a heartbeat does not name is not given back": without(
+        LocalGroup._answer, treat_unnamed_as_given_back, "O1", kind=Generous, seed=10
     ),
-    "an answer is by rows that were read after the heartbeat was recorded": needed(
-        lambda: replace(LocalGroup._answer, answer_by_earlier_rows), ("O4",), seed=37
+    "an answer is by rows that were read after the heartbeat was recorded": without(
+        LocalGroup._answer, answer_by_earlier_rows, "O4", seed=37
     ),
     "a lost partition does not come as given back": needed(
         make_hand_over_replacement(report_lost_as_given_back), ("O4",), seed=1
     ),
-    "a session is over for others S after its end": needed(
-        lambda: replace(GroupDraft.__init__, make_draft_without_slack), ("O1",), kind=Apart, seed=35
+    "a session is over for others S after its end": without(
+        GroupDraft.__init__, make_draft_without_slack, "O1", kind=Apart, seed=35
     ),
-    "a session is stamped at a quorum": needed(
-        lambda: replace(GroupStore.renew_session, renew_session_without_quorum), ("O1",), kind=Lagging, seed=29
+    "a session is stamped at a quorum": without(
+        GroupStore.renew_session, renew_session_without_quorum, "O1", kind=Lagging, seed=29
     ),
-    "the clock is checked before an answer": needed(
-        lambda: replace(GroupStore.confirm_clock, skip_check), ("O1",), kind=Standing, seed=26
+    "the clock is checked before an answer": without(
+        GroupStore.confirm_clock, skip_check, "O1", kind=Standing, seed=26
     ),
-    "the clock is read before the sessions": needed(
-        lambda: replace(GroupStore.group_sessions, read_sessions_before_clock), ("O1",), kind=Hesitant, seed=37
+    "the clock is read before the sessions": without(
+        GroupStore.group_sessions, read_sessions_before_clock, "O1", kind=Hesitant, seed=37
     ),
-    "a member counts its session from its request": needed(
-        lambda: replace(Client.end_of, lambda one, _sent, session: one.world.now + session), ("O1",), seed=54
+    "a member counts its session from its request": without(
+        Client.end_of, lambda one, _sent, session: one.world.now + session, "O1", seed=54
     ),
-    "an answer has the rest of the stamped session": needed(
-        lambda: replace(LocalGroup.heartbeat, answer_with_whole_session), ("O1",), kind=Deaf, seed=1
+    "an answer has the rest of the stamped session": without(
+        LocalGroup.heartbeat, answer_with_whole_session, "O1", kind=Deaf, seed=1
     ),
     "a session that is over is not renewed": needed(ignore_session_end, ("O1",), seed=85),
-    "an overdue member is not renewed": needed(
-        lambda: replace(LocalGroup._is_overdue, lambda *_: False), ("O5", "O7"), kind=Deaf, seed=23
+    "an overdue member is not renewed": without(
+        LocalGroup._is_overdue, lambda *_: False, "O5", "O7", kind=Deaf, seed=23
     ),
     "nothing is taken from a living member": needed(make_hand_over_replacement(take_from_living_members), ("O1",)),
-    "a change of the group checks its version": needed(
-        lambda: replace(GroupStore.change_group, change_group_at_any_version), ("O1", "O5"), seed=29
+    "a change of the group checks its version": without(
+        GroupStore.change_group, change_group_at_any_version, "O1", "O5", seed=29
     ),
     "each process hands over": needed(leave_hand_overs_to_planner, ("O5",), kind=Dying, seed=15),
-    "owners are asked to give back": needed(
-        lambda: replace(GroupStore.ask_member, lambda *_: None), ("O5",), kind=Forgetful, seed=334
-    ),
+    "owners are asked to give back": without(GroupStore.ask_member, lambda *_: None, "O5", kind=Forgetful, seed=334),
     "a new member has no targets": needed(lambda: replace_in(drafts, make_plan, make_plan_with_new_members), ("O5",)),
     "a hand-over asks for another plan": needed(
         make_hand_over_replacement(hand_over_without_another_plan), ("O5",), kind=Generous, seed=11
@@ -410,12 +403,10 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "plans name queues by uid": needed(plan_by_queue_name, ("O5",), kind=Recreated),
     "present rights count": needed(keep_former_rights, ("O6",), seed=280),
-    "an instance that returns inherits its targets": needed(
-        lambda: replace(GroupDraft._may_inherit_targets, lambda *_: False), ("O7",), kind=Returning, seed=9
+    "an instance that returns inherits its targets": without(
+        GroupDraft._may_inherit_targets, lambda *_: False, "O7", kind=Returning, seed=9
     ),
-    "an instance that leaves is absent for its grace": needed(
-        lambda: replace(GroupDraft.leave, leave_without_grace), ("O7",), seed=17
-    ),
+    "an instance that leaves is absent for its grace": without(GroupDraft.leave, leave_without_grace, "O7", seed=17),
 }
 
 
