@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuey import ids
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import Entry, UnknownFormat, decode_entry, encode_entry
-from queuey.claims.order import Waiting
+from queuey.claims.order import Waiting, compute_key_digest
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.claims.state import MAX_ABOVE, MAX_OUTSTANDING, MAX_SUPERSEDED, ClaimTiming, State
 from queuey.ids import Position
-from queuey.messages import Message
+from queuey.messages import Message, Meta
 
 TIMING = ClaimTiming(margin=1.0)
 IDS = st.integers(1, 12)
@@ -349,3 +350,28 @@ def test_what_others_deliver_is_forgotten() -> None:
         claim(state, number)
         assert list(waiting.iterate(state)) == [at(later) for later in range(number + 1, 7)]
     assert (len(waiting), waiting.count(1)) == (2, 1)
+
+
+def test_an_expired_claim_is_not_made_longer_by_a_release() -> None:
+    """A release with a delay is a claim until its end, but not while another caller has an earlier message of the key.
+
+    A release without a delay, or with the queue's backoff, gives the message up, which is allowed.
+    """
+    state, waiting = State(), Waiting()
+    messages = [Message(number, 0, 1, ids.TICKS_MAX, "x", Meta(key="a")) for number in (1, 2)]
+    for one in messages:
+        waiting.add(one.position, compute_key_digest(one))
+    waiting.front = at(3)
+
+    def begin(seconds: int) -> EntryDraft:
+        return EntryDraft(state, NOW + 1000 * seconds, TIMING, None, waiting)
+
+    for seconds, limit in ((0, 2), (40, 1)):
+        draft, poll = begin(seconds), Poll(limit, 30.0, 1 << 20)
+        draft.deliver([poll], messages, messages)
+        assert poll.given == messages[:limit]
+        apply(state, draft)
+    first = [receipt(1, 1), receipt(2, 1)]
+    assert [one.status for one in begin(40).release(first, 30.0)] == [ReceiptStatus.SUPERSEDED] * 2
+    for seconds, delay in ((40, 0.0), (40, lambda *_: 5.0), (80, 30.0)):
+        assert [one.status for one in begin(seconds).release(first[1:], delay)] == [ReceiptStatus.DONE]
