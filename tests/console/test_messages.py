@@ -8,6 +8,8 @@ from html import unescape
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from queuey.console import messages, pages
 from queuey.messages import Message, Meta, NewMessage, QueueSpec
@@ -187,6 +189,8 @@ def message(body: str | bytes, **meta: Any) -> Message:  # noqa: ANN401 - fields
         ("plain", "text", False),
         ('{"a": 1}', "JSON", False),
         ("[" * 5000, "text", False),
+        ("[" * 33 + "]" * 33, "text", False),
+        ("[" * 32 + "]" * 32, "JSON", False),
         (json.dumps(["x" * 100_000]), "text", True),
         (b"\x00" * 4096, "bytes", False),
         (b"\x00" * 4097, "bytes", True),
@@ -220,3 +224,14 @@ def test_which_messages_are_wanted(wanted: MessageFilter, taken: bool) -> None: 
     assert wanted.matches(message("Hello", headers=(("a", "one"),), key="k")) is taken
     assert MessageFilter(text="é").matches(message("É".lower().encode()))
     assert not MessageFilter(header="a").matches(message("x"))
+
+
+@given(st.recursive(st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_indents_change_no_value(value: object) -> None:
+    """JSON with indents is the same JSON, and a page of it is bounded."""
+    text = json.dumps(value)
+    shown = pages.make_shown_body(text)
+    assert len(shown.text) <= pages.MAX_SHOWN
+    if not shown.is_cut:
+        assert json.loads(shown.text) == value
+    assert len(pages.make_preview(message(text))) <= pages.MAX_PREVIEW
