@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,15 +24,6 @@ def handle(message: Message, context: object) -> None:
 
 async def handle_async(message: Message, context: object) -> None:
     """An async one."""
-
-
-def generate(message: Message, context: object) -> Iterator[int]:
-    """Not a handler: calling it runs nothing."""
-    yield 1
-
-
-async def generate_async(message: Message, context: object) -> AsyncIterator[int]:
-    yield 1
 
 
 def lonely(message: Message) -> None:
@@ -97,8 +88,6 @@ def test_a_name_leads_to_the_handler() -> None:
         (f"{__name__}:Service", "is a class"),
         (f"{__name__}:lonely", "handler(message, context)"),
         (f"{__name__}:demanding", "handler(message, context)"),
-        (f"{__name__}:generate", "generator"),
-        (f"{__name__}:generate_async", "generator"),
     ],
 )
 def test_what_is_no_handler_is_refused_with_the_reason(name: str, said: str) -> None:
