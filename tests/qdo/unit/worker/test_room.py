@@ -206,6 +206,17 @@ async def test_partitions_that_are_lost_keep_no_place_in_the_line() -> None:
     assert room.middle.capacity > 0
 
 
+async def test_a_lost_partition_is_not_read_before_its_handler_has_ended() -> None:
+    """A partition that was lost in the middle of a message is read again once that has ended, and not before."""
+    room, partition = await Room().open(), Partition(QUEUE, 1)
+    room.feed(1)
+    await until_async(lambda: room.begun)
+    room.lose(1)
+    assert partition in room.middle.busy
+    await room.drain()
+    await until_async(lambda: partition not in room.middle.busy)
+
+
 class Dying:
     """Handles everything, and then dies."""
 
