@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -33,6 +34,13 @@ def test_folders_are_left_out_only_where_all_their_tests_are(suite: str | None, 
     """A folder is not imported if none of its tests can belong to make test: the longest path of the table counts."""
     config = cast("Any", SimpleNamespace(getoption=lambda _: suite))
     assert pytest_ignore_collect(ROOT / path, config) == ignored
+
+
+def test_no_folder_is_passed_over(pytestconfig: pytest.Config) -> None:
+    """Tests are looked for in every folder that has some."""
+    patterns = pytestconfig.getini("norecursedirs")
+    folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
+    assert [folder for folder in folders for pattern in patterns if fnmatch(folder.name, pattern)] == []
 
 
 def test_a_program_needs_a_mark() -> None:
