@@ -19,7 +19,7 @@ ALLOWED = {
 }
 """These rules, the helper for replacements and its test, and a test that fields cannot be set."""
 PATCHED = re.compile(
-    r"(?:\bpatch(?:\.\w+)?|\b_*(?:set|del)attr_*)\(\s*(?:type\()?[\"']?(\w+)"
+    r"(?:\bpatch(?:\.(?:object|multiple|dict))?|\b_*(?:set|del)attr_*)\(\s*(?:type\()?[\"']?(\w+)"
     r"|(?:\bvars\((\w+)[^=\n]*|(\w+)\.__dict__)\[[^]\n]*\] = "
 )
 OTHERS = sys.stdlib_module_names | {"Thread", "patch", "pyspark", "pytest", "request", "testcontainers_config"}
