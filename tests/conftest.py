@@ -50,18 +50,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declares the markers for stores, and prepares signals for the programs that tests start."""
     restore_interrupts()
     config.addinivalue_line("markers", "needs(*capabilities): skipped on stores without these capabilities")
-    config.addinivalue_line("markers", "slow_on(*backends): slow on these stores, where other tests cover what differs")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests slow on the stores of their closest ``slow_on``, and sets the timeout of slow tests.
-
-    Outside the profile ``quick`` that is the timeout of all tests.
-    """
+    """Sets the timeout of slow tests; outside the profile ``quick`` that of all tests."""
     for item in items:
-        on = item.get_closest_marker("slow_on")
-        if on and getattr(item, "callspec", None) and item.callspec.params.get("backend") in on.args:  # type: ignore[attr-defined]
-            item.add_marker(pytest.mark.slow)
         if PROFILE != "quick" or item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_ENDS))
 

@@ -70,6 +70,8 @@ BY_PATH: dict[str, str | None] = {
     "tests/spark/unit/": None,
 }
 """Marks of the tests below a path. The longest path counts. None means no mark."""
+SIMULATED = "simulated"
+"""The store whose tests with ``slow_on`` still belong to ``make check``: those with the others are slow."""
 SMOKE = "tests/smoke/"
 SUITES = ("test", "check")
 PROGRAM_EVENTS = {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec"}
@@ -91,6 +93,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for name, text in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: needs {text}; run by make check")
+    config.addinivalue_line("markers", "slow_on(*backends): slow on these stores; on a simulated one in make check")
     sys.addaudithook(_refuse_unmarked_programs)
 
 
@@ -113,6 +116,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks all tests with what they need; with ``--suite``, deselects slow ones and those of other parts."""
     for item in items:
+        if slow_store(item) not in {None, SIMULATED}:
+            item.add_marker(pytest.mark.slow)
         for name in sorted(_needs(item)):
             item.add_marker(getattr(pytest.mark, name))
     if suite := config.getoption("--suite"):
@@ -130,8 +135,15 @@ def _needs(item: pytest.Item) -> set[str]:
     """Returns the marks that a test needs by its fixtures, by texts among its parameters, and by its path."""
     parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
     names = {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
-    by_path = need_of_path(item.nodeid)
+    by_path = "needs_histories" if slow_store(item) == SIMULATED else need_of_path(item.nodeid)
     return {BY_FIXTURE[name] for name in names & BY_FIXTURE.keys()} | ({by_path} if by_path else set())
+
+
+def slow_store(item: pytest.Item) -> str | None:
+    """Returns the store of a test, if its closest ``slow_on`` names that."""
+    on, case = item.get_closest_marker("slow_on"), getattr(item, "callspec", None)
+    store: str | None = case.params.get("backend") if on and case else None
+    return store if on and store in on.args else None
 
 
 @pytest.hookimpl(wrapper=True)
