@@ -76,3 +76,9 @@ def test_wrong_usage(run: Run, served: Served, client: Client, queue: str, line:
     assert (ended.code, ended.out) == (2, b"")
     assert said in " ".join(ended.err.replace("│", " ").split())
     assert client.job_queue(queue).backlog().waiting == client.job_queue(queue).backlog().delayed == 0
+
+
+@pytest.mark.parametrize("command", ["send", "ack", "release"])
+def test_nothing_to_do(run: Run, queue: str, command: str) -> None:
+    """Empty input is wrong usage, not an empty message or no receipt."""
+    assert run(command, queue).code == 2
