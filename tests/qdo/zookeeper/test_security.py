@@ -143,6 +143,14 @@ async def test_strangers_see_and_change_nothing(guarded: Guarded, open_one: Open
     await again.forget()
 
 
+async def test_without_a_login_nothing_is_closed(guarded: Guarded, open_one: Open) -> None:
+    """Without a login, or with one and ``private=no``, groups are open to everybody with the address."""
+    for login in ("", "me:secret@"):
+        url = f"zookeeper://{login}{guarded.plain}/{unique_name('qdo')}"
+        await check_session(await open_one(f"{url}?private=no"))
+        assert len(await (await open_one(url.replace(login, ""))).owners()) == 200
+
+
 async def test_sasl(guarded: Guarded, open_one: Open) -> None:
     """With SASL the servers know the member, also after a reconnect, and close its nodes to others."""
     root = unique_name("qdo")
@@ -192,6 +200,32 @@ async def test_a_server_that_nobody_vouches_for_is_not_trusted(guarded: Guarded,
         with pytest.raises(CoordinationLost, match="certificate"):
             await coordinator.open()
         await coordinator.close()
+
+
+async def test_a_server_by_another_name_is_not_trusted(guarded: Guarded) -> None:
+    """A certificate for another host is refused, unless the check of the name is switched off."""
+    port = guarded.secure.rpartition(":")[2]
+    with mock.patch("socket.getaddrinfo", resolve(guarded.secure.rpartition(":")[0])):
+        url = f"zookeeper://queuey.test:{port}?ca={guarded.ca}"
+        coordinator = open_coordinator(url, "group", connect_timeout=1.0)
+        with pytest.raises(CoordinationLost, match="queuey"):
+            await coordinator.open()
+        await coordinator.close()
+        careless = open_coordinator(url, "group", check_hostname=False)
+        await careless.open()
+        await careless.close()
+
+
+def resolve(address: str) -> Callable[..., object]:
+    """Returns a resolver that knows one name, and asks the real one for others."""
+    import socket  # noqa: PLC0415 - before its function is replaced
+
+    real = socket.getaddrinfo
+
+    def ask(host: str, *rest: object, **more: object) -> object:
+        return real(address if host == "queuey.test" else host, *rest, **more)  # type: ignore[arg-type]
+
+    return ask
 
 
 def test_without_kazoo_the_error_names_what_to_install() -> None:

@@ -1,25 +1,30 @@
-"""The examples in curl and Python of the OpenAPI document and its page, run in order."""
+"""The examples in curl, Python and JavaScript of the OpenAPI document and its page, run in order."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx2
 import pytest
 
+from deploy.npm import NAME, pack
 from queuey.client import Client
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
-from queuey.web.api_page import ADDRESS, PROGRAM_STARTS
+from queuey.web.api_page import ADDRESS, FIRST_PYTHON_CALL, PROGRAM_STARTS
 from queuey.web.credentials import digest_of
 from queuey.web.openapi import Example, make_samples
 from queuey.web.v1.spec import EXAMPLES
 from tests.in_process import InProcess
+from tests.javascript.test_node import NODE, needs_node
 from tests.pages import Block, Reader
 from tests.servers.served import Served
 from tests.web.document.alike import AnsweredValues, is_like, values_in
@@ -153,3 +158,75 @@ def test_python(tmp_path: Path) -> None:
     assert missing == WITHOUT_PYTHON
     names["client"].close()
     store.close()
+
+
+RECORDER = """
+import { writeFileSync } from "node:fs";
+const exchanges = [], real = fetch;
+globalThis.fetch = async (address, options = {}) => {
+  const answer = await real(address, options);
+  const body = /json/.test(answer.headers.get("Content-Type")) ? await answer.clone().json() : null;
+  exchanges.push([options.method ?? "GET", new URL(address).pathname, answer.status, body]);
+  return answer;
+};
+process.on("exit", () => writeFileSync("exchanges.json", JSON.stringify(exchanges)));
+"""
+
+
+@pytest.fixture
+def run_module(served: Served, tmp_path: Path) -> Callable[..., list[Exchange]]:
+    """Runs a program next to the client's package; returns what it sent."""
+    with tarfile.open(pack(tmp_path)) as package:
+        package.extractall(tmp_path / "node_modules" / NAME, filter="data")
+    for path in (tmp_path / "node_modules" / NAME / "package").iterdir():
+        path.rename(path.parents[1] / path.name)
+
+    def run(source: str, key: str) -> list[Exchange]:
+        (tmp_path / "sample.mjs").write_text(
+            RECORDER + PROGRAM_STARTS["JavaScript"].replace(ADDRESS, served.profile.url) + source
+        )
+        done = subprocess.run(
+            [str(NODE), "sample.mjs"],
+            cwd=tmp_path,
+            env={**os.environ, "KEY": key},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), source + done.stdout + done.stderr
+        return [Exchange(*each) for each in json.loads((tmp_path / "exchanges.json").read_text())]
+
+    return run
+
+
+@needs_node
+def test_javascript(served: Served, run_module: Callable[..., list[Exchange]]) -> None:
+    """Each program calls the operation that it stands at; programs of claims use what was claimed before."""
+    keys = {"listApplications": operator_key(served)}
+    answers, claimed = AnsweredValues(), "[]"
+    for example in EXAMPLES:
+        source = answers.translate(source_of(example, "JavaScript"))
+        if "claimed[" in source:
+            source = f"const claimed = {claimed};\n{source}"
+        if example.operation in FOLLOW_OPERATIONS:
+            source = f"setTimeout(() => process.exit(), 2000);\n{source}"
+        exchanges = run_module(f"{{\n{source}\n}}", keys.get(example.operation, str(served.profile.key)))
+        answer = answer_to(example, exchanges)
+        if example.operation == "claimMessages":
+            claimed = json.dumps(answer["messages"])
+        answers.learn(example.answer, answer)
+
+
+def test_first_program(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first program in Python, with the address of the service, works with its key."""
+    monkeypatch.setenv("KEY", str(served.profile.key))
+    with served.client() as client:
+        client.create_queue("orders")
+    names: dict[str, Any] = {}
+    exec(
+        compile(PROGRAM_STARTS["Python"].replace(ADDRESS, served.profile.url) + FIRST_PYTHON_CALL, "/docs", "exec"),
+        names,
+    )
+    names["client"].close()
+    assert "'send'" in capsys.readouterr().out
