@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import count
 from typing import Any
 
 import pytest
 
 from queuey.access import Caller, Grant
+from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
 from queuey.settings import Rates, UserIssuer
 from queuey.settings.definitions import OwnRates
 from queuey.storage import Store, bridge
@@ -17,7 +19,9 @@ from queuey.web.admission.rates import RateLimits
 from queuey.web.credentials import digest_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
+from tests.facades.serving import facade_app
 from tests.web.caller import Caller as Client
+from tests.web.caller import Reply
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import Request, Run, make_runner
 from tests.web.users.issuer import AUDIENCE, Issuer, patient_readers, serving
@@ -137,3 +141,47 @@ def test_the_limit_that_is_reached_is_told() -> None:
     assert refusal.retry_after == 2
     assert dict(headers)["RateLimit"] == '"application";r=0;t=2'
     assert limits.count(Caller(frozenset({"app:more"})), "more")[0][1][1] == '"application";r=98;t=1'
+
+
+def test_a_refused_request_needs_no_thread(app: App, owner: Client) -> None:
+    """While all threads are busy, a request that is one too many is answered at once."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> None:
+        assert (await Request(body=b"x").to(gateway)).status == 201
+        release = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def hold() -> None:
+            asyncio.run_coroutine_threadsafe(release.wait(), loop).result(60)
+
+        held = [asyncio.create_task(gateway.threads.run("another", hold)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert (await Request("DELETE", "/v1/queuey/q").to(gateway)).status == 429
+        assert not any(task.done() for task in held)
+        release.set()
+        await asyncio.gather(*held)
+
+    make_limited_runner(app, application=1)(work)
+
+
+@pytest.mark.parametrize(
+    ("path", "first", "retry_after"),
+    [("/mq/q/messages", 204, "10"), ("/rqms/q", 200, "1"), ("/queue/1/q/size", 200, "2")],
+)
+def test_facades(store: Store, path: str, first: int, retry_after: str) -> None:
+    """The callers of a facade use up the requests of its application, and are refused in the facade's own words."""
+    bridge.run(store.applications.create_application("shop"))
+    bridge.run(store.applications.add_key("shop", digest_of("key")))
+    served = Facades(
+        app="shop", mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"), emodb=EmodbFacade(beside=True)
+    )
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        headers = [("x-bv-api-key", "key")]
+        return [await Request("GET", path, headers=headers).to(gateway) for _ in range(2)]
+
+    allowed, refused = make_limited_runner(facade_app(store, served), application=0.5, application_burst=1)(work)
+    assert allowed.status == first
+    assert (refused.status, refused.headers["Retry-After"]) == (503, retry_after)
+    assert (refused.headers.get("X-BV-Exception", "").endswith("ServiceUnavailableException")) == ("queue" in path)
