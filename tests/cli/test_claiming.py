@@ -7,19 +7,15 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from threading import Timer
-from typing import Literal
 
 import pytest
 
 from queuey.cli.claiming import SAME_SIGNAL_SECONDS, STOP_SIGNALS, JobProgram
 from queuey.client import Backoff, Client
 from queuey.client.calls.claim_calls import name_this_process
-from queuey.client.claims import claiming
 from queuey.client.claims.claiming import MAX_WAIT
 from tests.commands import Run
 from tests.contract.samples import eventually
-from tests.replacing import replace_in
 from tests.servers.served import Served
 
 
@@ -40,17 +36,6 @@ def _hangups_count() -> Iterator[None]:
 def reason_of(client: Client, queue: str, message: str) -> str:
     [attempt] = [one.text for one in client.explain(queue, message).reasons if one.code == "attempt"]
     return attempt.partition("ProgramFailed: ")[2]
-
-
-def test_a_long_wait_takes_several_requests(run: Run, client: Client, queue: str) -> None:
-    """A wait may be longer than one request may wait, and ends with the first message."""
-    assert run("claim", queue, "--wait", "0.2").err == "There are no messages to claim now.\n"
-    sending = Timer(1.5, client.send, (queue, "late"))
-    sending.start()
-    with replace_in(claiming, MAX_WAIT, 0.5):
-        ended = run("claim", queue, "--wait", "60", "--json")
-    sending.join(60)
-    assert (ended.code, [line["body"] for line in ended.json_lines]) == (0, ["late"])
 
 
 def test_claim_and_acknowledge(run: Run, client: Client, jobs: str) -> None:
@@ -299,47 +284,6 @@ def test_stopped_after_the_program_has_ended(client: Client, queue: str) -> None
         program.handle_signal(signal.SIGINT, None)
 
 
-def test_a_purge_does_not_end_the_work(served: Served, client: Client, jobs: str, tmp_path: Path) -> None:
-    """A job whose queue is purged while its program runs is lost, which is said; the next one is worked on."""
-    program = f"cat; echo busy >&2; until [ -e {tmp_path}/go ]; do sleep 0.1; done"
-    with served.command("claim", jobs, "--limit", "2", "--wait", "20", "--", "sh", "-c", program) as process:
-        assert process.stdout is not None
-        assert process.stdout.read(1) in {"a", "b", "c"}
-        client.purge_queue(jobs)
-        client.send(jobs, "after")
-        (tmp_path / "go").touch()
-        output, errors = process.communicate(timeout=100)
-    assert (process.returncode, output) == (0, "after")
-    assert "the queue was purged" in errors
-    assert "busy\n" in errors
-
-
-@pytest.mark.needs_programs
-@pytest.mark.parametrize("code", [0, 1])
-def test_a_service_that_is_away_when_a_program_ends(code: int, tmp_path: Path) -> None:
-    """Once the service is back, what is done is acknowledged; what failed is released, and never acknowledged."""
-    go, script = tmp_path / "go", tmp_path / "job"
-    script.write_text(f"#!/bin/sh\necho begun\nuntil [ -e {go} ]; do sleep 0.1; done\nexit {code}\n")
-    script.chmod(0o700)
-    with Served(tmp_path) as first, first.client() as client:
-        client.create_queue("jobs")
-        client.send("jobs", "a")
-        with first.command("claim", "jobs", "--limit", "1", "--ttl", "60", "--", str(script)) as process:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            assert process.stdout.readline() == "begun\n"
-            first.kill()
-            go.touch()
-            errors = process.stderr.readline()
-            while "The request failed. Retrying in " not in errors:  # bounded: the process ends
-                errors += process.stderr.readline()
-            with Served(tmp_path, port=first.port) as second, second.client() as again:
-                assert process.wait(100) == code
-                counts = again.job_queue("jobs").counts()
-    assert errors.startswith(f"{script} ended with 1" if code else "The request failed. Retrying in ")
-    assert (counts.claimed, counts.retrying) == (0, code)
-
-
 def test_cancel_and_retry(run: Run, client: Client, queue: str) -> None:
     """Each job has a line with its new state; the ids are those of the list, and at least one is required."""
     later = client.send(queue, "later", delay=600)
@@ -358,13 +302,10 @@ def test_cancel_and_retry(run: Run, client: Client, queue: str) -> None:
     assert (ended.code, "no job to cancel" in ended.err) == (2, True)
 
 
-@pytest.mark.parametrize("on_ack", ["delete", "keep"])
 @pytest.mark.parametrize("act", ["cancel", "retry"])
-def test_a_dead_letter_is_neither_cancelled_nor_retried(
-    run: Run, client: Client, act: str, on_ack: Literal["delete", "keep"]
-) -> None:
+def test_a_dead_letter_is_neither_cancelled_nor_retried(run: Run, client: Client, act: str) -> None:
     """The command says that it is a dead letter, and which command sends it back."""
-    queue = client.create_queue(max_deliveries=1, on_ack=on_ack).name
+    queue = client.create_queue(max_deliveries=1).name
     sent = client.send(queue, "a")
     client.job_queue(queue).release(client.job_queue(queue).receive(), retry=False)
     assert eventually(lambda: client.job_queue(queue).status(sent)[0].status == "failed")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
-from typing import Any
 
 import pytest
 
-from queuey.claims.receipts import parse_receipt
 from queuey.cli import COMMANDS, load
 from tests.commands import Run
 from tests.pages import ROOT, Block, blocks, runnable_blocks
@@ -26,39 +24,6 @@ def queuey_commands(some: Iterable[Block]) -> list[list[str]]:
                 if words and words[0].rpartition("/")[2] == "queuey":
                     commands.append(words[1:])
     return commands
-
-
-def options(command: Any) -> set[str]:  # noqa: ANN401 - a command of typer's
-    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_examples_use_what_there_is(page: str) -> None:
-    """Every command in an example exists and has the options used."""
-    assert queuey_commands(blocks(page))
-    for words in queuey_commands(blocks(page)):
-        name, *arguments = words
-        if name.startswith("-"):
-            continue
-        command = load(name)
-        while hasattr(command, "commands"):
-            name = arguments.pop(0)
-            command = command.load(name) if hasattr(command, "load") else command.commands[name]
-        own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-        used = {word.partition("=")[0] for word in own if re.match(r"--?[a-z]", word)}
-        assert used - options(command) - {"--help"} == set(), words
-
-
-def test_receipts_have_the_form_of_claims() -> None:
-    """The receipts in examples are of the form that claims return: a receipt, and the mark of its queue."""
-    shown = [
-        words[2] for words in queuey_commands(blocks("docs/cli.md")) if words[0] in {"ack", "release"} and words[2:]
-    ]
-    assert len(shown) == 2
-    for receipt in shown:
-        text, _, mark = receipt.rpartition("-")
-        assert str(parse_receipt(text)) == text
-        assert re.fullmatch("[0-9a-f]{6}", mark)
 
 
 def test_every_command_has_an_example() -> None:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 from pathlib import Path
 from typing import IO
 
@@ -20,7 +19,7 @@ from tests.commands import Run
 from tests.contract.samples import eventually
 from tests.qdo.worker.test_signals import children
 from tests.servers.processes import ending
-from tests.servers.served import Served, environment, free_port
+from tests.servers.served import Served, environment
 
 
 def _count_unread_bytes(pipe: IO[bytes]) -> int:
@@ -57,29 +56,6 @@ def test_ctrl_c_in_a_feed(served: Served, run: Run, client: Client, queue: str) 
     remaining = b"1\n2\n3\n4\n5\n6\n"
     assert run("send", queue, "--from", "-", "-p", "1", "--skip", skip[1], stdin=remaining).code == 0
     assert [message.body for message in client.read_all(queue)] == [1, 2, 3, 4, 5, 6]
-
-
-@pytest.mark.needs_programs
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("seconds", [0.0, 0.5])
-def test_a_signal_while_serve_starts(seconds: float, number: int, tmp_path: Path) -> None:
-    """It ends the service without a word, whatever has been started by then."""
-    program = (
-        "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from queuey.__main__ import main\n"
-        "print('up', flush=True); main()"
-    )
-    command = [sys.executable, "-c", program, "serve", "--data", str(tmp_path / "data"), "--port", str(free_port())]
-    variables = environment(QUEUEY_PROFILE=str(tmp_path / "profile.toml"))
-    with ending(
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables, text=True)
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        time.sleep(seconds)
-        process.send_signal(number)
-        _, err = process.communicate(timeout=60)
-    assert "Traceback" not in err
-    assert process.returncode in {0, 128 + number, -number}
 
 
 UNSHARE = ["unshare", "--user", "--pid", "--fork"]

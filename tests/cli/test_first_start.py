@@ -17,7 +17,7 @@ from queuey.cli.operations import first_start
 from queuey.cli.operations.first_start import Plan, ProfileFile, plan_profile, prepare
 from queuey.client import Client
 from queuey.client.credentials.profile import Profile, read_profile, write_profile
-from queuey.client.errors import ProfileExposed, ProfileInvalid
+from queuey.client.errors import ProfileInvalid
 from queuey.settings import Settings
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import open_store
@@ -135,31 +135,6 @@ def test_foreign_profile_survives(opened: Store, settings: Settings, content: st
     assert made.path != settings.profile
     assert str(made.path) in made.notes[-1]
     assert (again.path, again.profile) == (made.path, made.profile)
-
-
-def test_exposed_profile_is_refused(opened: Store, settings: Settings) -> None:
-    """A profile that others can read stops the start: its key may be known."""
-    made = start(opened, settings)
-    made.path.chmod(0o644)
-    with pytest.raises(ProfileExposed, match="chmod 600"):
-        start(opened, settings)
-
-
-@pytest.mark.parametrize("by_setting", [True, False])
-def test_rotated_key_reaches_the_profile(
-    opened: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, *, by_setting: bool
-) -> None:
-    """Replacing a key replaces it in the profile that holds it, by setting or by default, and in no other."""
-    made = start(opened, settings)
-    assert made.profile is not None
-    path = made.path if by_setting else None
-    monkeypatch.setenv("QUEUEY_PROFILE", str(made.path.with_name("none") if by_setting else made.path))
-    (key,) = bridge.run(opened.applications.keys("queuey"))
-    assert first_start.replace_key("queuey", {"00000000"}, "new", path) is None
-    assert first_start.replace_key("other", {key.id}, "new", path) is None
-    assert read_profile(made.path).key == made.profile.key
-    assert first_start.replace_key("queuey", {key.id}, "new", path) == made.path
-    assert read_profile(made.path).key == "new"
 
 
 def test_foreign_application_is_not_ours(opened: Store, settings: Settings) -> None:
