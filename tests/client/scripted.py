@@ -24,7 +24,6 @@ from queuey.client import (
     RetryPolicy,
     Timing,
 )
-from queuey.client.calls.call import MAX_ANSWER
 
 KEY = "s3cret-key-that-must-never-show"
 ONE = "http://one.example:5000/v1/acme/"
@@ -220,8 +219,19 @@ class BlockingClient:
                 self._wait(values.aclose())
 
 
-def _options(script: Script, credential: dict[str, Any]) -> dict[str, Any]:
-    return {"transport": httpx2.MockTransport(script), **(credential or {"key": KEY})}
+CREDENTIALS = {"key", "token", "token_file", "token_command"}
+
+
+def _options(
+    script: Script,
+    timing: Timing | AsyncTiming,
+    *,
+    scripted_time: bool = True,
+    **options: Any,  # noqa: ANN401 - the client's
+) -> dict[str, Any]:
+    key = {} if options.keys() & CREDENTIALS else {"key": KEY}
+    transport = httpx2.MockTransport(script)
+    return {"transport": transport, "timing": timing if scripted_time else None, **key, **options}
 
 
 def sync_client(
@@ -229,14 +239,10 @@ def sync_client(
     url: Any = ONE,  # noqa: ANN401 - one address or several
     retry: RetryPolicy | None = None,
     receipts: Path | None = None,
-    max_answer: int = MAX_ANSWER,
-    *,
-    scripted_time: bool = True,
-    **credential: Any,  # noqa: ANN401 - key or token
+    **options: Any,  # noqa: ANN401 - the client's
 ) -> Client:
-    timing = Timing(clock=script.clock, sleep=script.sleep, draw=lambda: 1.0) if scripted_time else None
-    how: dict[str, Any] = {"timing": timing, "retry": retry, "receipts": receipts, "max_answer": max_answer}
-    return Client(url, **how, **_options(script, credential))
+    timing = Timing(clock=script.clock, sleep=script.sleep, draw=lambda: 1.0)
+    return Client(url, retry=retry, receipts=receipts, **_options(script, timing, **options))
 
 
 def async_client(
@@ -244,11 +250,7 @@ def async_client(
     url: Any = ONE,  # noqa: ANN401 - one address or several
     retry: RetryPolicy | None = None,
     receipts: Path | None = None,
-    max_answer: int = MAX_ANSWER,
-    *,
-    scripted_time: bool = True,
-    **credential: Any,  # noqa: ANN401 - key or token
+    **options: Any,  # noqa: ANN401 - the client's
 ) -> AsyncClient:
-    timing = AsyncTiming(clock=script.clock, sleep=script.async_sleep, draw=lambda: 1.0) if scripted_time else None
-    how: dict[str, Any] = {"timing": timing, "retry": retry, "receipts": receipts, "max_answer": max_answer}
-    return AsyncClient(url, **how, **_options(script, credential))
+    timing = AsyncTiming(clock=script.clock, sleep=script.async_sleep, draw=lambda: 1.0)
+    return AsyncClient(url, retry=retry, receipts=receipts, **_options(script, timing, **options))

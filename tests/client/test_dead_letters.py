@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -86,21 +85,6 @@ async def test_letters_of_hidden_queues_stay(connect: Connect, owner: AsyncClien
     assert await bodies(owner, "failed") == ["gone", "mails"]
 
 
-@pytest.mark.parametrize("verbs", ["read,send", "read,send,delete"])
-async def test_a_small_queue_of_dead_letters_takes_all(connect: Connect, owner: AsyncClient, verbs: str) -> None:
-    """A letter whose partition is missing there goes to another one, if the worker may not add partitions."""
-    await owner.create_queue("orders", partitions=3)
-    await owner.create_queue("orders.dead")
-    worker = connect(verbs, "orders,orders.dead")
-    await owner.send("orders", "job", partition=3)
-    (job,) = await read_stored(worker, "orders")
-    for _ in range(2):
-        assert await bury(worker, "orders", job, CAUSE) == "orders.dead"
-    assert await bodies(owner, "orders.dead") == ["job"]
-    assert await redrive(owner, DeadLetterFilter(queues=("orders",))) == Redriven({"orders": 1})
-    assert {message.partition for message in await read_stored(owner, "orders")} == {3}
-
-
 @pytest.mark.parametrize("dead_queue", [None, "payroll", "invented"])
 async def test_no_right_no_letter(connect: Connect, owner: AsyncClient, dead_queue: str | None) -> None:
     """A worker stores no letter where its key does not reach, and nothing is created or changed for it."""
@@ -147,23 +131,6 @@ async def test_a_letter_of_another_is_not_removed(owner: AsyncClient) -> None:
     await owner.send("orders.dead", "lies", headers=lies)
     assert await redrive(owner, DeadLetterFilter(queues=("orders",))) == Redriven({"orders": 1})
     assert await bodies(owner, "orders.dead") == ["kept"]
-
-
-async def test_letters_of_an_ordered_queue_keep_their_keys(owner: AsyncClient) -> None:
-    """Dead letters of an ordered queue are sent back with their keys."""
-    await owner.create_queue("accounts", kind="ordered", partitions=3)
-    sent = await owner.send("accounts", "open", key="ann")
-    jobs = owner.job_queue("accounts")
-    [claimed] = await jobs.receive(1)
-    await jobs.release(claimed, retry=False)
-    selection = DeadLetterFilter(queues=("accounts",))
-    async with asyncio.timeout(60):
-        while not (keys := [one.key async for one in dead_letters(owner, selection)]):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)  # It is published after the answer to the release.
-    assert keys == ["ann"]
-    assert await redrive(owner, selection) == Redriven({"accounts": 1})
-    [again] = await jobs.receive(1)
-    assert (again.message.body, again.message.key, again.message.partition) == ("open", "ann", sent.partition)
 
 
 @pytest.mark.parametrize("selection", [DeadLetterFilter(queues=("orders",)), DeadLetterFilter(patterns=("ord*",))])

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.client import Conflict, ConnectionLost, InvalidArgument, NameTaken, Outgoing, Receipt
+from queuey.client import Conflict, ConnectionLost, InvalidArgument, Outgoing, Receipt
 from queuey.client.calls.send_calls import Batcher
 from tests.client.conftest import Connect
 from tests.client.scripted import Script, break_connection, message_id, ok, receipts
@@ -198,29 +198,6 @@ def test_put_refuses_what_it_cannot_carry(connect: Connect, places: Any, options
     with pytest.raises(InvalidArgument):
         connect(script).put("q", places, "x", **options)
     assert script.requests == []
-
-
-def test_a_name_stands_for_the_newest_value(queuey: Any, queue: str) -> None:  # noqa: ANN401 - either client
-    """A message is created once, replaced, fetched and deleted by its name; a claimer of an older value learns that."""
-    named, jobs = queuey.named(queue), queuey.job_queue(queue)
-    first = named.create("a % b", "a", ttl=600, headers={"by": "ann"})
-    assert named.create("a % b", "a", ttl=600, headers={"by": "ann"}) == first
-    with pytest.raises(NameTaken, match="a % b"):
-        named.create("a % b", "b")
-    [claimed] = jobs.receive()
-    second = named.set("a % b", json={"b": [1]})
-    message = named.get("a % b")
-    assert (message.id, message.body, message.partition) == (second.id, {"b": [1]}, second.partition)
-    assert [(refused.receipt, refused.status) for refused in jobs.ack(claimed)] == [(claimed.receipt, "superseded")]
-    [claimed] = jobs.receive()
-    assert claimed.message.id == second.id
-    jobs.ack(claimed)
-    assert named.get("a % b") is None
-    named.set("a % b", b"\xff")
-    named.delete("a % b")
-    named.delete("a % b")
-    assert named.get("a % b") is None
-    assert jobs.receive() == []
 
 
 def test_repeated_after_a_lost_answer(connect: Connect) -> None:

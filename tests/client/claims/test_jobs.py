@@ -142,23 +142,8 @@ def test_a_run_leaves_decisions_alone(served: Served) -> None:
     asyncio.run(main())
 
 
-def test_a_run_that_ends_with_the_error(queuey: Queuey, queue: str) -> None:
-    """With ``on_error="raise"`` the job is released, and the run ends; another word than these two is refused."""
-    queuey.send(queue, "a")
-
-    def fail(job: Any) -> None:  # noqa: ANN401 - of either kind
-        raise ValueError(job.body)
-
-    jobs = queuey.job_queue(queue)
-    with pytest.raises(ValueError, match="a"):
-        jobs.run(fail, on_error="raise", retry_delay=lambda _deliveries: 600.0)
-    assert jobs.counts().retrying == 1
-    with pytest.raises(InvalidArgument, match="on_error is 'stop': use 'retry' or 'raise'"):
-        jobs.run(fail, on_error="stop")
-
-
 def test_a_coroutine_function_needs_the_other_client(served: Served) -> None:
-    """A client for threads would await nothing, and acknowledge jobs that were not begun."""
+    """A client for threads would await nothing, and acknowledge jobs that were not begun; ``on_error`` is checked."""
     profile = read_profile(served.profile)
 
     async def handle(_job: Any) -> None:  # noqa: ANN401 - of either kind
@@ -169,6 +154,11 @@ def test_a_coroutine_function_needs_the_other_client(served: Served) -> None:
         pytest.raises(InvalidArgument, match=r"handle is a coroutine function, .*: use AsyncClient"),
     ):
         client.job_queue("mail").run(handle)
+    with (
+        Client(profile.url, key=profile.key) as client,
+        pytest.raises(InvalidArgument, match="on_error is 'stop': use 'retry' or 'raise'"),
+    ):
+        client.job_queue("mail").run(print, on_error="stop")  # type: ignore[arg-type]
 
 
 class Unspeakable(Exception):

@@ -245,10 +245,3 @@ def test_receipts_are_equal(client: Client, queue: str) -> None:
 def test_a_request_has_room_for_results(results: list[Any], count: int) -> None:
     """An acknowledgement has as many receipts as there may be, and as many results as fit."""
     assert count_fitting(results) == count
-
-
-def test_more_results_than_one_request_takes(client: Client, queue: str) -> None:
-    """A loop acknowledges them in several requests."""
-    receipts = client.send_many(queue, [str(number) for number in range(30)])
-    client.job_queue(queue).run(lambda job: job.body * 8000, idle=0, limit=100)
-    assert [len(receipt.result(60)) for receipt in receipts] == [len(str(number)) * 8000 for number in range(30)]

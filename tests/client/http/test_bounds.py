@@ -181,13 +181,6 @@ def test_cursor_that_stands_still(connect: Connect, method: str, numbers: tuple[
     assert len(script.requests) <= 2
 
 
-def test_quiet_queue_stands_still(connect: Connect) -> None:
-    """A page that is empty because no message arrived leaves the cursor unchanged, which is not an error."""
-    script = Script(page(cursor=f"1:{message_id(1)}"))
-    pages = connect(script).tail_pages("q", since=f"1:{message_id(1)}")
-    assert [next(pages).messages for _ in range(3)] == [(), (), ()]
-
-
 @pytest.mark.parametrize(("method", "fields"), [("queue_names", []), ("queues", [])])
 def test_listing_that_stands_still(connect: Connect, method: str, fields: list[str]) -> None:
     """A list of queues that goes on where it began ends with an error."""

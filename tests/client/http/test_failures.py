@@ -237,16 +237,6 @@ def test_another_server_is_asked_at_once(connect: Connect, failure: Reply) -> No
     assert script.slept == []
 
 
-def test_all_servers_are_tried_before_the_first_pause(connect: Connect) -> None:
-    """With every server down each is asked once, then pauses begin."""
-    script = Script(refuse_connection)
-    urls = [f"http://{name}.example" for name in ("a", "b", "c")]
-    with pytest.raises(ConnectionFailed):
-        connect(script, urls).read("q")
-    assert sorted(script.hosts[:3]) == ["a", "b", "c"]
-    assert len(script.hosts) == 3 + len(script.slept)
-
-
 def test_a_busy_server_is_given_a_rest(connect: Connect) -> None:
     """After 503 another server is tried; Retry-After binds only the server that sent it."""
     script = Script(busy(20, outcome="none"), receipts())

@@ -13,7 +13,6 @@ from queuey.client import (
     InvalidAnswer,
     Message,
     NotAllowed,
-    NotAuthenticated,
     QueueNotFound,
     RetryPolicy,
 )
@@ -90,19 +89,6 @@ def test_passing_errors_do_not_end_a_stream(connect: Connect) -> None:
     )
     script = Script(stream(event(1), deleted, bye), stream(event(2)))
     assert first_bodies(connect(script).stream(), 2) == ["m1", "m2"]
-
-
-def test_another_token_is_asked_for(connect: Connect) -> None:
-    """Before the old one ends, and when it is refused, once."""
-    tokens = iter(["one", "two", "three", "four", "five"])
-    unknown = httpx2.Response(401, json={"code": "InvalidToken"})
-    script = Script(stream(event(1), control_event("expiring", expires=1)), unknown, stream(event(2)), unknown, unknown)
-    following = connect(script, token=lambda: next(tokens)).stream("q")
-    assert first_bodies(following, 2) == ["m1", "m2"]
-    sent = [request.headers["authorization"] for request in script.requests]
-    assert sent == ["Bearer one", "Bearer two", "Bearer three"]
-    with pytest.raises(NotAuthenticated):
-        next(following)
 
 
 def test_on_the_real_service(queuey: Any, queue: str) -> None:  # noqa: ANN401 - either client
