@@ -161,18 +161,6 @@ def sent_by(process: Process, call: Callable[[], T]) -> tuple[Sent, T]:
     return sent, result
 
 
-@pytest.mark.parametrize("count", [1, 100])
-def test_a_post_is_one_request(scene: Scene, count: int) -> None:
-    """Up to a hundred messages posted to a partition together are one request."""
-    process = scene.start()
-    queue = scene.queue(process)
-    bridge.run(process.store.messages.append(queue, [NewMessage(BODY, 1, 600)]))
-    sent, _ = sent_by(
-        process, lambda: bridge.run(process.store.messages.append(queue, [NewMessage(BODY, 1, 600)] * count))
-    )
-    assert sent == Sent(writes=1)
-
-
 def test_info_and_names(scene: Scene) -> None:
     """Partition sizes, and calls about names, send a fixed number of requests."""
     process = scene.start()

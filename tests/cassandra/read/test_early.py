@@ -10,10 +10,11 @@ from queuey.storage import bridge
 from queuey.storage.cassandra.store.names import _NAME_STATEMENTS
 from tests.cassandra.begun import page_of
 from tests.cassandra.scene import TTL, D, Process, S, Scene, message
-from tests.cassandra.write.test_names import CHANGES as NAME_CHANGES
 from tests.contract.read.test_early import bodies
 from tests.contract.samples import run_call
 from tests.waiting import PATIENCE_SECONDS
+
+NAME_CHANGES = (_NAME_STATEMENTS.change,)
 
 
 def early(scene: Scene, process: Process, queue: Queue) -> list[str]:

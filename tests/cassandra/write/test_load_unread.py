@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -53,20 +54,11 @@ def find_missed(reader: Reader, messages: Sequence[Message]) -> list[str]:
     return [f"{one.body!r} missed" for one in messages if one.position < reader.cursor and one.position not in seen]
 
 
-def late_load(scene: Scene) -> list[str]:
-    """A load reaches Cassandra after readers have passed its ids."""
-    return hold_up(scene, INSERTS)
-
-
-def late_record(scene: Scene) -> list[str]:
-    """A load's buckets are recorded after a reader has looked them up for a horizon above the ids."""
-    return hold_up(scene, RECORDS)
-
-
-def hold_up(scene: Scene, requests: Sequence[Statement]) -> list[str]:
+def hold_up(scene: Scene, requests: Sequence[Statement], behind: float = 0.0) -> list[str]:
     """Holds some of a load's requests until a reader has passed its ids.
 
-    Returns the missed messages of a load that succeeded.
+    ``behind``: seconds by which the machine's clock falls behind meanwhile, as after a suspension, so that the answer
+    seems to be in time. Returns the missed messages of a load that succeeded.
     """
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
@@ -76,6 +68,9 @@ def hold_up(scene: Scene, requests: Sequence[Statement]) -> list[str]:
     loading = begin_load(writing, queue, messages)
     gate.wait_until_reached()
     scene.world.advance(D + S)
+    if behind:
+        writing.machine.lag = behind
+        writing.check_clock()
     reader.read_more()
     gate.open()
     promised = wait_for_promise(loading)
@@ -106,29 +101,15 @@ def stopped_before_its_undo(scene: Scene) -> list[str]:
     return [f"{one.body!r} is back" for one in bridge.run(other.store.messages.fetch(queue, places))]
 
 
-def machine_stopped(scene: Scene) -> list[str]:
-    """Lets a machine's clock fall behind during a load, as after a suspension, so that the answer seems to be in time.
-
-    Returns the missed messages of a load that succeeded.
-    """
-    writing, reading = scene.start(), scene.start()
-    queue = scene.queue(writing)
-    reader = Reader(reading, queue)
-    messages = make_upcoming(writing, 0.5)
-    gate = writing.wire.hold(INSERTS)
-    loading = begin_load(writing, queue, messages)
-    gate.wait_until_reached()
-    scene.world.advance(D + S)
-    writing.machine.lag = D + S
-    writing.check_clock()
-    reader.read_more()
-    gate.open()
-    promised = wait_for_promise(loading)
-    reader.read_more()
-    return find_missed(reader, messages) if promised else []
+SCENARIOS: dict[str, Callable[[Scene], list[str]]] = {
+    "it reaches Cassandra too late": partial(hold_up, requests=INSERTS),
+    "its buckets are recorded too late": partial(hold_up, requests=RECORDS),
+    "its machine stands still": partial(hold_up, requests=INSERTS, behind=D + S),
+    "its process stands still before it undoes": stopped_before_its_undo,
+}
 
 
-@pytest.mark.parametrize("scenario", [late_load, late_record, machine_stopped, stopped_before_its_undo])
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 def test_promises_hold(scene: Scene, scenario: Callable[[Scene], list[str]]) -> None:
     """No failure of a load breaks a promise."""
     assert scenario(scene) == []

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.messages import Queue
 from queuey.storage import bridge
 from tests.cassandra.begun import driver_of, parts_of
-from tests.cassandra.interposed import CLOCKS, DELETES, INSERTS, QUEUES, RECORDS, WAIT_TIMEOUT, Gate
+from tests.cassandra.interposed import CLOCKS, DELETES, INSERTS, QUEUES, RECORDS, WAIT_TIMEOUT
 from tests.cassandra.scene import TTL, Attempt, Process, S, Scene, end_of, message
 
 LONG = 5 * 86_400
@@ -20,44 +18,30 @@ def count_live_nodes(process: Process) -> int:
     return sum(host.up for host in driver_of(process.store).hosts())
 
 
-def begin_waiting_for_row(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
+STATES = {
+    "it waits for the queue's row": (QUEUES, "none"),
+    "it waits for the record of a bucket": (RECORDS, "none"),
+    "it waits behind another one": (INSERTS, "none"),
+    "it is on its way": (INSERTS, "unknown"),
+    "it is undone": (DELETES, "unknown"),
+    "it waits for a comparison of clocks": (CLOCKS, "unknown"),
+}
+"""States of an append, the requests that are held in each, and the outcome of its messages then."""
+
+
+def begin(process: Process, queue: Queue, state: str) -> Attempt:
+    if state == "it waits for a comparison of clocks":
+        return begin_unsure(process, queue)
     parts_of(process.store).rows.forget(queue.application, queue.name)
-    gate = process.wire.hold(QUEUES)
-    attempt = process.post(queue)
+    if state == "it is undone":
+        process.wire.lose(INSERTS)
+    gate = process.wire.hold(STATES[state][0])
+    attempt = process.post(queue, message(ttl=LONG if state == "it waits for the record of a bucket" else TTL))
     gate.wait_until_reached()
-    return attempt, gate
+    return process.post(queue) if state == "it waits behind another one" else attempt
 
 
-def begin_waiting_for_place(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    gate = process.wire.hold(RECORDS)
-    attempt = process.post(queue, message(ttl=LONG))
-    gate.wait_until_reached()
-    return attempt, gate
-
-
-def begin_waiting_in_lane(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    gate = process.wire.hold(INSERTS)
-    process.post(queue)
-    gate.wait_until_reached()
-    return process.post(queue), gate
-
-
-def begin_on_its_way(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    gate = process.wire.hold(INSERTS)
-    attempt = process.post(queue)
-    gate.wait_until_reached()
-    return attempt, gate
-
-
-def begin_undone(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    process.wire.lose(INSERTS)
-    gate = process.wire.hold(DELETES)
-    attempt = process.post(queue)
-    gate.wait_until_reached()
-    return attempt, gate
-
-
-def begin_unsure(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
+def begin_unsure(process: Process, queue: Queue) -> Attempt:
     """Begins an append that is written, sets the wall clock wrong, and holds the comparison of clocks it waits for."""
     written = process.wire.hold(INSERTS, answered=True)
     attempt = process.post(queue)
@@ -66,32 +50,20 @@ def begin_unsure(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
     gate = process.wire.hold(CLOCKS, count_live_nodes(process))
     written.open()
     gate.wait_until_reached()
-    return attempt, gate
+    return attempt
 
 
-Begin = Callable[[Process, Queue], tuple[Attempt, Gate]]
-STATES: dict[Begin, str] = {
-    begin_waiting_for_row: "none",
-    begin_waiting_for_place: "none",
-    begin_waiting_in_lane: "none",
-    begin_on_its_way: "unknown",
-    begin_undone: "unknown",
-    begin_unsure: "unknown",
-}
-"""How an append gets into each state, and which outcome its messages have then."""
-
-
-@pytest.mark.parametrize("begin", STATES, ids=lambda begin: begin.__name__)
-def test_closed(scene: Scene, begin: Begin) -> None:
+@pytest.mark.parametrize("state", STATES)
+def test_closed(scene: Scene, state: str) -> None:
     """Closing a store answers each unfinished append with its outcome, and leaves no caller waiting."""
     process = scene.start()
     queue = scene.queue(process, ttl=TTL)
-    attempt, _ = begin(process, queue)
+    attempt = begin(process, queue, state)
     scene.world.run()
     process.store.close(0.1)
     error = attempt.exception(WAIT_TIMEOUT)
     assert isinstance(error, StoreUnavailable)
-    assert error.outcome == STATES[begin]
+    assert error.outcome == STATES[state][1]
     assert process.store._writer.pending == 0
     with pytest.raises(StoreClosed):
         bridge.run(process.store.messages.append(queue, [message()]))

@@ -187,22 +187,6 @@ def test_what_may_have_been_missed_is_polled(
     assert {*reader.store.polled} == {*range(1, 1001)}
 
 
-@pytest.mark.parametrize("whose", ["its own", "another's"])
-def test_who_begins_to_wait_after_a_message(
-    writer: Process, reader: Process, driver: FaultlessDriver, whose: str
-) -> None:
-    """A watcher that begins after a message is stored and before it is shown is woken when it is; so are many."""
-    process = reader if whose == "its own" else writer
-    process.write(2000)
-    driver.advance(2 * POLL_INTERVAL)
-    reader.arrivals.watch(queue(2000), 1, lambda: reader.woken.append(2000), delayed=True)
-    process.write(7)
-    other = Process(driver, "other", 1000, settled=False)
-    driver.advance(1.0)
-    assert {*reader.woken} == {2000, 7}
-    assert other.woken == [7]
-
-
 def test_news_of_others(writer: Process, reader: Process, driver: FaultlessDriver) -> None:
     """A message of another process wakes its readers once, when the delay is over, even if rows come late."""
     writer.write(7)

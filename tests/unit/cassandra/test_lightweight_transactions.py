@@ -89,28 +89,47 @@ class Changing:
         return raised.value
 
 
+BY_UID = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF uid = ?", idempotent=False)
+UPDATED = (CHANGE, (OUR_VERSION, "a", "q", OLD_VERSION), OUR_VERSION)
+READ_BACK = (BY_UID, ("a", "q", 5), OUR_VERSION)
+"""A change whose refusal does not show the token, so that the row that is read back decides."""
+REMOVED = (REMOVE, ("a", "q", OLD_VERSION))
+"""A removal, after whose doubt a missing row means that it was applied."""
+
+
 @pytest.mark.parametrize(
-    ("version", "errors", "result"),
+    ("change", "version", "errors", "result"),
     [
-        (OLD_VERSION, [], DONE),
-        (THEIR_VERSION, [], REFUSAL._replace(row=(THEIR_VERSION,))),
-        (None, [], REFUSAL),
-        (OLD_VERSION, [LOST], DONE),
-        (OLD_VERSION, [LOST, LOST, LOST], DONE),
-        (OUR_VERSION, [LOST], DONE._replace(row=(OUR_VERSION,))),
-        (OUR_VERSION, [], DONE._replace(row=(OUR_VERSION,))),
-        (THEIR_VERSION, [LOST], UNCLEAR._replace(row=(THEIR_VERSION,))),
-        (None, [LOST], UNCLEAR),
-        (OUR_VERSION, [LOST, REFUSED], DONE._replace(row=(OUR_VERSION,))),
+        (UPDATED, OLD_VERSION, [], DONE),
+        (UPDATED, THEIR_VERSION, [], REFUSAL._replace(row=(THEIR_VERSION,))),
+        (UPDATED, None, [], REFUSAL),
+        (UPDATED, OLD_VERSION, [LOST], DONE),
+        (UPDATED, OLD_VERSION, [LOST, LOST, LOST], DONE),
+        (UPDATED, OUR_VERSION, [LOST], DONE._replace(row=(OUR_VERSION,))),
+        (UPDATED, OUR_VERSION, [], DONE._replace(row=(OUR_VERSION,))),
+        (UPDATED, THEIR_VERSION, [LOST], UNCLEAR._replace(row=(THEIR_VERSION,))),
+        (UPDATED, None, [LOST], UNCLEAR),
+        (UPDATED, OUR_VERSION, [LOST, REFUSED], DONE._replace(row=(OUR_VERSION,))),
+        (READ_BACK, THEIR_VERSION, [], REFUSAL._replace(row=(THEIR_VERSION,))),
+        (READ_BACK, OUR_VERSION, [], DONE._replace(row=(OUR_VERSION,))),
+        (READ_BACK, None, [], REFUSAL),
+        (READ_BACK, THEIR_VERSION, [LOST], UNCLEAR._replace(row=(THEIR_VERSION,))),
+        (REMOVED, None, [], REFUSAL),
+        (REMOVED, None, [LOST], DONE),
+        (REMOVED, THEIR_VERSION, [LOST], UNCLEAR._replace(row=(THEIR_VERSION,))),
     ],
 )
-def test_sent_until_decided(version: int | None, errors: Sequence[StoreUnavailable], result: ChangeResult) -> None:
+def test_sent_until_decided(
+    change: tuple[Any, ...], version: int | None, errors: Sequence[StoreUnavailable], result: ChangeResult
+) -> None:
     """A change in doubt is sent again unchanged until Cassandra decides, and gets that answer."""
     changing = Changing(version)
     changing.errors = [*errors]
-    assert changing.change() == result
-    assert changing.driver.count([CHANGE]) == len(changing.driver.sent) == 1 + len(errors)
+    assert changing.run(*change, read_back=None if change is UPDATED else FIND) == result
+    assert changing.driver.count([change[0]]) == 1 + len(errors)
     assert changing.cas.doubts == len(changing.pauses) == len(errors)
+    assert change is not UPDATED or len(changing.driver.sent) == 1 + len(errors)
+    assert change is not READ_BACK or changing.driver.sent[-1].statement == FIND.statement
 
 
 @given(st.lists(st.sampled_from([LOST, REFUSED]), max_size=4), st.sampled_from([LOST, REFUSED, CLOSED]))
@@ -167,24 +186,6 @@ def test_answers_that_say_nothing() -> None:
     assert changing.change() == DONE
 
 
-@pytest.mark.parametrize(
-    ("version", "errors", "result"),
-    [
-        (THEIR_VERSION, [], REFUSAL._replace(row=(THEIR_VERSION,))),
-        (OUR_VERSION, [], DONE._replace(row=(OUR_VERSION,))),
-        (None, [], REFUSAL),
-        (THEIR_VERSION, [LOST], UNCLEAR._replace(row=(THEIR_VERSION,))),
-    ],
-)
-def test_reading_back(version: int | None, errors: Sequence[StoreUnavailable], result: ChangeResult) -> None:
-    """If a refusal does not show the token, the row that is read back decides."""
-    changing = Changing(version)
-    changing.errors = [*errors]
-    statement = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF uid = ?", idempotent=False)
-    assert changing.run(statement, ("a", "q", 5), OUR_VERSION, read_back=FIND) == result
-    assert changing.driver.sent[-1].statement == FIND.statement
-
-
 @pytest.mark.parametrize("shown", [(OLD_VERSION,), (None,), ()])
 def test_removals_have_no_token(shown: tuple[int | None, ...]) -> None:
     """A removal is applied or refused: neither a row without a version nor a missing row counts as its own."""
@@ -193,17 +194,6 @@ def test_removals_have_no_token(shown: tuple[int | None, ...]) -> None:
         row = Statement("INSERT INTO queues (application, name, uid) VALUES (?, ?, ?) IF NOT EXISTS", idempotent=False)
         assert changing.run(row, ("a", "q", 5)) == DONE
     assert changing.run(REMOVE, ("a", "q", THEIR_VERSION)) == REFUSAL._replace(row=shown)
-
-
-@pytest.mark.parametrize(
-    ("version", "errors", "result"),
-    [(None, [], REFUSAL), (None, [LOST], DONE), (THEIR_VERSION, [LOST], UNCLEAR._replace(row=(THEIR_VERSION,)))],
-)
-def test_removals_in_doubt(version: int | None, errors: Sequence[StoreUnavailable], result: ChangeResult) -> None:
-    """After a removal in doubt a missing row means applied; without a doubt another process has removed it."""
-    changing = Changing(version)
-    changing.errors = [*errors]
-    assert changing.run(REMOVE, ("a", "q", OLD_VERSION), read_back=FIND) == result
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.ids import Position
-from queuey.messages import MAX_NAME_LENGTH, Message, Meta, NewMessage
+from queuey.messages import Meta
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.driver import UNSET
 from queuey.storage.cassandra.driver.cql import protocol
@@ -55,31 +55,6 @@ def test_positions_of_time_uuids(value: uuid.UUID) -> None:
     assert message_codec.position_of(value.bytes) == ids.parse_id(value.hex)
 
 
-@given(strategies.positions(), strategies.bodies(), st.none() | metas, st.integers(1, 100), st.integers(0, 1 << 60))
-def test_messages_read_back(
-    position: Position, body: str | bytes, meta: Meta | None, partition: int, expires: int
-) -> None:
-    """A message is decoded from its columns; no metadata at all equals empty metadata."""
-    data, column = message_codec.encode(body, meta)
-    row = message_codec.id_bytes(*position), data, expires, None if column is UNSET else column
-    decoded = message_codec.decode_message(row, partition)
-    expected = None if meta == Meta() else meta
-    assert decoded == Message(*position, partition, expires, body, expected)
-    assert type(decoded.body) is type(body)
-
-
-@given(strategies.positions(), strategies.bodies(), st.none() | metas, strategies.text_bodies(MAX_NAME_LENGTH))
-def test_values_of_names_read_back(position: Position, body: str | bytes, meta: Meta | None, name: str) -> None:
-    """A message written as the value of a name is decoded as it was, and marked."""
-    marked = message_codec.mark_named(NewMessage(body, 1, 60, meta), name)
-    data, column = message_codec.encode(marked.body, marked.meta)
-    decoded = message_codec.decode_message((message_codec.id_bytes(*position), data, 5, column), 1)
-    expected = None if meta == Meta() else meta
-    assert decoded == message_codec.NamedMessage(*position, 1, 5, body, expected, name)
-    plain_data, plain = message_codec.encode(body, meta)
-    assert (data, message_codec.split_name(column)) == (plain_data, (name, b"\0" if plain is UNSET else plain))
-
-
 @pytest.mark.parametrize("meta", [None, Meta()])
 def test_plain_text_needs_no_meta_column(meta: Meta | None) -> None:
     """Text without metadata leaves the column empty, so most rows have none."""
@@ -112,43 +87,11 @@ def test_keys_are_encoded_as_they_are_hashed(key: tuple[int, int, int]) -> None:
     assert message_codec.routing_of(*key) == b"".join(parts)
 
 
-@given(keys, strategies.positions(), strategies.bodies(), st.none() | metas, longs, longs, st.integers(1, 1 << 30))
-def test_an_encoded_insert_holds_the_columns(
-    key: tuple[int, int, int],
-    position: Position,
-    body: str | bytes,
-    meta: Meta | None,
-    expires: int,
-    stamp: int,
-    ttl: int,
-) -> None:
-    """An encoded insert has the values that its statement takes, in order."""
-    data, column = message_codec.encode(body, meta)
-    encoded = message_codec.key_of(*key)
-    values = protocol.values_of(message_codec.encode_insert(encoded, position, data, expires, column, stamp, ttl))
-    assert len(values) == message_codec.INSERT_VALUE_COUNT == message_codec.INSERT[0].cql.count("?")
-    assert values[:3] == protocol.values_of(encoded)
-    assert values[3:5] == [message_codec.id_bytes(*position), data]
-    assert values[6] is UNSET if column is UNSET else values[6] == column
-    assert [values[5], *values[7:]] == [*serialize(expires, stamp), ttl.to_bytes(4, "big")]
-
-
 def answer_of(found: list[tuple[bytes | None, ...]], columns: int = message_codec.COLUMN_COUNT) -> bytes:
     cells = [
         b"\xff\xff\xff\xff" if cell is None else len(cell).to_bytes(4, "big") + cell for row in found for cell in row
     ]
     return protocol.ROWS[0] + columns.to_bytes(4, "big") + len(found).to_bytes(4, "big") + b"".join(cells)
-
-
-@given(st.lists(st.tuples(strategies.positions(), strategies.bodies(), st.none() | metas, longs), max_size=8))
-def test_an_answer_gives_its_rows(found: list[tuple[Position, str | bytes, Meta | None, int]]) -> None:
-    """Any number of rows, with or without metadata, is read from an answer as it was written."""
-    expected = []
-    for position, body, meta, expires in found:
-        data, column = message_codec.encode(body, meta)
-        expected.append((message_codec.id_bytes(*position), data, expires, None if column is UNSET else column))
-    answer = answer_of([(key, data, *serialize(expires), meta) for key, data, expires, meta in expected])
-    assert message_codec.decode(answer) == expected
 
 
 @pytest.mark.parametrize("missing", [1, 2])

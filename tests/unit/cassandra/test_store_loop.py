@@ -6,14 +6,11 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import pytest
 
 from queuey.errors import StoreClosed
-from queuey.storage.cassandra.driver import store_loop
 from queuey.storage.cassandra.driver.store_loop import StoreLoop
-from tests.replacing import replace_in
 from tests.waiting import PATIENCE_SECONDS, until, until_async
 
 
@@ -124,29 +121,6 @@ def test_an_adopted_loop_that_was_closed(entered: Entered) -> None:
 
     asyncio.run(adopt())
     assert entered.thread() != threading.get_ident()
-
-
-async def test_a_former_loop_that_is_busy_for_long(entered: Entered, caplog: pytest.LogCaptureFixture) -> None:
-    """The next loop starts while the former is busy; then the former ends its own part and nothing of the next."""
-    parts: list[list[str]] = []
-
-    def enter(_: asyncio.AbstractEventLoop) -> Callable[[], None]:
-        parts.append(["entered"])
-        return partial(parts[-1].append, "left")
-
-    entered.loop._enter = enter
-    await asyncio.to_thread(entered.thread)
-    begun, goes_on = threading.Event(), threading.Event()
-    entered.loop.call(begun.set)
-    entered.loop.call(goes_on.wait, PATIENCE_SECONDS)
-    assert await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
-    with replace_in(store_loop, store_loop.HAND_OVER_TIMEOUT, 0.01):
-        entered.loop.adopt(asyncio.get_running_loop())
-    assert parts == [["entered"], ["entered"]]
-    assert "goes on without it" in caplog.text
-    goes_on.set()
-    await until_async(lambda: parts[0] == ["entered", "left"])
-    assert parts[1] == ["entered"]
 
 
 def test_a_call_that_fails_harms_no_other(entered: Entered, caplog: pytest.LogCaptureFixture) -> None:

@@ -40,14 +40,6 @@ def test_known_pairs(write: str, read: str, copies: dict[str, int], expected: st
     assert find_meeting(write, read, copies) == expected
 
 
-@given(write=st.integers(1, 3), read=st.integers(1, 3), copies=st.integers(3, 7))
-def test_counted_levels_follow_the_rule(write: int, read: int, copies: int) -> None:
-    """In one data centre reads meet writes exactly if the two numbers add up to more than the copies."""
-    names = {1: "ONE", 2: "TWO", 3: "THREE"}
-    expected = "everywhere" if write + read > copies else "never"
-    assert find_meeting(names[write], names[read], {"a": copies}) == expected
-
-
 @given(
     write=st.sampled_from(WRITE_LEVELS),
     read=st.sampled_from(READ_LEVELS),

@@ -254,24 +254,6 @@ def test_two_standstills_count_together(cluster: Cluster) -> None:
     assert not cluster.skew.apply_light_answer("node 0", one_sided(cluster, 0.6, back=0.31))
 
 
-def test_an_accepted_wall_clock_does_not_make_up_for_a_standstill(cluster: Cluster) -> None:
-    """After a suspend earlier ids count only if the clock as it was then was right; later ids count."""
-    cluster.set_clock(-0.45)
-    assert cluster.check()
-    minted = cluster.machine.clock.boottime()
-    cluster.machine.advance(0.1)
-    cluster.machine.ahead = 0.0
-    assert cluster.check()
-    cluster.machine.advance(0.1)
-    began = cluster.machine.clock.boottime()
-    assert minted > cluster.skew.wrong_until
-    cluster.skew.apply_round(
-        {f"node {number}": one_sided(cluster, 0.1, back=0.2) for number in range(3)}, began, node_count=3
-    )
-    assert minted <= cluster.skew.wrong_until < began
-    assert cluster.skew.sound(began)
-
-
 def test_a_light_check_needs_what_was_known_before_the_last_round(cluster: Cluster) -> None:
     """A light check does not use answers of the last round, since one node may have been read before the suspend."""
     answers = cluster.readings() | {"node 2": one_sided(cluster, 0.7, there=0.7, back=0.1)}
@@ -280,16 +262,6 @@ def test_a_light_check_needs_what_was_known_before_the_last_round(cluster: Clust
     assert not cluster.skew.apply_light_answer("node 2", cluster.reading(0.7))
     cluster.skew.apply_round(answers, node_count=3)
     assert cluster.skew.apply_light_answer("node 0", cluster.reading())
-
-
-def test_a_light_check_needs_two_witnesses_if_there_are_two(cluster: Cluster) -> None:
-    """A light check needs two nodes if there are two, as one may be on this machine."""
-    assert cluster.check()
-    readings = cluster.readings()
-    cluster.skew.apply_round({"node 0": readings["node 0"], "node 1": cluster.reading(3.0)}, node_count=3)
-    assert cluster.skew.witnesses == 2
-    cluster.skew.apply_round(readings, node_count=1)
-    assert cluster.skew.witnesses == 1
 
 
 def test_the_error_grows_with_age(cluster: Cluster) -> None:

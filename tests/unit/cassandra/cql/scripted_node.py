@@ -107,9 +107,6 @@ class ScriptedNode:
     def wire(self) -> Wire:
         return self.wires[-1]
 
-    async def wait_until_reconnected(self, wire: Wire) -> None:
-        await until_async(lambda: self.wire is not wire)
-
     @property
     def waiting(self) -> int:
         return sum(len(wire.unanswered_requests) for wire in self.wires if wire.is_open)

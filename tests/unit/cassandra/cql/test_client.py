@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 import time
 from types import SimpleNamespace
@@ -57,25 +56,6 @@ async def test_nodes_are_asked_in_turn(scene: Scene) -> None:
         scene.send()
     await scene.await_requests(10)
     assert [node.waiting for node in scene.nodes] == [5, 5]
-
-
-@pytest.mark.parametrize("idempotent", [True, False])
-async def test_a_connection_that_breaks_within_an_answer(scene: Scene, *, idempotent: bool) -> None:
-    """If a connection breaks within an answer, repeatable requests are sent again, others are in doubt."""
-    node = scene.nodes[0]
-    cuts = (0, 8, 9, 8 + len(ROW))
-    with replace_in(client_module, client_module.FIRST_PAUSE, 0.0):
-        for number, cut in enumerate(cuts, 1):
-            await scene.await_connected()
-            scene.send(only=node.address, idempotent=idempotent)
-            [wire] = await scene.await_requests()
-            wire.send(frame(wire.unanswered_requests[0][0], protocol.RESULT, ROW)[:cut])
-            wire.abort()
-            await scene.await_ended(number)
-            await node.wait_until_reconnected(wire)
-    await scene.turn()
-    assert scene.fallbacks == [1 for _ in cuts if idempotent]
-    assert scene.outcomes == [None if idempotent else "unknown" for _ in cuts]
 
 
 @pytest.mark.parametrize(
@@ -160,25 +140,6 @@ async def test_a_statement_that_a_node_does_not_keep(scene: Scene) -> None:
     wire.answer(error(UNPREPARED, text("other")), ERROR)
     await scene.await_ended(2)
     assert (scene.fallbacks, scene.outcomes) == ([1, 1], [None, None])
-
-
-async def test_timeouts_and_late_answers(scene: Scene) -> None:
-    """A request that timed out has ended; its late answer is not taken for that of another request."""
-    node = scene.nodes[0]
-    scene.send(only=node.address, timeout=1.0, idempotent=False)
-    scene.send(only=node.address, timeout=1.0, reads=True)
-    scene.send(only=node.address, timeout=5.0)
-    [wire] = await scene.await_requests(3)
-    scene.now += 2.0
-    await scene.await_ended(2)
-    assert scene.outcomes == ["unknown", "none"]
-    scene.send(only=node.address)
-    await scene.await_requests(4)
-    assert len({stream for stream, _, _ in wire.unanswered_requests}) == 4
-    for letter in (b"1", b"2", b"3", b"4"):
-        wire.answer(ROW[:-1] + letter)
-    assert [rows for rows, _ in scene.ended] == [None, None, [(b"3",)], [(b"4",)]]
-    assert scene.fallbacks == []
 
 
 async def test_after_a_long_turn_of_the_loop_answers_are_read_first(scene: Scene) -> None:
@@ -328,21 +289,6 @@ async def test_login(given: str | None, *, is_up: bool) -> None:
     scene.client.close()
 
 
-async def test_a_node_that_cannot_be_reached(scene: Scene) -> None:
-    """A node that cannot be reached is marked as down, other nodes are asked instead, and it is retried."""
-    first, second = scene.nodes
-    first.is_reachable = False
-    first.wire.abort()
-    await until_async(lambda: scene.client.is_up(first.address) is False)
-    assert scene.client.is_usable
-    for _ in range(4):
-        scene.send()
-    await scene.await_requests(4)
-    assert second.waiting == 4
-    first.is_reachable = True
-    await scene.await_connected()
-
-
 async def test_the_driver_learns_of_other_nodes(scene: Scene) -> None:
     """Nodes come and go with the driver's metadata; nodes of other data centres are ignored."""
     first, second = scene.nodes
@@ -357,23 +303,6 @@ async def test_the_driver_learns_of_other_nodes(scene: Scene) -> None:
     assert scene.client.is_up(first.address) is None
     assert not first.wire.is_open
     assert not far.wires
-
-
-async def test_close(scene: Scene) -> None:
-    """On close every request ends, connections are released, and nothing is sent any more."""
-    scene.send(idempotent=False)
-    scene.send()
-    wires = await scene.await_requests(2)
-    scene.client.close()
-    await scene.await_ended(2)
-    assert sorted(map(str, scene.outcomes)) == ["None", "unknown"]
-    assert not any(wire.is_open for wire in wires)
-    assert not scene.client.is_usable
-    scene.send(idempotent=False)
-    await scene.await_ended(3)
-    await scene.turn()
-    assert scene.fallbacks == [1, 0]
-    assert not any("_stay_connected" in repr(task.get_coro()) for task in asyncio.all_tasks())
 
 
 async def test_answers_are_stamped_when_they_are_received(scene: Scene) -> None:
@@ -425,14 +354,6 @@ async def test_a_driver_that_does_not_answer_either(scene: Scene) -> None:
     scene.now += 2.0
     await scene.await_ended()
     assert scene.outcomes == ["unknown"]
-
-
-async def test_all_nodes_are_replaced_while_nothing_is_asked(scene: Scene) -> None:
-    """If all nodes are replaced while no request runs, the client switches to the new ones."""
-    scene.change_nodes([ScriptedNode("10.0.0.3")])
-    assert not scene.client.is_usable
-    await scene.await_connected()
-    assert scene.client.is_usable
 
 
 async def test_replicas_that_are_not_computed_yet(scene: Scene) -> None:

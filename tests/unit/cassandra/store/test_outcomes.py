@@ -241,6 +241,28 @@ def test_every_request_of_every_write(act: str, way: Way) -> None:
         assert seen in allowed, (number, outcome)
 
 
+@pytest.mark.parametrize("way", [None, *WAYS])
+def test_a_message_is_readable_while_it_is_overwritten(way: Way | None) -> None:
+    """At each request of a write over a message, and wherever it stops, readers find its old or its new form, once."""
+    counted = Scene()
+    numbers = counted.find_requests("put", None)
+    counted.close()
+    for number in numbers:
+        scene, found = Scene(), list[list[str | bytes]]()
+
+        def read(scene: Scene = scene, found: list[list[str | bytes]] = found) -> None:
+            [page] = bridge.run(scene.witness.messages.read(scene.queue, [whole_partition()]))
+            found.append([one.body for one in page.messages if one.position == PLACE[1]])
+
+        scene.cluster.meanwhile = read
+        scene.cluster.fails_at, scene.cluster.way = number, way
+        scene.act("put")
+        read()
+        scene.close()
+        assert all(bodies in (["put"], [b"own"]) for bodies in found), number
+    assert len(numbers) >= 2
+
+
 def find_orders(first: str, second: str) -> list[tuple[str, str, Any]]:
     """Returns both answers and what readers see, for each order of two acts."""
     orders = []
