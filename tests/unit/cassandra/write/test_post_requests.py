@@ -11,7 +11,6 @@ import pytest
 from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue, QueueSpec
-from queuey.storage import bridge
 from queuey.storage.cassandra.clocks.clock_watch import SELECT_NOW
 from queuey.storage.cassandra.driver import Encoded, Request, Rows
 from queuey.storage.cassandra.message_codec import DELETE, INSERT
@@ -24,17 +23,16 @@ KINDS = {SELECT_NOW: "checks"} | dict.fromkeys(INSERT, "writes") | dict.fromkeys
 
 
 class CountedCluster(Cluster):
-    """One node that counts the requests of each kind, and may leave them unanswered."""
+    """One node that counts the requests of each kind."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, NetworkFaults(), nodes=1)
         self.counts: Counter[str] = Counter()
-        self.is_mute = False
 
     def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
         if isinstance(request, Encoded) and request.statement in KINDS:  # Rounds of the clock are not Encoded.
             self.counts[KINDS[request.statement]] += 1
-        super().ask(request, (lambda *_: None) if self.is_mute and request.statement in KINDS else end)
+        super().ask(request, end)
 
 
 class Posting:
@@ -102,19 +100,3 @@ def test_whoever_gives_up_before_anything_is_sent(posting: Posting) -> None:
     posting.world.run(posting.world.now + 1.0)
     assert posting.ended == []
     assert posting.cluster.counts == {}
-
-
-def test_whoever_gives_up_later_ends_only_the_waiting(posting: Posting) -> None:
-    """A post that is cancelled later ends at once as unknown; its write is undone, without a further callback."""
-    posting.cluster.is_mute = True
-    give_up = posting.post(range(1, 2))
-    posting.world.run(posting.world.now + 0.2)
-    assert posting.cluster.counts == {"writes": 1}
-    assert give_up() == "unknown"
-    posting.world.run(posting.world.now + 4.0)
-    posting.cluster.is_mute = False
-    posting.world.run(posting.world.now + 10.0)
-    assert posting.ended == []
-    assert posting.cluster.counts["undo writes"] > 0
-    assert posting.site.store._writer.pending == 0
-    assert bridge.run(posting.site.store.statistics())["store_undo_writes_total"] == 1
