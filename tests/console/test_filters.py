@@ -156,32 +156,3 @@ def test_small_charts() -> None:
             assert all(0 <= number <= filters.SPARK_HEIGHT for number in numbers[1::2])
     assert filters.spark_paths([1, None, 2])[1] == filters.spark_paths([1, 1, 2])[1]
     assert 'role="img" aria-label="Jobs a second"' in render_source("{{ spark([1, 2], 'Jobs a second') }}")
-
-
-def test_cells_have_the_words_of_their_heads() -> None:
-    """Each row begins with the first head; cells of numbers get their class unless they have one; others get none."""
-    rows = '<tr class="x"><td>1</td><td>2</td><td class="preview">3</td><td></td><td>more</td></tr><tr><td>4</td></tr>'
-    assert filters.label_cells(rows, ["A", ("B", "number"), "C<", ""]) == (
-        '<tr class="x"><td data-label="A">1</td><td data-label="B" class="number">2</td>'
-        '<td data-label="C&lt;" class="preview">3</td><td></td><td>more</td></tr><tr><td data-label="A">4</td></tr>'
-    )
-
-
-def test_heads_that_sort() -> None:
-    """A head leads to the list in its order: numbers from the greatest down, the present order the other way."""
-    heads = ["Kind", ("Name", "", "name"), ("Waiting", "number", "waiting"), ("Dead", "number", "dead")]
-    source = "{% call(row) table('Queues', heads, [1], '', sorting) %}<tr><td>{{ row }}</td></tr>{% endcall %}"
-
-    def address(key: str, down: bool) -> str:  # noqa: FBT001 - as Sorting has it
-        return pages.link("a", "shop", sort=key, down="on" if down else "")
-
-    html = render_source(source, heads=heads, sorting=filters.Sorting("waiting", down=True, address=address))
-    sorted_heads = re.findall(r'<th scope="col"([^>]*)>(?:<a href="([^"]*)">)?(\w+)', html)
-    assert [(rest.strip(), unescape(link).partition("?")[2], text) for rest, link, text in sorted_heads] == [
-        ("", "", "Kind"),
-        ("", "sort=name", "Name"),
-        ('class="number" aria-sort="descending"', "sort=waiting", "Waiting"),
-        ('class="number"', "sort=dead&down=on", "Dead"),
-    ]
-    assert 'class="stack"' in html
-    assert "<a" not in render_source(source, heads=heads, sorting=None)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from queuey.console import messages, pages
 from queuey.messages import Message, Meta, NewMessage, QueueSpec
-from queuey.service.browsing import MessageFilter
 from queuey.storage import Store, bridge
 from tests.console.browser import Browser, simplify_html
 from tests.console.test_pages import text_of
@@ -201,29 +200,6 @@ def test_how_bodies_are_shown(body: str | bytes, kind: str, cut: bool) -> None: 
     shown = pages.make_shown_body(body)
     assert (shown.kind, shown.is_cut) == (kind, cut)
     assert shown.size == len(body)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "taken"),
-    [
-        (MessageFilter(), True),
-        (MessageFilter(text="HELLO"), True),
-        (MessageFilter(text="bye"), False),
-        (MessageFilter(header="A"), True),
-        (MessageFilter(header="b"), False),
-        (MessageFilter(header="a", value="on"), True),
-        (MessageFilter(header="a", value="two"), False),
-        (MessageFilter(value="one"), True),
-        (MessageFilter(key="k"), True),
-        (MessageFilter(key="K"), False),
-        (MessageFilter(text="hello", key="other"), False),
-    ],
-)
-def test_which_messages_are_wanted(wanted: MessageFilter, taken: bool) -> None:  # noqa: FBT001
-    """Each field that is given must hold."""
-    assert wanted.matches(message("Hello", headers=(("a", "one"),), key="k")) is taken
-    assert MessageFilter(text="é").matches(message("É".lower().encode()))
-    assert not MessageFilter(header="a").matches(message("x"))
 
 
 @given(st.recursive(st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))

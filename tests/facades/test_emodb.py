@@ -11,7 +11,6 @@ import pytest
 from queuey.access import parse_scope
 from queuey.errors import StoreUnavailable
 from queuey.facades.emodb import views
-from queuey.facades.emodb.names import MessageIds, caller_name, queue_name
 from queuey.facades.settings import EmodbFacade, Facades
 from queuey.storage import Messages, Store, bridge
 from queuey.web.credentials import digest_of
@@ -194,23 +193,3 @@ def test_requests_that_are_too_long(emodb: Emodb) -> None:
     assert emodb("all", "POST", "/queue/1/q/sendbatch", [1] * 1_000_002).status == 413
     assert emodb("all", "POST", "/queue/1/_sendbatch", {f"q{number}": [] for number in range(1001)}).status == 400
     assert emodb.get("/queue/1/q/size") == 0
-
-
-def test_names_stand_for_queues_of_their_own() -> None:
-    """No two names, of either kind, are one queue; and each is found again."""
-    names = ["a", "a-b", "__a", "a.dead", "a:@._-"]
-    queues = [queue_name(name, kind) for name in names for kind in ("plain", "dedup")]
-    assert len(set(queues)) == len(queues)
-    assert [caller_name(queue) for queue in queues] == [name for name in names for _ in range(2)]
-
-
-def test_ids_are_of_one_queue() -> None:
-    """An id that is changed anywhere, or is of another queue, is refused."""
-    assert MessageIds("q").read([], 8) == []
-    checked = "0007337b9b05e61811f18bbd854958c57a6dc64e"
-    [receipt] = MessageIds("q").read([checked, checked.upper()], 8)
-    assert (receipt.partition, receipt.number) == (7, 0)
-    assert MessageIds("q").read([checked], 6) == []
-    for queue, text in (("q~dedup", checked), ("q", "0008" + checked[4:]), ("q", checked[:-1] + "x"), ("q", "")):
-        with pytest.raises(Exception, match=r"Invalid event ID"):
-            MessageIds(queue).read([text], 8)

@@ -68,28 +68,6 @@ def test_send_and_delete(page: Page, watched: Watched, client: Client, payload: 
     assert read_outcome(page) == "Deleted the message."
 
 
-def test_purge_and_delete_a_queue(page: Page, watched: Watched, client: Client) -> None:
-    """The browser wants the name, and the service the right one."""
-    open_queue(watched, client, "emptied")
-    client.send_many("emptied", ["x"] * 3)
-    page.get_by_role("link", name="Options", exact=True).click()
-    page.get_by_role("link", name="Purge the queue").click()
-    page.get_by_role("button", name="Purge the queue").click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Purge the queue: emptied")
-    fill(page, typed="another")
-    page.get_by_role("button", name="Purge the queue").click()
-    expect(page.get_by_role("alert")).to_contain_text("The typed name is not correct")
-    fill(page, typed="emptied")
-    page.get_by_role("button", name="Purge the queue").click()
-    assert read_outcome(page) == "Removed all messages, about 3."
-    page.get_by_role("link", name="emptied").first.click()
-    page.get_by_role("link", name="Options", exact=True).click()
-    page.get_by_role("link", name="Delete the queue").click()
-    fill(page, typed="emptied")
-    page.get_by_role("button", name="Delete the queue").click()
-    assert read_outcome(page) == "Deleted queue emptied."
-
-
 def test_one_job(page: Page, watched: Watched, client: Client) -> None:
     """Claims are paused from the page of a queue, and one job is retried, cancelled and released beside its row."""
     open_queue(watched, client, "worked", partitions=1)

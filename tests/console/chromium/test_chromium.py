@@ -91,36 +91,6 @@ def test_a_session_that_ends_leads_to_the_form(page: Page, watched: Watched, fil
     expect(page.locator("[name=next]")).to_have_value(f"/console/a/{APPLICATION}/orders/messages")
 
 
-def test_a_link_of_another_site(page: Page, watched: Watched, filled: Client) -> None:
-    """A link of another site shows the form, from where a user with a session goes on."""
-    address = f"{watched.url}/a/{APPLICATION}/orders/messages"
-    page.route(
-        "http://other.example/",
-        lambda route: route.fulfill(body=f'<a href="{address}">x</a>', content_type="text/html"),
-    )
-    page.goto("http://other.example/")
-    page.get_by_role("link").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
-    page.get_by_role("link", name="go on").click()
-    expect(page.get_by_role("button", name="Log out")).to_be_visible()
-    assert page.url == address
-
-
-def test_a_page_of_another_site_neither_frames_nor_logs_out(page: Page, watched: Watched, tmp_path: Path) -> None:
-    """A page of another origin gets the console into no frame, and its forms are refused."""
-    evil = tmp_path / "evil.html"
-    form = f'<form method="post" action="{watched.url}/logout"><button>x</button></form>'
-    evil.write_text(f'<iframe src="{watched.url}"></iframe>{form}')
-    with closing(page.context.new_page().context) as _:
-        other = page.context.pages[-1]
-        other.goto(evil.as_uri())
-        assert other.frames[1].evaluate("document.body ? document.body.innerText : ''").find("Overview") < 0
-        other.get_by_role("button").click()
-        expect(other.get_by_text("another site")).to_be_visible()
-        page.reload()
-        expect(page.get_by_role("heading", level=1)).to_have_text("Overview of queuey")
-
-
 def test_the_policy_stops_foreign_scripts(page: Page, watched: Watched) -> None:
     """A script that somehow got into a page does not run."""
     page.evaluate(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -87,26 +86,6 @@ def test_from_login_to_logout(
         page.goto(url)
         expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
         assert watched.troubles == []
-
-
-def test_nobody_is_logged_in_as_somebody_else(
-    chromium: Browser, provider: OpenIdProvider, url: str, tmp_path: Path
-) -> None:
-    """A page of another site that sends a browser back with the code of its own login gets no session into it."""
-    provider.asks, provider.user, provider.claims = True, "mallory", {}
-    with closing(chromium.new_context()) as context:
-        evil = Watched(context.new_page(), url)
-        go(evil, provider)
-        answer = evil.page.get_by_role("link", name="Go on as mallory").get_attribute("href")
-    page_of_evil = tmp_path / "evil.html"
-    page_of_evil.write_text(f'<a href="{str(answer).replace("&", "&amp;")}">Win</a>')
-    with closing(chromium.new_context()) as context:
-        watched = Watched(context.new_page(), url)
-        watched.page.goto(url)
-        watched.page.goto(page_of_evil.as_uri())
-        watched.page.get_by_role("link", name="Win").click()
-        expect(watched.page.get_by_role("alert")).to_contain_text("not begun by this browser")
-        assert {one["name"] for one in context.cookies()} == {cookies.VISITOR_COOKIE}
 
 
 @pytest.mark.parametrize("address", ["login", "a/queuey"])

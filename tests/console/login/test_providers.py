@@ -21,7 +21,6 @@ from queuey.storage import Store, bridge
 from queuey.user_queues import issuer_tag, queue_name, user_name
 from queuey.web import make_app
 from queuey.web.credentials import digest_of
-from queuey.web.credentials.code_flow import Provider
 from queuey.web.parts import App
 from tests.console.acting import act, follow_redirect
 from tests.console.browser import Browser
@@ -29,7 +28,7 @@ from tests.console.conftest import examine
 from tests.contract.samples import eventually
 from tests.web.caller import Caller
 from tests.web.conftest import KEY
-from tests.web.users.issuer import Behaviour, Issuer, patient_readers
+from tests.web.users.issuer import Behaviour
 from tests.web.users.provider import OpenIdProvider, patient_providers, providing, read_redirect
 
 PATTERN = "inbox-{user}"
@@ -405,28 +404,6 @@ def test_discovery_documents_that_are_refused(
     reply = browser.get(f"{FORM}/{issuer_tag(provider.root)}")
     assert (reply.status, "cannot be asked" in reply.text, 'name="key"' in reply.text) == (503, True, True)
     assert browser.log_in(KEY).status == 303
-
-
-def test_states_are_read_in_one_way(users: Users) -> None:
-    """A state that differs in any character, or is of another visitor or provider, is invalid."""
-    [bearer] = patient_readers(users)
-    one, other = (
-        Provider(msgspec.structs.replace(users["queuey"][0], issuer=name), None, bearer)  # type: ignore[arg-type]
-        for name in ("https://one.example.org", "https://other.example.org")
-    )
-    attempt = one.begin("v" * 43, "/console/a/x")
-    assert one.resume("v" * 43, attempt.state) == attempt
-    # What passes through the browser's address reveals nothing of the verifier.
-    assert len({attempt.state.rpartition(".")[2], attempt.nonce, attempt.verifier}) == 3
-    assert one.resume("w" * 43, attempt.state) is None
-    assert other.resume("v" * 43, attempt.state) is None
-    for place in range(len(attempt.state)):
-        changed = attempt.state[:place] + ("A" if attempt.state[place] != "A" else "B") + attempt.state[place + 1 :]
-        assert one.resume("v" * 43, changed) is None
-        assert one.resume("v" * 43, attempt.state[:place]) is None
-    for more in ("=", ".", "~", "\n", "\u00e9"):
-        assert one.resume("v" * 43, attempt.state + more) is None
-    assert Issuer().name not in attempt.state
 
 
 def test_acts_of_a_user(app: App, browser: Browser, provider: OpenIdProvider, store: Store) -> None:

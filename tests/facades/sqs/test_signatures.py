@@ -286,12 +286,3 @@ def test_who_makes_the_secret(tmp_path: Path) -> None:
     for environ, message in (({}, "is not set"), ({"SQS_SECRET": "x" * 31}, "31 characters")):
         with pytest.raises(SettingsError, match=message):
             access_keys.deployment_secret(named, on_cassandra, environ)
-
-
-def test_the_secret_of_a_deployment() -> None:
-    """Secrets are derived only from the deployment's and the id, and all differ."""
-    first, second = "QK" + "A" * 18, "QK" + "B" * 18
-    secrets = {access_keys.secret_of(key, name) for key in (DEPLOYMENT, b"other") for name in (first, second)}
-    assert len(secrets) == 4
-    assert all(len(secret) == 40 for secret in secrets)
-    assert access_keys.secret_of(DEPLOYMENT, first) in secrets

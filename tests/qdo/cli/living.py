@@ -1,31 +1,24 @@
-"""Members of a group in a thread with a loop of its own, which live while a test runs."""
+"""A member of a group in a thread with a loop of its own, which lives while a test runs."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import anyio
 
-from qdo.coordination import Member, Session, TargetAssignment
+from qdo.coordination import Member
 from qdo.coordination.opening import open_coordinator
-from qdo.partitions import Partition
 
 SESSION_SECONDS = 30.0
 
 
 @contextmanager
-def living(
-    url: str,
-    group: str,
-    *members: Member,
-    owns: Mapping[str, Iterable[Partition]] | None = None,
-    target: TargetAssignment | None = None,
-) -> Iterator[None]:
-    """Joins members, lets each claim its share, perhaps sets the target, and makes them leave at the end."""
+def living(url: str, group: str, member: Member) -> Iterator[None]:
+    """Joins a member, and makes it leave at the end."""
     ready, enough = threading.Event(), threading.Event()
-    thread = threading.Thread(target=anyio.run, args=(_live, url, group, members, owns or {}, target, ready, enough))
+    thread = threading.Thread(target=anyio.run, args=(_live, url, group, member, ready, enough))
     thread.start()
     try:
         assert ready.wait(60)
@@ -35,30 +28,15 @@ def living(
         thread.join(60)
 
 
-async def _live(
-    url: str,
-    group: str,
-    members: tuple[Member, ...],
-    owns: Mapping[str, Iterable[Partition]],
-    target: TargetAssignment | None,
-    ready: threading.Event,
-    enough: threading.Event,
-) -> None:
-    """Joins the members, each with its partitions; the first sets the target. They leave when `enough` is set."""
+async def _live(url: str, group: str, member: Member, ready: threading.Event, enough: threading.Event) -> None:
+    """Joins a member, which leaves when `enough` is set."""
     coordinator = open_coordinator(url, group, session_timeout=SESSION_SECONDS)
     await coordinator.open()
-    sessions: list[Session] = []
     try:
-        for member in members:
-            session = await coordinator.join(member, lambda _: None)
-            sessions.append(session)
-            await session.claim(owns.get(member.id, ()))
-        if target is not None:
-            assert await sessions[0].set_target(target, -1)
+        session = await coordinator.join(member, lambda _: None)
         ready.set()
         await anyio.to_thread.run_sync(enough.wait)
-        for session in sessions:
-            await session.leave()
+        await session.leave()
     finally:
         ready.set()
         await coordinator.close()

@@ -10,49 +10,11 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from qdo.coordination import Member, TargetAssignment
-from qdo.partitions import subscribe
 from queuey.client import Client
 from tests.commands import Run
 from tests.qdo.cli.conftest import GROUP, Group, ServiceGroup
-from tests.qdo.cli.living import living
 from tests.servers.processes import ending
 from tests.servers.served import Served, environment
-
-
-def test_members_owners_offsets_and_lag(run: Run, group: Group, client: Client, queue: str) -> None:
-    """One JSON document has members, owners, offsets and lag."""
-    sent = [client.send(queue, str(number), partition=1) for number in range(4)]
-    client.send(queue, "alone", partition=2)
-    first, three = group.partition(queue, 1), group.partition(queue, 3)
-    group.record({first: sent[1].id})
-    wants = subscribe([queue], [], first.queue.service, first.queue.application)
-    members = Member("anna", wants), Member("bert", wants, static=True)
-    target = TargetAssignment({first: "bert", group.partition(queue, 2): "bert", three: "bert"})
-    with living(group.url, GROUP, *members, owns={"anna": [first], "bert": [three]}, target=target):
-        document = run("status", "--json").json
-        shown = run("status").text
-    assert [(member["id"], member["static"], member["owns"]) for member in document["members"]] == [
-        ("anna", False, 1),
-        ("bert", True, 1),
-    ]
-    assert document["members"][0]["queues"] == [queue]
-    assert document["members"][0]["service"] == first.queue.service
-    assert f"{first.queue.service}/{first.queue.application}" in shown
-    lines = {line["partition"]: line for line in document["partitions"]}
-    assert [(lines[number]["owner"], lines[number]["target"]) for number in (1, 2, 3)] == [
-        ("anna", "bert"),
-        (None, "bert"),
-        ("bert", "bert"),
-    ]
-    assert (lines[1]["offset"], lines[2]["offset"]) == (sent[1].id, None)
-    assert [lines[number]["lag"] for number in (1, 2, 3)] == [2, 1, 0]
-    assert lines[1]["lag_seconds"] > 0
-    assert (document["group"], document["lag"], document["lag_unknown"]) == (GROUP, 3, None)
-    assert f"{GROUP}: 2 members own 2 of 3 partitions, 3 messages behind" in shown
-    assert document["service"] == group.store
-    assert f"The store of the service is {group.store}." in shown
-    assert sent[1].id in shown
 
 
 def test_a_group_is_shown_without_the_service(

@@ -77,15 +77,6 @@ def test_a_printed_line_appears_at_once(hire: Hire, queue: str, sent: list[str],
     ]
 
 
-def test_settings_come_from_a_file(hire: Hire, group: Group, queue: str, sent: list[str]) -> None:
-    """All options may come from a file, with the handler and its context; the context is created once."""
-    config = hire.directory / "worker.toml"
-    config.write_text(f'handler = "handlers:counted"\ncontext = "handlers:context"\nqueue = ["{queue}"]\nthreads = 1\n')
-    with hire("--config", str(config)) as worker:
-        assert worker.read_lines(10) == ["entered", *(f"count {number}" for number in range(1, 10))]
-        assert worker.end(signal.SIGINT) == 0
-
-
 @pytest.mark.parametrize(
     ("command", "said"),
     [

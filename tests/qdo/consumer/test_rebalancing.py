@@ -147,25 +147,6 @@ async def test_a_loss_while_on_assign_runs(system: System) -> None:
     assert notified.of(1) == ["on_assign", "end", "on_lost", "on_assign", "end"]
 
 
-async def test_nothing_is_handed_out_before_on_assign_is_over(system: System) -> None:
-    """Nothing is handed out before on_assign returns, which may choose where to begin."""
-    queue = await system.queue()
-    sent = await system.send(queue, 5)
-    proceed = asyncio.Event()
-
-    async def on_assign(partitions: frozenset[Partition]) -> None:
-        await proceed.wait()
-        for partition in partitions:
-            await consumer.seek(partition, sent[2])
-
-    starting = asyncio.create_task(system.consumer(queue, callbacks={"on_assign": on_assign}))
-    consumer = await starting
-    assert await consumer.poll(timeout=0) == []
-    assert system.transport.reads == []
-    proceed.set()
-    assert body_numbers(await collect(consumer, 2)) == [4, 5]
-
-
 async def test_closing_gives_everything_up_in_order(system: System) -> None:
     """Closing ends a waiting poll, lets on_revoke commit, and then leaves the group."""
     queue = await system.queue(partitions=3)

@@ -185,18 +185,6 @@ async def test_a_key_that_is_revoked_hands_everything_over(group: GroupWithKeys,
     await until(lambda: refused.refused == 0)
 
 
-async def test_keys_with_the_same_queues_are_looked_up_by_the_leader_alone(group: GroupWithKeys) -> None:
-    """With equal keys only the leader looks queues up: all members get new queues, and none reports what it found."""
-    orders, mails = await group.queues("orders", "mails")
-    members = [(await group.join(name, group.key(orders, mails), orders, mails))[0] for name in ("a", "b")]
-    await until(lambda: all(len(consumer.assignment) == 2 for consumer in members))
-    joined = await (await group.system.coordinator()).members()
-    sights = [member.sight for member in joined.values()]
-    assert [(sight.patterns, sight.others) for sight in sights if sight is not None] == [
-        ((orders.name, mails.name), {})
-    ] * 2
-
-
 async def test_a_leader_of_another_version_takes_nothing_away(
     group: GroupWithKeys, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -237,14 +225,6 @@ async def test_what_a_pattern_takes_and_its_key_may_not_read_is_left_alone(group
     await group.system.send(inbox, 1)
     batches = [await asyncio.wait_for(consumer.poll(timeout=3.0), 60) for consumer in members]
     assert sum(len(batch.messages) for each in batches for batch in each) == 1
-
-
-async def test_a_public_queue_is_seen_whatever_the_key_is_for(group: GroupWithKeys) -> None:
-    """A public queue has an owner, even if the key's listing leaves it out."""
-    orders, news = await group.queues("orders", "news")
-    await group.system.client.update_queue(news.name, type="public")
-    reader, _ = await group.join("a", group.key(orders), news)
-    await until(owns_exactly(reader, news))
 
 
 async def test_what_a_member_says_of_its_sight_is_bounded(

@@ -20,7 +20,7 @@ from qdo.jobs.schedules import keep_schedules
 from qdo.partitions import Partition, Queue, subscribe
 from qdo.settings import ConsumerSettings
 from qdo.worker.rights import repeat_until_answered
-from queuey.client import AsyncClient, AsyncTiming, NotAllowed
+from queuey.client import AsyncClient, AsyncTiming
 from tests.client.outages.service import FAULTS, Outage
 from tests.client.scripted import KEY, ONE, ok, page
 from tests.qdo.worker.claiming.simulated import SimulatedTimeLoop
@@ -197,21 +197,6 @@ def test_a_loop_outlasts_an_outage(name: str, fault: str) -> None:
             await LOOPS[name](client)
         assert BACK <= service.elapsed <= BACK + 31
         assert sum(at < BACK for at in service.times) <= 60
-
-    simulate(run)
-
-
-@pytest.mark.parametrize("name", ["requests at the start of a worker", "the first look-up of queues"])
-def test_a_refusal_ends_the_start(name: str) -> None:
-    """What the service refuses is raised at once, because only the user can mend it."""
-
-    async def run() -> None:
-        service = Service("refuses", 0)
-        service.answer = lambda request: httpx2.Response(403)  # type: ignore[method-assign]
-        async with service.client() as client:
-            with pytest.raises(NotAllowed):
-                await LOOPS[name](client)
-        assert (len(service.requests), service.elapsed) == (1, 0)
 
     simulate(run)
 

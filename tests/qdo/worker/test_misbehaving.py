@@ -7,7 +7,6 @@ import logging
 import signal
 import threading
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -67,25 +66,6 @@ def _wait_for_text_or_crash(program: WorkerProcess, text: str) -> None:
         program.wait_for(text)
     except AssertionError:
         assert program.wait_for_end() == -signal.SIGSEGV
-
-
-async def test_being_handed_over_costs_no_attempt(workers: Workers, start: Start, tmp_path: Path) -> None:
-    """A message in hand at a loss that is handed over again and again, unfinished, is handled in the end."""
-    queue = await workers.system.queue()
-    go_on = tmp_path / "go_on"
-    await workers.system.client.send(queue.name, f"wait {go_on}")
-    killed = start(queue, "threads", *SHORT, "--attempts", "3")
-    await asyncio.to_thread(killed.wait_for, "begun wait")
-    killed.process.kill()
-    for _ in range(2):
-        drained = start(queue, "threads", *SHORT, "--attempts", "3", "--drain", "0.05")
-        await asyncio.to_thread(drained.wait_for, "begun wait")
-        assert await asyncio.to_thread(drained.end) == ExitCode.UNFINISHED
-    last = start(queue, "threads", *SHORT, "--attempts", "3")
-    await asyncio.to_thread(last.wait_for, "begun wait")
-    go_on.touch()
-    await asyncio.to_thread(last.wait_for, "done wait")
-    assert await list_dead_letters(workers, queue) == []
 
 
 async def test_a_thread_that_hangs_gives_its_partition_away(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,7 @@ from qdo.worker.failure import ExitCode
 from qdo.worker.worker import Worker
 from tests.qdo.worker import hands
 from tests.qdo.worker.conftest import Workers, quick, until
-from tests.qdo.worker.test_failing import RecordingMiddleware, letters
+from tests.qdo.worker.test_failing import letters
 from tests.replacing import replace
 
 MODULE = "tests.qdo.worker.hands"
@@ -178,18 +178,6 @@ async def test_a_handler_that_takes_too_long_is_killed(
     assert dead_letter.cause.error == "qdo.errors.TimeLimit"
     (hung,) = [line[2] for line in book.lines("begun") if line[1] == "hang"]
     await until(lambda: not live_processes(int(hung)))
-
-
-async def test_errors_come_back_whole(workers: Workers, book: Book) -> None:
-    """The parent gets class, text and traceback of an error in a child."""
-    queue = await workers.system.queue()
-    ids = await send(workers, queue, "raise", "fine")
-    told = RecordingMiddleware()
-    await serve_all(workers, await make_process_worker(workers, queue, middleware=[told]), ids[-1])
-    (dead_letter,) = await letters(workers, queue)
-    assert (dead_letter.cause.error, dead_letter.cause.text) == ("ValueError", "cannot raise")
-    assert told.calls[:4] == ["started", "before raise 1", "failed raise 1 ValueError", "retrying raise 1"]
-    assert told.calls[-3:] == ["before fine 1", "after fine 1", "stopped"]
 
 
 async def test_a_stop_reaches_a_child_in_the_middle_of_a_run(workers: Workers, book: Book) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.consumer.owned_partition import Batch, FetchBuffer, OwnedPartition, divide_equally, estimate_bytes
+from qdo.consumer.owned_partition import FetchBuffer, OwnedPartition, divide_equally, estimate_bytes
 from qdo.coordination import CommittedOffset, OwnedOffset
 from qdo.partitions import Partition
-from tests.qdo.unit.samples import ONE, QUEUE, TWO, message, message_id, messages
+from tests.qdo.unit.samples import ONE, message, messages
 
 
 def make_opened_row(partition: Partition) -> OwnedPartition:
@@ -17,21 +17,6 @@ def make_opened_row(partition: Partition) -> OwnedPartition:
     row.set_position(None)
     row.opened = True
     return row
-
-
-def make_filled(*counts: int) -> tuple[FetchBuffer, list[OwnedPartition]]:
-    buffer = FetchBuffer()
-    rows = [make_opened_row(Partition(QUEUE, number)) for number in range(1, len(counts) + 1)]
-    for row, count in zip(rows, counts, strict=True):
-        buffer.put(row, messages(1, count, row.partition.number))
-    return buffer, rows
-
-
-def counts_handed_out(
-    buffer: FetchBuffer, most: int, skip: frozenset[Partition] = frozenset()
-) -> list[tuple[int, int]]:
-    batches = buffer.hand_out(buffer.take(most, skip))
-    return [(batch.partition.number, len(batch.messages)) for batch in batches]
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=20), st.integers(0, 300))
@@ -73,54 +58,6 @@ def test_what_is_given_is_what_was_taken_in_order(chunks: list[int], steps: list
     rest = buffer.take(total)[0].messages if buffer.count else []
     assert given_out + rest == messages(1, total)
     assert (row.count, row.size, buffer.size) == (0, 0, 0)
-
-
-def test_nothing_is_handed_out_of_what_moved_meanwhile() -> None:
-    """Messages taken before a revocation or a seek are dropped, and the position stays."""
-    buffer, (first, second) = make_filled(5, 5)
-    taken = buffer.take(10)
-    first.state = "revoking"
-    buffer.clear(first)
-    assert [batch.partition for batch in buffer.hand_out(taken)] == [TWO]
-    assert first.position is None
-    assert second.position == message_id(5)
-
-
-def test_what_cannot_be_handed_out_now_is_kept() -> None:
-    """A pause, or a suspended session, drops nothing."""
-    buffer, (partition, _) = make_filled(5, 5)
-    taken = buffer.take(10)
-    partition.paused = True
-    assert [batch.partition for batch in buffer.hand_out(taken)] == [TWO]
-    partition.paused = False
-    buffer.refresh(partition)
-    assert buffer.hand_out(buffer.take(3), stopped=True) == []
-    assert buffer.count == 5
-    assert buffer.hand_out(buffer.take(10)) == [Batch(ONE, messages(1, 5))]
-
-
-def test_what_reached_nobody_is_handed_out_again() -> None:
-    """A recall undoes the last hand-out only, and only for partitions that did not move since."""
-    buffer, (first, second) = make_filled(4, 4)
-    buffer.hand_out(buffer.take(2))
-    buffer.hand_out(buffer.take(4))
-    second.state = "revoking"
-    buffer.clear(second)
-    buffer.recall()
-    assert first.position == message_id(1)
-    assert buffer.hand_out(buffer.take(10)) == [Batch(ONE, messages(2, 4))]
-    buffer.recall()
-    buffer.recall()
-    assert buffer.hand_out(buffer.take(10)) == [Batch(ONE, messages(2, 4))]
-
-
-def test_messages_count_as_processed_when_more_is_asked_for() -> None:
-    """Messages count as processed at the next poll, except those of partitions that are still being worked on."""
-    buffer, (first, second) = make_filled(4, 4)
-    buffer.hand_out(buffer.take(4))
-    assert (buffer.settle(skip=[ONE]), second.position) == ([second], message_id(2))
-    assert (buffer.settle(), first.position) == ([first], message_id(2))
-    assert buffer.settle() == []
 
 
 def test_bodies_of_all_kinds_are_weighed() -> None:

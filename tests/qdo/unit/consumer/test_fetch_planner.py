@@ -10,7 +10,6 @@ from qdo.consumer.fetcher import (
     MAX_READS,
     MIN_READ_MESSAGES,
     BufferSpace,
-    FetchPlan,
     InFlightCalls,
     compute_free_space,
     plan_fetches,
@@ -23,8 +22,6 @@ NOW = 100.0
 PAGE = 1000
 WAIT = 20.0
 IDLE = InFlightCalls(0, (), 4)
-ROOMY = BufferSpace(3750, low=True, reserve=100)
-FULL = BufferSpace(0, low=False, reserve=7)
 
 
 def make_row(number: int, *, held: int = 0, more: bool | None = False, queue: str = "orders") -> OwnedPartition:
@@ -32,47 +29,6 @@ def make_row(number: int, *, held: int = 0, more: bool | None = False, queue: st
     made = OwnedPartition(partition, OwnedOffset(partition, CommittedOffset(), 1))
     made.count, made.more = held, more
     return made
-
-
-def plan_reads(*wants: OwnedPartition, room: BufferSpace = ROOMY, pending_calls: InFlightCalls = IDLE) -> FetchPlan:
-    return plan_fetches(wants, room, pending_calls, NOW, page=PAGE, wait=WAIT)
-
-
-def test_two_calls_take_turns() -> None:
-    """With nothing under way busy partitions are split into two calls: one is answered while the next is made."""
-    asks = plan_reads(*(make_row(number, more=True) for number in range(1, 6))).calls
-    assert [[one.partition.number for one in ask.partitions] for ask in asks] == [[1, 2, 3], [4, 5]]
-    assert {ask.limit for ask in asks} == {750}
-    (ask,) = plan_reads(make_row(1, more=True)).calls
-    assert ask.limit == PAGE
-
-
-def test_whoever_was_not_looked_at_comes_first() -> None:
-    """A partition that was not read yet comes first; otherwise busy ones would delay it forever."""
-    full, new = make_row(1, more=True), make_row(2, more=None)
-    (ask,) = plan_reads(full, new, pending_calls=InFlightCalls(MAX_READS - 1, (), 4)).calls
-    assert ask.partitions == (new,)
-    assert {ask.partitions for ask in plan_reads(full, new).calls} == {(full,), (new,)}
-
-
-def test_whoever_holds_nothing_is_never_starved() -> None:
-    """A partition that holds nothing may read its reserve, even when others fill the room."""
-    read, poll = plan_reads(make_row(1, more=True), make_row(2), make_row(3, held=1), room=FULL).calls
-    assert (read.limit, poll.limit) == (7, 7)
-    assert [one.partition.number for one in poll.partitions] == [2]
-
-
-def test_a_newcomer_waits_until_the_others_end() -> None:
-    """A newcomer gets a poll of its own that ends with the running one, which is not broken off."""
-    (ask,) = plan_reads(make_row(2), pending_calls=InFlightCalls(0, (NOW + 7.5, NOW + 8), 4)).calls
-    assert ask.wait == 7.5
-
-
-def test_too_many_polls_are_not_begun() -> None:
-    """Polls are limited, because the service has few places; partitions without one are read without waiting."""
-    (ask,) = plan_reads(make_row(2), pending_calls=InFlightCalls(1, (NOW + 9,) * 4, 4)).calls
-    assert ask.wait == 0
-    assert plan_reads(make_row(2), pending_calls=InFlightCalls(MAX_READS, (NOW + 9,) * 4, 4)).calls == []
 
 
 WANTS = st.lists(

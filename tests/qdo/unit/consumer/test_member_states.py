@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from qdo.consumer.rebalance.member_states import (
-    TRANSITIONS,
-    Cause,
-    ComputedPlan,
     LeaderDecision,
     LeaderView,
     RebalanceDebounce,
-    State,
     decide_as_leader,
-    find_next_state,
 )
 from qdo.coordination import Member, TargetAssignment
 from qdo.partitions import Partition, Queue, Subscription
@@ -48,14 +43,6 @@ def test_a_leader_waits_for_more_changes_to_come() -> None:
     assert decide_as_leader(view(members=members, age=0.05)).target is not None
 
 
-def test_a_leader_computes_once() -> None:
-    """A leader computes nothing while members, queues and target are unchanged; one change is enough."""
-    wrong = ComputedPlan(BOTH, QUEUES_THERE, HALVES, None)
-    assert decide_as_leader(view(planned=wrong)).planned is wrong
-    for change in ({"members": {"a": A}}, {"queues": {QUEUE: 5}}, {"target": TargetAssignment({ONE: "b"})}):
-        assert decide_as_leader(view(planned=wrong, **change)).planned is not wrong
-
-
 def test_a_leader_looks_again_when_an_absent_member_is_given_up() -> None:
     """A leader knows when an absent member is given up, and computes again then."""
     before = TargetAssignment(HALVES.owners, static=frozenset("b"))
@@ -68,22 +55,6 @@ def test_a_leader_looks_again_when_an_absent_member_is_given_up() -> None:
     over = decide_as_leader(later._replace(now=1010.0))
     assert over.target is not None
     assert set(over.target.owners.values()) == {"a"}
-
-
-@pytest.mark.parametrize("state", get_args(State))
-def test_every_life_can_be_ended(state: State) -> None:
-    """A stop leads to the end from every state, and the end is final."""
-    assert find_next_state(find_next_state(state, "stop"), "left") == "left"
-    assert all(find_next_state("left", cause) == "left" for cause in get_args(Cause))
-
-
-def test_a_lost_session_is_followed_by_another() -> None:
-    """A member that lost its session joins again; one that had none does not."""
-    leading_there = {state for (state, cause), then in TRANSITIONS.items() if cause == "lost" and then == "joining"}
-    assert leading_there == {"active", "suspended"}
-    assert find_next_state("leaving", "lost") == "leaving"
-    assert find_next_state(find_next_state("joining", "joined"), "suspended") == "suspended"
-    assert find_next_state("suspended", "connected") == "active"
 
 
 SECONDS = 0.05
@@ -109,11 +80,3 @@ def test_changes_that_follow_soon_gather(settling: RebalanceDebounce) -> None:
     assert settling.update_age(group("abcde"), NOW + 0.04, has_target=True) == pytest.approx(0.04)
     assert settling.update_age(group("abcde"), NOW + 0.0501, has_target=True) == SECONDS
     assert settling.update_age(group("abcdef"), NOW + 0.06, has_target=True) < SECONDS
-
-
-def test_a_new_group_gathers_from_its_first_member_on() -> None:
-    """Without a target the first change waits too, and later ones do not extend the wait."""
-    settling = RebalanceDebounce(SECONDS)
-    assert settling.update_age(group("a"), NOW, has_target=False) == pytest.approx(0.0)
-    assert settling.update_age(group("ab"), NOW + 0.03, has_target=False) == pytest.approx(0.03)
-    assert settling.update_age(group("ab"), NOW + 0.0501, has_target=False) == SECONDS

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 
 from qdo.consumer.owned_partition import OwnedPartition
@@ -21,23 +20,6 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - the condition is over everything that runs here
             await asyncio.sleep(0)
-
-
-@contextlib.contextmanager
-def freeze_time() -> Iterator[Callable[[float], None]]:
-    """Freezes the time of the running loop, so that nothing is late before a test lets seconds pass."""
-    loop = asyncio.get_running_loop()
-    now = loop.time()
-
-    def skip(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    loop.time = lambda: now  # type: ignore[method-assign] # every wait reads it
-    try:
-        yield skip
-    finally:
-        del loop.time
 
 
 class Catalogue:

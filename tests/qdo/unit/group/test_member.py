@@ -7,68 +7,12 @@ import asyncio
 import pytest
 
 from qdo.consumer.rebalance.group_member import GroupMember
-from qdo.coordination import Member, TargetAssignment
-from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost
-from tests.qdo.unit.group.conftest import ONE, OTHER_MEMBER, PARTITIONS, TWO, WANTS, MemberSetup
+from qdo.coordination import Member
+from qdo.errors import CoordinationLost, MemberExists, SessionLost
+from tests.qdo.unit.group.conftest import OTHER_MEMBER, PARTITIONS, WANTS, MemberSetup
 from tests.qdo.unit.group.owners import until
 
-
-async def pause() -> None:
-    for _ in range(30):
-        await asyncio.sleep(0)
-
-
-async def test_nothing_is_shared_out_before_it_is_known_which_queues_there_are(setup: MemberSetup) -> None:
-    """A leader that cannot ask the service takes nothing away, and works on what it had before."""
-    setup.catalogue.away = True
-    other = await setup.join(OTHER_MEMBER)
-    assert await other.set_target(TargetAssignment({ONE: "a", TWO: "b"}), -1)
-    group = setup.make()
-    await group.start()
-    await until(lambda: setup.owner.have == {ONE} and setup.catalogue.wanted == {WANTS})
-    assert "set_target" not in setup.coordinator.calls
-    setup.catalogue.away = False
-    group.recheck()
-    await setup.wait_until_at_rest(group)
-    assert len(setup.owner.have) == 2
-
-
 # Without the service.
-
-
-async def test_an_earlier_life_is_waited_for(setup: MemberSetup) -> None:
-    """A member waits for its earlier session to end, at the start and when it joins again."""
-    await setup.join(Member("a", WANTS))
-    group = setup.make()
-    starting = asyncio.create_task(group.start())
-    await setup.wait_for_calls("join", 3)
-    await setup.leave("a")
-    await starting
-    await setup.wait_until_at_rest(group)
-    setup.coordinator.held_up["join"] = asyncio.Event()
-    await setup.expire()
-    await setup.join(Member("a", WANTS))
-    setup.coordinator.held_up.pop("join").set()
-    await setup.wait_for_calls("join", setup.coordinator.calls.count("join") + 3)
-    await setup.leave("a")
-    await setup.wait_until_at_rest(group)
-
-
-async def test_a_static_member_puts_its_earlier_life_out_once(setup: MemberSetup) -> None:
-    """A static member ends its earlier session once, at its start; it never ends the one that replaced it."""
-    await setup.join(Member("a", WANTS))
-    group = setup.make(static=True)
-    await group.start()
-    assert setup.coordinator.calls.count("join") == 1
-    await setup.wait_until_at_rest(group)
-    coordinator = setup.service.coordinator()
-    await coordinator.open()
-    other = await coordinator.join(Member("a", WANTS), lambda _: None, replace=True)
-    await setup.wait_for_calls("join", 4)
-    assert other.state == "connected"
-    await other.leave()
-    await setup.wait_until_at_rest(group)
-    await coordinator.close()
 
 
 @pytest.mark.parametrize(("call", "error"), [("join", MemberExists), ("open", CoordinationLost)])
@@ -83,18 +27,6 @@ async def test_a_start_that_fails_is_an_error(setup: MemberSetup, call: str, err
     with pytest.raises(error):
         await group.start()
     assert group.state == "left"
-
-
-async def test_everything_is_given_up_to_a_newer_program(setup: MemberSetup, caplog: pytest.LogCaptureFixture) -> None:
-    """A member that cannot read a newer program's data stays, and goes on when it can."""
-    group = setup.make(recheck=0.01)
-    await group.start()
-    await setup.wait_until_at_rest(group)
-    setup.coordinator.faults["assignment"] = "incompatible"
-    await until(lambda: len(setup.owner.times("revoke")) == 4)
-    await setup.wait_until_at_rest(group)
-    assert setup.owner.times("lost") == []
-    assert CoordinationIncompatible.__name__ in caplog.text
 
 
 @pytest.mark.parametrize("call", ["assignment", "lead", "target", "members", "set_target", "claim", "release"])

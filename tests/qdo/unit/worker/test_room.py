@@ -183,19 +183,6 @@ class Failed:
         self._failures.append(message.id)
 
 
-async def test_partitions_that_leave_make_room() -> None:
-    """Nothing of partitions that are gone counts as held, however many of their messages waited."""
-    room = await Room().open()
-    for number in (1, 2, 3):
-        room.gate.clear()
-        room.feed(number, count=500)
-        closing = asyncio.create_task(room.finish(number))
-        await asyncio.sleep(0)
-        room.gate.set()
-        assert await closing
-    assert room.held == 0
-
-
 async def test_partitions_that_are_lost_keep_no_place_in_the_line() -> None:
     """Lost partitions keep no place in the line, where a worker without a connection would wait for them forever."""
     room = await Room().open()
@@ -247,20 +234,6 @@ async def test_a_handler_that_does_not_come_to_an_end_is_told(caplog: pytest.Log
     room.age(50, 0)
     assert caplog.text.count(f"message {message_id(0)} of {Partition(QUEUE, 1)} for 100 s") == 1
     await room.drain()
-
-
-async def test_a_handler_that_hangs_takes_no_room_when_its_partition_is_gone() -> None:
-    """A hanging handler of a partition that is gone takes no room; other partitions run in other threads."""
-    room = await Room(hangs=lambda number: number < 3).open(slots=3)
-    room.feed(1, 2)
-    await until_async(lambda: len(room.begun) == 2)
-    room.lose(1, 2)
-    room.age(11, 20)
-    assert room.slots == 5
-    room.feed(3)
-    await until_async(lambda: 3 in room.begun)
-    await room.drain()
-    assert room.slots == 3
 
 
 async def test_as_many_handlers_that_hang_as_there_are_threads_leave_no_room() -> None:

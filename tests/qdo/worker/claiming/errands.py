@@ -20,31 +20,11 @@ def note(text: str) -> None:
 
 
 @jobs.task
-def write(text: str, times: int = 1) -> None:
-    for _ in range(times):
-        note(f"done {text}")
-
-
-@jobs.task
 def work(text: str) -> str:
     """Takes a moment, records the text, and returns it."""
     time.sleep(0.05)
     note(text)
     return text
-
-
-@jobs.task(retries=1)
-async def fail(text: str) -> None:
-    note(f"tried {text} {delivery().attempt}")
-    raise ValueError(text)
-
-
-@slow_jobs.task(timeout=0.3, retries=0)
-def sleep(seconds: float) -> None:
-    """Takes longer than the task's time limit; records its begin and its end."""
-    note(f"begun {seconds}")
-    time.sleep(seconds)
-    note(f"done {seconds}")
 
 
 @jobs.task(retries=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -56,23 +55,3 @@ async def test_async_tasks_and_failures(workers: Workers, client: Client) -> Non
         unique = await add.send_with(unique="once").asend(3, 4)
         assert unique is not None
         assert await unique.aresult(60) == 7
-
-
-async def test_run_all(workers: Workers, client: Client) -> None:
-    """Tests of a program get results as from a worker."""
-    queue = await workers.system.queue(result_ttl=3600)
-    jobs = Jobs(queue.name, client=client, async_client=workers.system.client)
-
-    @jobs.task
-    def double(value: Any) -> Any:  # noqa: ANN401 - any value
-        return 2 * value
-
-    def run() -> None:
-        receipt = double.send(4)
-        assert jobs.run_all() == 1
-        assert (receipt.status().status, receipt.result(60), receipt.result(60)) == ("done", 8, 8)
-
-    await asyncio.to_thread(run)
-    receipt = await double.asend("x")
-    assert await jobs.arun_all() == 1
-    assert await receipt.aresult() == "xx"

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import threading
 import weakref
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +22,8 @@ from qdo.jobs.tasks import Invocation
 from qdo.worker.failure import ExitCode
 from queuey.client import Backoff, Client, disable_tracing, enable_tracing
 from queuey.client.deadletters import read_dead_letter
-from tests.qdo.worker.claiming.conftest import Errands
-from tests.qdo.worker.claiming.test_claims import SHORT_BACKOFF, dead_letters, wait_until_drained
+from tests.qdo.worker.claiming.test_claims import dead_letters, wait_until_drained
 from tests.qdo.worker.conftest import Workers, until
-from tests.qdo.worker.test_processes import Book
 from tests.servers.served import Served
 
 if TYPE_CHECKING:
@@ -36,44 +33,12 @@ if TYPE_CHECKING:
     from qdo import Partition
 
 
-@dataclass
-class Size:
-    """A value that JSON can hold."""
-
-    width: int
-    height: int
-
-
 SAID = {'shown("b', "hidden(…", "unknown("}
 """The beginning of log lines that name a task."""
 
 
 def worker_of(workers: Workers, jobs: Jobs, **settings: Any) -> Worker:  # noqa: ANN401 - of WorkerSettings
     return Worker(jobs, Claims(workers.system.connect(), jobs.queues), settings=WorkerSettings(**settings))
-
-
-async def test_arguments_come_as_they_were_sent(workers: Workers, jobs: Jobs) -> None:
-    """Arguments come back with the types of the parameters, by position or name."""
-    seen: list[Any] = []
-
-    @jobs.task
-    def plain(path: str, size: Size, *rest: int, at: datetime, **more: float) -> None:
-        seen.append((path, size, rest, at, more))
-
-    @jobs.task(name="other")
-    async def awaited(value: Any = None) -> None:  # noqa: ANN401 - any value
-        seen.append(value)
-
-    now = datetime.now(UTC)
-    await asyncio.to_thread(lambda: plain.send("a", Size(1, 2), 3, 4, at=now, ratio=0.5))
-    await awaited.asend({"deep": [1, None]})
-    await awaited.asend_many([awaited.call(number) for number in range(3)])
-    async with workers.serving(worker_of(workers, jobs)):
-        await until(lambda: len(seen) == 5)
-    assert ("a", Size(1, 2), (3, 4), now, {"ratio": 0.5}) in seen
-    assert [value for value in seen if not isinstance(value, tuple)] == [{"deep": [1, None]}, 0, 1, 2]
-    plain("b", Size(3, 4), at=now)
-    assert seen[-1] == ("b", Size(3, 4), (), now, {})
 
 
 def test_types_that_exist_for_type_checkers_only() -> None:
@@ -301,21 +266,6 @@ def test_nothing_stays_of_event_loops(name: str) -> None:
     jobs.close()
 
 
-async def test_calls_of_one_key(workers: Workers, client: Client) -> None:
-    """Where a queue limits claims by key, calls are limited by the key that they are sent with."""
-    name = (await workers.system.queue(max_claimed_per_key=1)).name
-    jobs = Jobs(name, client=client, async_client=workers.system.client)
-
-    @jobs.task
-    def thumb(path: str) -> None:
-        """Makes one."""
-
-    for path, key in (("a", "x"), ("b", "x"), ("c", "y")):
-        assert await thumb.send_with(key=key).asend(path) is not None
-    claimed = await workers.system.client.job_queue(name).receive(limit=9, ttl=60)
-    assert len(claimed) == 2
-
-
 async def test_running_what_waits(workers: Workers, jobs: Jobs) -> None:
     """In a test of a program jobs run at once; the first error is raised, and its job is retried later."""
     seen: list[str] = []
@@ -393,23 +343,3 @@ async def test_a_worker_says_which_task(workers: Workers, jobs: Jobs, caplog: py
     assert said == {("shown", '"beach.jpg", size=4'), ("hidden", "…"), ("unknown", "…")}
     assert f'qdo_messages_dead_total{{queue="{jobs.queues[0]}",task="shown"}} 1.0' in metrics
     assert 'task="unknown"' not in metrics
-
-
-async def test_processes(workers: Workers, errands: Errands, book: Book) -> None:
-    """Tasks run in processes by the program's name; a plain one over its time limit is interrupted there."""
-    queue = await workers.system.queue(backoff=SHORT_BACKOFF)
-    client = workers.system.client
-    await client.send(queue.name, json={"task": "write", "args": ["a"], "kwargs": {"times": 2}})
-    await client.send(queue.name, json={"task": "fail", "args": ["b"]})
-
-    async with workers.serving(errands(queue, processes=1)):
-        await wait_until_drained(workers, queue)
-    assert sorted(map(tuple, book.lines())) == [("done", "a"), ("done", "a"), ("tried", "b", "1"), ("tried", "b", "2")]
-    await client.send(queue.name, json={"task": "sleep", "args": [60.0]})
-    await client.send(queue.name, json={"task": "sleep", "args": [0.0]})
-    async with workers.serving(errands(queue, "slow_jobs", processes=1)):
-        await wait_until_drained(workers, queue)
-    assert [line for line in book.lines() if line[0] == "done"][2:] == [["done", "0.0"]]
-    letters = await dead_letters(workers, queue, 2)
-    causes = [found.cause.error for one in letters if (found := read_dead_letter(one, "x")) is not None]
-    assert sorted(causes) == ["ValueError", "qdo.errors.TimeLimit"]
