@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.backends import Clock
 from tests.facades.serving import facade_app
+from tests.facades.test_facades import failing
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 from tests.web.caller import Caller, Reply
@@ -162,13 +162,6 @@ def test_polls_of_a_full_queue(emodb: Emodb) -> None:
         assert len(emodb.get("/queue/1/q/poll?ttl=0")) == 3
         emodb.call_successfully("POST", "/queue/1/q/ack", first)
         assert len(emodb.get("/queue/1/q/poll?ttl=3600")) == 3
-
-
-def failing(error: Exception) -> Callable[..., NoReturn]:
-    def fail(*_: Any, **__: Any) -> NoReturn:  # noqa: ANN401 - of any method
-        raise error
-
-    return fail
 
 
 def test_a_store_that_fails(emodb: Emodb, between: InterposedStore) -> None:

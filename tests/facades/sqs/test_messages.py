@@ -107,15 +107,6 @@ def test_bad_attributes(sqs: Sqs, url: str, attributes: dict[str, Any]) -> None:
     assert receive(sqs, url) == []
 
 
-def test_sizes_count_attributes(sqs: Sqs) -> None:
-    """Attributes count for the size of a message, which a queue may limit."""
-    url = sqs.create("small", MaximumMessageSize="1024")
-    attribute = {"a": value("String", "x" * 100)}  # 107 bytes
-    sqs("SendMessage", QueueUrl=url, MessageBody="x" * 917, MessageAttributes=attribute)
-    arguments = {"QueueUrl": url, "MessageBody": "x" * 918, "MessageAttributes": attribute}
-    assert sqs.expect_failure("SendMessage", **arguments) == "InvalidParameterValue"
-
-
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_sizes_count_the_bytes_of_binary_attributes(sqs: Sqs, size: int) -> None:
     """A binary attribute counts its bytes, however many characters of base64 they need."""

@@ -17,7 +17,6 @@ from tests.qdo.unit.group.owners import PATIENCE, Catalogue, RecordingListener, 
 
 QUEUE = Queue("host", "app", "orders")
 PARTITIONS = frozenset(Partition(QUEUE, number) for number in range(1, 5))
-ONE, TWO, THREE, FOUR = sorted(PARTITIONS)
 WANTS = Subscription(frozenset({"orders"}), (), "host", "app")
 OTHER_MEMBER = Member("b", WANTS)
 FIRST, LATER = "1" * 32, "2" * 32
@@ -37,9 +36,9 @@ class MemberSetup(SimulatedGroup):
         self.catalogue = Catalogue(WANTS, {QUEUE: 4})
         self.made: list[GroupMember] = []
 
-    def make(self, *, static: bool = False, **changes: Any) -> GroupMember:  # noqa: ANN401 - any of its settings
+    def make(self, **changes: Any) -> GroupMember:  # noqa: ANN401 - any of its settings
         options = SessionOptions(settle=0.0, revoke_timeout=20.0, patience=20.0, draw=lambda: 0.0)._replace(**changes)
-        member = GroupMember(self.coordinator, "a", self.owner, queues=self.catalogue, static=static, options=options)
+        member = GroupMember(self.coordinator, "a", self.owner, queues=self.catalogue, options=options)
         self.made.append(member)
         return member
 

@@ -142,9 +142,6 @@ class SimulatedGroup:
     async def leave(self, name: str) -> None:
         await self.others.pop(name).leave()
 
-    async def expire(self) -> None:
-        await self.service.expire(self.coordinator.session)
-
     def owner_of(self, partition: Partition) -> int | None:
         node = self.service.tree.nodes.get(self._paths.owner(partition))
         return None if node is None else node.session

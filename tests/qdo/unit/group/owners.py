@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from collections.abc import Set as AbstractSet
 
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.partition_listener import PartitionListener
@@ -29,33 +28,25 @@ class Catalogue:
         own_subscription: The member's own subscription.
         queues: The existing queues, with their numbers of partitions.
         sight: The queues that the member may see.
-        away: The service cannot be reached.
-        wanted: The subscriptions to look up.
-        leader: The queues that the leader may see, if another member leads.
-        unseen: The queues that no member may see.
     """
 
     def __init__(self, own: Subscription, queues: Mapping[Queue, int]) -> None:
         self.own_subscription = own
         self.queues = queues
-        self.away = False
         self.sight = Visibility(("*",))
-        self.wanted: Collection[Subscription] = ()
-        self.leader: Visibility | None = None
-        self.unseen: AbstractSet[Queue] = frozenset()
 
     @property
-    def partition_counts(self) -> Mapping[Queue, int] | None:
-        return None if self.away else self.queues
+    def partition_counts(self) -> Mapping[Queue, int]:
+        return self.queues
 
-    def look_up(self, wanted: Collection[Subscription], _held: AbstractSet[Queue]) -> None:
-        self.wanted = wanted
+    def look_up(self, *_: object) -> None:
+        """Knows all queues."""
 
-    def follow(self, leader: Visibility | None, _held: AbstractSet[Queue]) -> None:
-        self.wanted, self.leader = (), leader
+    def follow(self, *_: object) -> None:
+        """Knows all queues."""
 
-    def warn_of_unseen_queues(self, unseen: AbstractSet[Queue]) -> None:
-        self.unseen = unseen
+    def warn_of_unseen_queues(self, _: object) -> None:
+        """There are none."""
 
 
 class RecordingListener(PartitionListener):
@@ -69,8 +60,6 @@ class RecordingListener(PartitionListener):
         slow: Partitions that it gives up only after the event.
         on_revoke: Called when it gives partitions up; a coroutine is awaited.
         wrong: Notifications that came out of order.
-        recorded_offsets: The recorded offsets, in order.
-        commit_failures: The errors of commits that failed.
     """
 
     def __init__(self) -> None:
@@ -81,8 +70,6 @@ class RecordingListener(PartitionListener):
         self.slow: dict[Partition, asyncio.Event] = {}
         self.on_revoke: Callable[[frozenset[Partition]], object] | None = None
         self.wrong: list[str] = []
-        self.recorded_offsets: list[Mapping[Partition, tuple[str, bool]]] = []
-        self.commit_failures: list[Exception] = []
 
     def hurry(self) -> None:
         for given_up in self.slow.values():
@@ -122,12 +109,6 @@ class RecordingListener(PartitionListener):
 
     def refused(self, error: CoordinationRefused) -> None:
         self.refusals.append(error)
-
-    def recorded(self, offsets: Mapping[Partition, tuple[str, bool]]) -> None:
-        self.recorded_offsets.append(offsets)
-
-    def not_recorded(self, error: Exception) -> None:
-        self.commit_failures.append(error)
 
     def suspended(self) -> None:
         self._record_notification("suspended", ())

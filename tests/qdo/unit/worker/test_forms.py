@@ -205,18 +205,6 @@ async def test_a_handler_that_cancels_itself() -> None:
 BODY = {"task": "one", "args": [], "kwargs": {}}
 
 
-def make_mixed(end: End) -> Any:  # noqa: ANN401
-    """Returns the handler of a program with a plain task, which ends this way, and an async one."""
-    jobs = Jobs("q")
-    jobs.task(name="plain")(end)
-    jobs.task(name="awaited")(coroutine_function(lambda: None))
-    return handler_of(jobs)
-
-
-def calls(*tasks: str) -> MessageRun:
-    return MessageRun([message(number, body={"task": task}) for number, task in enumerate(tasks, 1)], 1)
-
-
 def jobs_of(form: str, end: End, *, beside_async: bool) -> Jobs:
     jobs = Jobs("q")
     jobs.task(name="one")(FORMS[form](end))
@@ -259,17 +247,6 @@ async def test_what_nothing_ran_of_fails_without_a_worker(form: str, kind: str) 
     if is_coroutine_handler(handle) or kind in {"generator", "async generator"}:
         with pytest.raises(NothingRan, match="handle"):
             await make_async_handler(handle)(call)
-
-
-async def test_a_run_has_calls_of_one_kind() -> None:
-    """A run ends before the first call of the other kind; the source begins the rest anew."""
-    executor: Any = executor_of(make_mixed(lambda: None))
-    await executor.open()
-    for tasks, handled in ((("plain", "plain", "awaited"), 2), (("awaited", "plain"), 1), (("other", "plain"), 0)):
-        ran = await asyncio.wait_for(executor.start(calls(*tasks), Delivery(ONE, 1)), TIMEOUT)
-        assert ran.handled == handled
-        assert (ran.failure is None) == (tasks[0] != "other")
-    await executor.close()
 
 
 class Made:
