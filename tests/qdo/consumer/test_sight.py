@@ -169,22 +169,6 @@ async def test_a_key_that_is_limited_hands_over_what_others_may_read(group: Grou
     await until(lambda: len(healthy.assignment | limited.assignment) == 4)
 
 
-@pytest.mark.parametrize("name", ["a", "b"])
-async def test_a_key_that_is_revoked_hands_everything_over(group: GroupWithKeys, name: str) -> None:
-    """A member whose key is revoked hands everything over, and gets its share back when the key works again."""
-    (orders,) = await group.queues("orders")
-    members = {each: await group.join(each, group.full, orders) for each in ("a", "b")}
-    await until(lambda: all(len(consumer.assignment) == 1 for consumer, _ in members.values()))
-    refused, transport = members.pop(name)
-    ((healthy, _),) = members.values()
-    transport.key = INVALID_KEY
-    await until(lambda: owns_exactly(healthy, orders)() and not refused.assignment)
-    await until(lambda: refused.refused > 0)
-    transport.key = group.full
-    await until(lambda: len(healthy.assignment) == len(refused.assignment) == 1)
-    await until(lambda: refused.refused == 0)
-
-
 async def test_a_leader_of_another_version_takes_nothing_away(
     group: GroupWithKeys, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,9 +48,6 @@ def obey(message: Message, context: Any) -> None:  # noqa: ANN401 - the book
             raise ValueError(f"cannot {message.body}")
         case "crash":
             ctypes.string_at(0)
-        case "hang":
-            subprocess.Popen(["sleep", "600"])
-            time.sleep(600)
         case "orphan":
             if os.fork() == 0:
                 time.sleep(600)
