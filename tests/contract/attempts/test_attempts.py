@@ -119,17 +119,6 @@ def test_claims_that_expire(store: Store, clock: Clock) -> None:
     ]
 
 
-def test_who_has_a_message(store: Store) -> None:
-    """While a message is claimed, the name of its worker is shown if the worker gave one."""
-    queue = make_queue(store)
-    places = append_bodies(store, queue, "a", "b")
-    service, access = enter(store, queue)
-    for worker, place, text in (("ann:1", places[0], " worker is ann:1."), ("", places[1], " worker gave no name.")):
-        blocking(service.claims).claim(access, limit=1, ttl=60, worker=worker)
-        [reason] = [one for one in service.explaining.explain(access, place, 1).reasons if one.code == "claimed"]
-        assert reason.text.endswith(text)
-
-
 def test_reasons_for_lost_claims(store: Store) -> None:
     """A worker whose claim was released or acknowledged can give no more reasons for that message."""
     queue = make_queue(store)

@@ -29,14 +29,6 @@ def read(store: Store, queue: Queue, first: int, partition: int = 1) -> LogPage:
     return begin(store.claim_logs.read_log(queue, partition, first)).result(60)
 
 
-def test_empty_log(store: Store) -> None:
-    """A log without entries is empty, wherever a read begins."""
-    queue = make_queue(store)
-    for first in (1, 2, 300):
-        assert read(store, queue, first) == LogPage(0, [])
-        assert bridge.run(store.claim_logs.read_log(queue, 1, first, newest=True)) == LogPage(0, [])
-
-
 def test_appended_in_order(store: Store, other: Store) -> None:
     """Entries are numbered from 1, and every process reads them from any number on, as they were written."""
     queue = make_queue(store)
@@ -73,15 +65,6 @@ def test_partitions_and_queues_are_apart(store: Store) -> None:
         assert append_log_entry(store, queue, LogEntry(1, b"%d" % number), partition)
     for number, (queue, partition) in enumerate(places):
         assert read(store, queue, 1, partition) == LogPage(1, [LogEntry(1, b"%d" % number)])
-
-
-def test_sent_again(store: Store, other: Store) -> None:
-    """An entry that is sent again after it was applied is refused, and is in the log once."""
-    queue = make_queue(store)
-    fill(store, queue, 1)
-    assert append_log_entry(store, queue, LogEntry(2, b"mine")) is True
-    assert [append_log_entry(one, queue, LogEntry(2, b"mine")) for one in (store, other)] == [False, False]
-    assert read(other, queue, 2) == LogPage(2, [LogEntry(2, b"mine")])
 
 
 def test_racing_appenders(store: Store, other: Store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -16,13 +16,13 @@ from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.deadletters import decode_dead_letter
 from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreIncompatible, StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import Location, LogPage, Message, Meta, Principal, Queue, QueueSpec
-from queuey.service import ClaimDelivery, PiggybackedAck, QueueAccess, Service, Waiter, Watchers
+from queuey.messages import LogPage, Meta, Principal, Queue, QueueSpec
+from queuey.service import ClaimDelivery, Draft, PiggybackedAck, QueueAccess, Service, Waiter, Watchers
 from queuey.service.claims.follow_ups import OVERDUE_SECONDS
 from queuey.service.core import Core
 from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.backends import APP, Backend, Clock
-from tests.blocking import blocking
+from tests.blocking import BlockingNames, blocking
 from tests.contract.samples import (
     append_bodies,
     bodies,
@@ -70,20 +70,6 @@ def test_from_claim_to_acknowledgement(store: Store, other: Store) -> None:
         ReceiptStatus.FINAL,
         ReceiptStatus.SUPERSEDED,
     ]
-
-
-def test_claims_of_several_partitions(store: Store) -> None:
-    """A claim gathers messages of several partitions on request; otherwise its messages are of one partition."""
-    queue = make_queue(store, partitions=3)
-    for number in (1, 2, 3):
-        append_bodies(store, queue, f"{number}a", f"{number}b", partition=number)
-    service, access = enter(store, queue)
-    assert len(blocking(service.claims).claim(access, limit=9, ttl=60)) == 2
-    blocking(service.claims).release_all(access)
-    claimed = blocking(service.claims).claim(access, limit=5, ttl=60, gather=True)
-    assert len({delivery.message.body for delivery in claimed}) == 5
-    last = blocking(service.claims).claim(access, limit=5, ttl=60, gather=True)
-    assert {one.message.body for one in claimed + last} == {f"{number}{each}" for number in (1, 2, 3) for each in "ab"}
 
 
 def test_a_claim_expires(store: Store, clock: Clock) -> None:
@@ -392,41 +378,6 @@ def test_dead_letters(store: Store, clock: Clock) -> None:
     assert parsed.headers == {"x-color": "blue"}
 
 
-def make_dead_letters(store: Store, queue: Queue, count: int, clock: Clock) -> tuple[Service, QueueAccess]:
-    service, access = enter(store, queue)
-    assert len(blocking(service.claims).claim(access, limit=count, ttl=10)) == count
-    clock.advance(100)
-    assert blocking(service.claims).claim(access, limit=count, ttl=10) == []
-    return service, access
-
-
-@pytest.mark.slow_on("cassandra", "simulated")
-def test_many_dead_letters(store: Store, clock: Clock) -> None:
-    """Many dead letters are published in several steps, without further requests."""
-    queue = make_queue(store, max_deliveries=1)
-    places = append_bodies(store, queue, *map(str, range(120)))
-    watched, pieces = InterposedStore(store), []
-
-    def fetch(of: Queue, wanted: Sequence[Location], *, kept: bool = False) -> list[Message]:
-        if of.name == queue.name:
-            pieces.append(len(wanted))
-        return bridge.run(store.messages.fetch(of, wanted, kept=kept))
-
-    watched.instead(Messages.fetch, fetch)
-    make_dead_letters(watched.store, queue, 120, clock)
-    assert eventually(lambda: len(letters_of(store, queue, places)) == 120)
-    assert sum(pieces) == 120
-    assert max(pieces) <= 50
-
-
-def letters_of(store: Store, queue: Queue, places: Sequence[Position]) -> list[Message]:
-    try:
-        dead = bridge.run(store.catalogue.queue(APP, f"{queue.name}.dead", fresh=True))
-    except QueueNotFound:
-        return []
-    return bridge.run(store.messages.fetch(dead, [(1, place) for place in places]))
-
-
 def raise_unavailable(*_: object) -> None:
     raise StoreUnavailable("not now")
 
@@ -486,6 +437,10 @@ def test_levels_that_cannot_be_claimed(store: Store) -> None:
         lambda: service.claims.count_claims(access),
         lambda: service.claims.size(access, 1),
         lambda: service.claims.peek(access, 1),
+        lambda: BlockingNames(service).create(access, "n", Draft("a")),
+        lambda: BlockingNames(service).replace(access, "n", Draft("a")),
+        lambda: BlockingNames(service).fetch(access, "n"),
+        lambda: BlockingNames(service).delete(access, "n"),
     ]
     for call in refusals:
         with pytest.raises(ClaimsRefused, match="very_strong"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +12,7 @@ from typing import Any
 import pytest
 
 from queuey.errors import StoreUnavailable
-from queuey.messages import Queue
-from queuey.service import ClaimDelivery, QueueAccess, Service
+from queuey.service import ClaimDelivery, Service
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.storage import ClaimLogs, Store, bridge
 from tests.blocking import blocking
@@ -24,81 +21,6 @@ from tests.contract.samples import append_bodies, make_queue, new_message
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.waiting import PATIENCE_SECONDS, until
-
-CALLERS = 6
-MESSAGES = 600
-
-End = Callable[[Service, QueueAccess, list[ClaimDelivery]], object]
-"""Ends claims."""
-
-
-class Callers:
-    """Callers of two services, who claim from one queue until nothing is left.
-
-    Args:
-        queue: The queue.
-        stores: The stores of the services.
-        end: Ends the claims of a caller.
-
-    Attributes:
-        given: The messages that callers got.
-        asked: Number of the event at which each claim with messages began.
-        refused: Numbers of the events at which a caller got no messages.
-        failed: Whether a caller has failed, so that the others would wait in vain.
-    """
-
-    def __init__(self, queue: Queue, stores: tuple[Store, Store], end: End) -> None:
-        self._queue = queue
-        self._services = [Service(store) for store in stores]
-        self._end = end
-        self._events = itertools.count()
-        self.given: list[ClaimDelivery] = []
-        self.asked: list[int] = []
-        self.refused: list[int] = []
-        self.failed = False
-
-    def work(self) -> None:
-        with ThreadPoolExecutor(CALLERS) as pool:
-            list(pool.map(self._work, range(CALLERS)))
-
-    def _work(self, seed: int) -> None:
-        try:
-            self._claim_until_done(seed)
-        except BaseException:
-            self.failed = True
-            raise
-
-    def _claim_until_done(self, seed: int) -> None:
-        service = self._services[seed % len(self._services)]
-        access = service.enter(self._queue, lambda _queue: None)
-        while len(self.given) < MESSAGES and not self.failed:
-            began = next(self._events)
-            try:
-                claimed = blocking(service.claims).claim(access, limit=1 + seed, ttl=600)
-            except StoreUnavailable as error:
-                assert error.outcome == "none"  # noqa: PT017 - it happens on a busy machine only
-                continue
-            if not claimed:
-                self.refused.append(next(self._events))
-                continue
-            self.asked.append(began)
-            self._end(service, access, claimed)
-            self.given += claimed
-
-
-def test_no_claim_is_empty_while_a_message_is_available(store: Store, other: Store) -> None:
-    """While a message is available no claim comes back empty, even if others took the messages that it had read."""
-    queue = make_queue(store)
-    bridge.run(store.messages.append(queue, [new_message(str(number)) for number in range(MESSAGES)]))
-
-    def acknowledge(service: Service, access: QueueAccess, found: list[ClaimDelivery]) -> None:
-        blocking(service.claims).acknowledge(access, [one.receipt for one in found])
-
-    callers = Callers(queue, (store, other), acknowledge)
-    callers.work()
-    assert len({delivery.message.position for delivery in callers.given}) == MESSAGES
-    # Messages are never redelivered here, so what a later caller got was available all the time.
-    assert max(callers.asked) < min(callers.refused, default=math.inf)
 
 
 def test_a_mistake_in_one_round_does_not_leave_others_waiting(store: Store) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from queuey.claims.covers import compute_body_digest
 from queuey.claims.state import State
-from queuey.errors import InvalidRequest, QueueChanged, QueueExists, StoreBusy, StoreUnavailable
+from queuey.errors import InvalidRequest, QueueChanged, QueueExists, StoreBusy
 from queuey.messages import Meta, Page, Queue, QueueSpec, Slice
 from queuey.service.claims import finding
 from queuey.service.claims.finding import MAX_COVERS
@@ -25,9 +23,6 @@ from tests.contract.claims.test_claims import claimed_bodies, enter
 from tests.contract.samples import append_bodies, eventually, fresh_name, make_queue, new_message
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace, replace_in
-from tests.waiting import PATIENCE_SECONDS
-
-T = TypeVar("T")
 
 A, B = compute_body_digest("a", None), compute_body_digest("b", None)
 
@@ -178,19 +173,6 @@ def test_a_peek_shows_claimed_messages(store: Store, clock: Clock) -> None:
     assert service.claims.peek(access, 9) == []
 
 
-def retry(call: Callable[[], T]) -> T:
-    """Repeats a call that lost the race for the log; messages claimed by the failed call are released.
-
-    Raises:
-        StoreUnavailable: The call lost for ``PATIENCE_SECONDS``.
-    """
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        with suppress(StoreUnavailable):
-            return call()
-    return call()
-
-
 def claim_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
     """Returns what a process delivers whose lookup came before others delivered and stored the covers."""
     queue = make_dedup(store)
@@ -275,9 +257,11 @@ def test_posting(store: Store) -> None:
         BlockingNames(service).create(access, "n", Draft("a"))
 
 
-def test_it_never_changes(store: Store) -> None:
-    """A queue's kind is fixed at creation; a dedup queue keeps its number of partitions."""
-    queue = make_dedup(store, partitions=2)
+@pytest.mark.parametrize("kind", ["dedup", "ordered"])
+def test_it_never_changes(store: Store, kind: str) -> None:
+    """A queue's kind is fixed at creation, and so is its number of partitions unless it is plain."""
+    spec = QueueSpec(kind=kind, partitions=2)
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
     assert bridge.run(store.catalogue.queue(APP, queue.name, fresh=True)) == queue
     assert make_queue(store).kind == "plain"
     with pytest.raises(QueueExists, match="kind"):
@@ -285,7 +269,7 @@ def test_it_never_changes(store: Store) -> None:
     for changes in (QueueSpec(kind="plain"), QueueSpec(partitions=3)):
         with pytest.raises(InvalidRequest, match="never change"):
             bridge.run(store.catalogue.update_queue(queue, changes))
-    assert bridge.run(store.catalogue.update_queue(queue, QueueSpec(ttl=9, kind="dedup", partitions=2))).ttl == 9
+    assert bridge.run(store.catalogue.update_queue(queue, QueueSpec(ttl=9, kind=kind, partitions=2))).ttl == 9
 
 
 def test_covers(store: Store, other: Store) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
+from queuey.claims.receipts import ReceiptStatus
 from queuey.errors import InvalidRequest
 from queuey.messages import Queue, QueueSpec
 from queuey.partitions import by_key
@@ -126,17 +126,6 @@ def test_an_expired_claim(store: Store, other: Store) -> None:
 
 
 @pytest.mark.slow_on("cassandra", "simulated")
-def test_dead_letters(store: Store) -> None:
-    """A message that becomes a dead letter frees its slot, and keeps its key."""
-    queue = make_limited(store, max_claimed_per_key=1, max_deliveries=1)
-    way = enter(store, queue)
-    send(*way, "a1", "a2")
-    [first] = claim(way)
-    blocking(way[0].claims).release(way[1], [first.receipt], retry=False)
-    assert claimed_bodies(claim_soon(way)) == ["a2"]
-
-
-@pytest.mark.slow_on("cassandra", "simulated")
 def test_posting(store: Store) -> None:
     """The key chooses the partition, so a post with a partition is refused, and so is a put at an id."""
     queue = make_limited(store, max_claimed_per_key=2, partitions=5)
@@ -170,14 +159,3 @@ def test_why_a_message_waits(store: Store) -> None:
     assert [text.split(":")[0] for text in told(3)] == ["It waits for its partition"]
     acknowledge((service, access), *claimed)
     assert told(3) == []
-
-
-@pytest.mark.slow_on("cassandra", "simulated")
-def test_a_bare_id_is_not_renewed(store: Store) -> None:
-    """Where keys are limited, a message without a delivery gets no claim by its id, because its key is unknown."""
-    queue = make_limited(store, max_claimed_per_key=1)
-    service, access = enter(store, queue)
-    [(number, position)] = send(service, access, "a1")
-    receipts = [ClaimReceipt(number, *position)]
-    assert statuses(blocking(service.claims).renew(access, receipts, 60)) == [ReceiptStatus.FINAL]
-    assert claimed_bodies(claim((service, access))) == ["a1"]

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from queuey.claims.receipts import ReceiptStatus
-from queuey.errors import ClaimsRefused, NameChanged, NameTaken, StoreBusy
+from queuey.errors import NameChanged, NameTaken, StoreBusy
 from queuey.ids import Position
 from queuey.messages import MAX_NAME_LENGTH, Named, Queue, QueueSpec
 from queuey.service import Draft, Limits, QueueAccess, Service
 from queuey.service import names as names_module
 from queuey.service.names import TURN_TIMEOUT
-from queuey.storage import ClaimLogs, Names, Store, bridge
+from queuey.storage import Names, Store, bridge
 from tests.backends import Clock
 from tests.blocking import BlockingNames, adopt_own_loop, blocking
 from tests.contract.samples import (
@@ -159,27 +159,19 @@ def test_free_in_other_ways(store: Store) -> None:
 
 
 @pytest.mark.needs("clock")
-def test_expired(store: Store, clock: Clock) -> None:
-    """A name is free once its message has expired."""
-    queue = make_queue(store)
-    _, access, names = enter(store, queue)
+def test_free_when_it_has_ended(store: Store, clock: Clock) -> None:
+    """A name is free once its message has expired, or has become a dead letter."""
+    queue = make_queue(store, max_deliveries=1)
+    service, access, names = enter(store, queue)
     names.create(access, "n", Draft("a", ttl=60))
     clock.advance(61)
     assert body_of(names, access) is None
-    assert names.create(access, "n", Draft("b", ttl=60)).stored
-
-
-@pytest.mark.needs("clock")
-def test_dead_letter(store: Store, clock: Clock) -> None:
-    """A name is free once its message has become a dead letter."""
-    queue = make_queue(store, max_deliveries=1)
-    service, access, names = enter(store, queue)
-    names.create(access, "n", Draft("a"))
-    assert claimed_bodies(service, access) == ["a"]
+    assert names.create(access, "n", Draft("b")).stored
+    assert claimed_bodies(service, access) == ["b"]
     clock.advance(120)
     assert claimed_bodies(service, access) == []
     assert body_of(names, access) is None
-    assert names.create(access, "n", Draft("b")).stored
+    assert names.create(access, "n", Draft("c")).stored
 
 
 def test_any_name(store: Store) -> None:
@@ -339,19 +331,3 @@ def test_many_who_wait(store: Store) -> None:
     assert body_of(names, access) in {"v1", "v2"}
     assert names.replace(access, "n", Draft("v4")).stored
     assert (service.statistics()["names_waiting"], service.statistics()["names_refused_total"]) == (0, 1)
-
-
-def test_where_claims_are_refused(store: Store) -> None:
-    """A queue that cannot be claimed from has no names either."""
-    queue = make_queue(store)
-    between = InterposedStore(store)
-    between.instead(ClaimLogs.claims_refusal, lambda _queue: "Choose another consistency level.")
-    _, access, names = enter(between.store, queue)
-    for call in (
-        lambda: names.create(access, "n", Draft("a")),
-        lambda: names.replace(access, "n", Draft("a")),
-        lambda: names.fetch(access, "n"),
-        lambda: names.delete(access, "n"),
-    ):
-        with pytest.raises(ClaimsRefused, match="Choose"):
-            call()

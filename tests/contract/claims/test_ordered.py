@@ -12,7 +12,7 @@ from queuey import ids
 from queuey.claims.order import MAX_WAITING
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.deadletters import decode_dead_letter
-from queuey.errors import InvalidRequest, QueueExists
+from queuey.errors import InvalidRequest
 from queuey.messages import Location, NewMessage, Queue, QueueSpec, Slice
 from queuey.partitions import by_key
 from queuey.service import ClaimDelivery, QueueAccess, Service
@@ -284,18 +284,6 @@ def test_posting(store: Store) -> None:
     plain = make_queue(store)
     [place] = post(*enter(store, plain), [Draft("a", key="k")]).locations
     assert bridge.run(store.messages.fetch(plain, [place]))[0].meta is None
-
-
-@pytest.mark.slow_on("cassandra", "simulated")
-def test_it_never_changes(store: Store) -> None:
-    """Neither the kind nor the number of partitions can change."""
-    queue = make_ordered(store, partitions=2)
-    assert bridge.run(store.catalogue.queue(APP, queue.name, fresh=True)) == queue
-    with pytest.raises(QueueExists, match="kind"):
-        bridge.run(store.catalogue.create_queue(APP, queue.name, QueueSpec(kind="plain")))
-    for changes in (QueueSpec(kind="plain"), QueueSpec(partitions=3)):
-        with pytest.raises(InvalidRequest, match="never change"):
-            bridge.run(store.catalogue.update_queue(queue, changes))
 
 
 @pytest.mark.slow_on("cassandra", "simulated")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from queuey.claims.receipts import ReceiptStatus
 from queuey.storage import Store
-from tests.backends import Clock
 from tests.blocking import blocking
-from tests.contract.claims.test_claims import claimed_bodies, enter, statuses
+from tests.contract.claims.test_claims import claimed_bodies, enter
 from tests.contract.samples import fill_queue
 
 
@@ -20,17 +18,3 @@ def test_a_showing_knows_what_others_did(store: Store, other: Store) -> None:
     blocking(peer.claims).acknowledge(peer_access, [first.receipt])
     blocking(peer.claims).release(peer_access, [second.receipt])
     assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=0)) == ["b", "c"]
-
-
-def test_a_receipt_is_refused_by_the_whole_log(store: Store, other: Store, clock: Clock) -> None:
-    """A receipt that another process has acknowledged gets the same answer in this process."""
-    queue = fill_queue(store, "a")
-    (own_service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
-    [old] = blocking(own_service.claims).claim(access, limit=1, ttl=10)
-    clock.advance(20)
-    [newer] = blocking(own_service.claims).claim(access, limit=1, ttl=60)
-    assert statuses(blocking(peer.claims).acknowledge(peer_access, [old.receipt])) == [ReceiptStatus.SUPERSEDED]
-    assert statuses(blocking(own_service.claims).acknowledge(access, [newer.receipt])) == [ReceiptStatus.DONE]
-    for service, way in ((own_service, access), (peer, peer_access)):
-        assert statuses(blocking(service.claims).acknowledge(way, [old.receipt])) == [ReceiptStatus.FINAL]
-        assert statuses(blocking(service.claims).renew(way, [old.receipt], 60)) == [ReceiptStatus.FINAL]

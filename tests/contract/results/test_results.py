@@ -295,14 +295,6 @@ def test_a_result_of_a_message_that_was_deleted(store: Store, clock: Clock) -> N
     assert scene.end() == ("done", None)
 
 
-def test_deleted_when_it_was_done(store: Store) -> None:
-    """A result stays although the message is deleted afterwards."""
-    scene = Scene(store)
-    scene.acknowledge(scene.claim(), b"1")
-    scene.service.messages.delete(scene.access, [scene.place])
-    assert scene.end() == ("done", b"1")
-
-
 def test_names(store: Store) -> None:
     """A job that a newer value of its name replaces is superseded; one whose name is deleted is removed."""
     scene = Scene(store)

@@ -272,17 +272,6 @@ class TestFailing:
         process.settle("s")
         assert bodies(store, queue) == {"tick": 1}
 
-    def test_a_message_that_the_queue_refuses(self, process: Process, store: Store) -> None:
-        """A tick that the queue refuses fails; the next one is tried."""
-        begin(process)
-        bridge.run(store.catalogue.delete_queue(bridge.run(store.catalogue.queue(APP, "q"))))
-        bridge.run(store.catalogue.create_queue(APP, "q", QueueSpec(kind="ordered")))
-        process.clock.advance(20)
-        process.settle("s")
-        report = process.report("s")
-        assert report.last is not None
-        assert (report.last.state, report.firing) == ("failed", None)
-
     def test_a_store_that_is_away(self, process: Process, store: Store) -> None:
         """A tick whose post fails is posted once when the store is available again."""
         begin(process)
@@ -392,18 +381,6 @@ class TestChanging:
             with pytest.raises(TooManySchedules):
                 process.put("s4", current_plan)
             process.put("s3", pause_plan(current_plan))
-
-    def test_listed(self, process: Process) -> None:
-        """Schedules are listed by name, page by page."""
-        begin(process)
-        current_plan = process.report("s").plan
-        for name in ("c", "a", "b"):
-            process.put(name, current_plan)
-        with replace_in(use_cases, use_cases.MAX_LISTED, 2):
-            schedules, more = process.schedules.list(APP, bool)
-            assert ([report.name for report in schedules], more) == (["a", "b"], "c")
-            schedules, more = process.schedules.list(APP, bool, start="c")
-            assert ([report.name for report in schedules], more) == (["c", "s"], None)
 
 
 DAY = 86_400
