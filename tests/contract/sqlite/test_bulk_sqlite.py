@@ -139,25 +139,6 @@ class TestStatements:
         assert max(taken["places"], taken["reach"], taken["measure"]) < 50 * 100_000
 
 
-class TestLedger:
-    """Tests of the ledger's table."""
-
-    def test_swept_after_thirty_days(self, opened: Opened) -> None:
-        """Entries are removed 30 days after their last change, and not before."""
-        for number in range(3):
-            bridge.run(opened.store.ledger.enter("work", number, b"a", expected=None))
-        opened.clock.advance(29 * DAY)
-        bridge.run(opened.store.ledger.enter("work", 1, b"b", expected=b"a"))
-        opened.store.sweep()
-        assert opened.count("ledger") == 3
-        opened.clock.advance(2 * DAY)
-        opened.store.sweep()
-        assert [bridge.run(opened.store.ledger.entry("work", number)) for number in range(3)] == [None, b"b", None]
-        opened.clock.advance(29 * DAY)
-        opened.store.sweep()
-        assert opened.count("ledger") == 0
-
-
 def test_long_bodies_are_read_once(opened: Opened) -> None:
     """A batch that is filled by a few long bodies does not read the bodies of the next batch."""
     bridge.run(opened.store.messages.append(opened.queue, [new_message("x" * 200_000)] * 64))

@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from queuey import ids
-from queuey.errors import InvalidRequest, QueueChanged, StoreFull
+from queuey.errors import InvalidRequest, QueueChanged
 from queuey.messages import Page, Queue, Slice
 from queuey.storage import bridge
 from queuey.storage.calls import Home, LoopCalls
@@ -22,7 +22,6 @@ from queuey.storage.sqlite import SqliteOptions, SqliteStore, messages, open_sto
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.messages import LOOP_READ_PAUSE, SLOW_READ_SECONDS
 from queuey.storage.sqlite.slices import read_slice
-from queuey.storage.sqlite.write.sweep import Sweep
 from queuey.storage.sqlite.write.transaction import Transaction
 from queuey.storage.sqlite.write.writer import SqliteWriter
 from tests.backends import APP, UNSYNCED, Clock
@@ -236,24 +235,6 @@ class TestReadsAtOnce:
         assert bodies_in_partition(store, queue) == ["later"]
         assert self.bodies(store, queue) == ["later"]
 
-    def test_delayed_messages_elsewhere_take_no_write(self, store: SqliteStore, clock: Clock) -> None:
-        """Reads of a partition write nothing for messages that come due in another one."""
-        queue, other = make_queue(store, partitions=2), make_queue(store)
-        append_bodies(store, queue, "mine")
-        bridge.run(store.messages.append(other, [new_message(str(n), delay=n) for n in range(1, 6)]))
-        bridge.run(store.messages.append(queue, [new_message("later", partition=2, delay=3)]))
-        assert bodies_in_partition(store, queue) == ["mine"]
-        commits = database_of(store).writer.commits
-        for _ in range(5):
-            clock.advance(1.1)
-            assert bodies_in_partition(store, queue) == ["mine"]
-            assert self.bodies(store, queue) == ["mine"]
-        assert database_of(store).writer.commits == commits
-        assert self.bodies(store, queue, partition=2) is None
-        assert bodies_in_partition(store, other) == list("12345")
-        assert self.bodies(store, queue, partition=2) == ["later"]
-        assert database_of(store).writer.commits == commits + 1
-
     def test_very_many_rows_are_left_to_threads(self, store: SqliteStore, clock: Clock) -> None:
         """A read over very many expired messages is aborted and left to a thread; reads of other partitions are not."""
         queue = make_queue(store, partitions=2)
@@ -269,13 +250,6 @@ class TestReadsAtOnce:
         assert self.bodies(store, queue, partition=2) == ["other"]
         with database_of(store).readers.lend() as connection:
             assert len(connection.execute("SELECT * FROM messages").fetchall()) == 10_002
-
-    def test_thousands_of_short_reads_are_short(self, store: SqliteStore) -> None:
-        """However often a statement has run before, a short read stays on the loop."""
-        queue = make_queue(store)
-        append_bodies(store, queue, *"abc")
-        assert bodies_in_partition(store, queue) == ["a", "b", "c"]
-        assert self.bodies(store, queue, times=3000) == ["a", "b", "c"]
 
     def test_a_slow_disk_is_left_to_threads(self, store: SqliteStore, seconds: list[float]) -> None:
         """After a slow read all reads are left to threads for a second."""
@@ -356,23 +330,3 @@ def test_a_long_log_becomes_short_again(store: SqliteStore, tmp_path: Path) -> N
     store._sweep.checkpoint_if_due()
     append_bodies(store, queue, "y")
     assert log.stat().st_size <= longest
-
-
-def test_a_trouble_of_the_sweep_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A sweep that fails again and again, as on a full disk, is logged once."""
-    failed = threading.Event()
-    times = 0
-
-    def fail(*_: object, **__: object) -> None:
-        nonlocal times
-        times += 1
-        if times == 5:
-            failed.set()
-        raise StoreFull("no space left")
-
-    with (
-        replace(Sweep.run, fail),
-        contextlib.closing(open_store(tmp_path / "data", options=SqliteOptions(sweep_interval=0.01))),
-    ):
-        assert failed.wait(60)
-    assert [record.levelname for record in caplog.records] == ["ERROR"]

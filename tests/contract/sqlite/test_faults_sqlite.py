@@ -19,7 +19,6 @@ import apsw
 import pytest
 
 from queuey.errors import QueueyError, StoreBusy, StoreFull, StoreUnavailable
-from queuey.ids import Position
 from queuey.messages import OffsetChange, Queue
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, check, open_store
@@ -101,10 +100,6 @@ def state(store: Store) -> object:
         bodies = [bodies_in_partition(store, row, n) for n in range(1, row.partitions + 1)]
         queues.append((row.name, row.uid, row.qid, row.ttl, groups, bodies))
     return queues, bridge.run(store.applications.application_names()), bridge.run(store.applications.keys(APP))
-
-
-def places_of(made: Prepared) -> list[tuple[int, Position]]:
-    return [(1, message.position) for message in messages_in_partition(made.store, made.queue)]
 
 
 @pytest.fixture
