@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 import queuey
-from queuey.claims.receipts import ClaimReceipt
-from queuey.messages import Location, Queue
+from queuey.messages import Queue
 from queuey.service import Limits
 from queuey.service.claims.claiming import ClaimDelivery
-from tests.replacing import replace
-from tests.sim.replicas import Faults, ModelStore, Replicas
+from tests.sim.replicas import Faults, Replicas
 from tests.sim.web import Setup, Web
 from tests.sim.world import World, begin
 
@@ -102,32 +98,3 @@ def test_logs_that_are_forgotten_between_requests_stay_short(forgetting: tuple[W
     for queue in queues:
         log = replicas.logs[queue.qid, 1]
         assert (log.last, log.snapshot > 40, len(log.entries) < 20) == (60, True, True)
-
-
-def test_deletions_are_not_repeated_though_logs_are_forgotten(forgetting: tuple[World, Replicas, Web]) -> None:
-    """A forgotten deletion is repeated about once: after that the log says that it is done."""
-    world, replicas, web = forgetting
-    queues = [Queue(application="acme", name="q", uid=number, qid=number, on_ack="delete") for number in (1, 2)]
-    delete = ModelStore.delete
-    deleted: list[Location] = []
-
-    def deleting(store: ModelStore, queue: Queue, locations: Sequence[Location]) -> None:
-        deleted.extend(locations)
-        delete(store, queue, locations)
-
-    def settle(queue: Queue, claimed: list[ClaimDelivery] | None, _error: Exception | None) -> None:
-        receipts = [one.receipt for one in claimed or ()]
-        # After the claims of both queues, so each request reads its log again.
-        web.process.soon(1.2, lambda: acknowledge(queue, receipts))
-
-    def acknowledge(queue: Queue, receipts: Sequence[ClaimReceipt]) -> None:
-        begin(web.core, web.claims.acknowledge(queue, receipts))
-
-    with replace(ModelStore.delete, deleting):
-        for _ in range(60):
-            replicas.write(web.process, 1, "x", lambda _place: None)
-            for queue in queues:
-                world.run(world.now + 1.0)
-                begin(web.core, web.claims.claim(queue, limit=1, ttl=1e3), partial(settle, queue))
-            world.run(world.now + 3.0)
-    assert 120 <= len(deleted) <= 300

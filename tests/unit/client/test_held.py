@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from queuey.client import ConnectionLost, NotAllowed
-from queuey.client.claims.held import MAX_ACK_DELAY, Batch, HeldClaims, Work
+from queuey.client.claims.held import Batch, HeldClaims, Work
 from queuey.client.errors import ErrorAnswer
 
 
@@ -156,30 +156,3 @@ def test_a_child_leaves_claims_to_its_parent() -> None:
     """A forked process neither renews nor releases its parent's claims, and renews its own."""
     command = [sys.executable, "-W", "ignore", "-c", FORKED]
     subprocess.run(command, check=True, timeout=60)
-
-
-def test_a_finished_claim_is_acknowledged_soon() -> None:
-    """A finished claim is acknowledged soon, without waiting for a long job, also if it finished during a renewal."""
-    held, times = make_held_claims()
-    first, second = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)
-    times.append(120.0)
-    renewal = next_work(held)
-    held.finish(first)
-    held.record_success(renewal, 120, [])
-    assert (first.state, second.state, held.seconds_until_due()) == ("finished", "held", MAX_ACK_DELAY)
-    times.append(120.0 + MAX_ACK_DELAY)
-    work = next_work(held)
-    assert work.calls[0].path == "q/claims/ack"
-    held.record_success(work, 120.5, [])
-    assert (first.state, second.state) == ("ended", "held")
-
-
-def test_a_claim_that_came_too_late_is_left_to_the_loop() -> None:
-    """A claim that came too late is not renewed at once, so that the loop can release it; the others are."""
-    held, _ = make_held_claims()
-    late, last = held.add("q", "r1", 30, 69), held.add("q", "r2", 30, 84)
-    assert next_work(held).claims == (last,)
-    assert held.list_expired(late, [late, last]) == [late]
-    held.begin([late])
-    work = next_work(held)
-    assert (late.begun, work.claims, work.calls) == (False, (late,), ())

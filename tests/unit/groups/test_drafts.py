@@ -11,68 +11,13 @@ from msgspec.structs import replace
 
 from queuey.errors import InvalidRequest, TooManyMembers
 from queuey.groups import state as bounds
-from queuey.groups.drafts import ABANDONED_MS, GroupDraft
+from queuey.groups.drafts import GroupDraft
 from queuey.groups.state import JoinRequest, MemberState
 from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, queue
 
 
 def states(group: LivingGroup) -> dict[int, MemberState]:
     return {number: member.state for number, member in group.state.members.items()}
-
-
-def test_numbers_count_up_and_epochs_too() -> None:
-    """Numbers and epochs ascend: a first epoch is 2 S ahead of any removed group's; later ones follow the clock."""
-    group = LivingGroup(queue("orders"))
-    first = group.enter()
-    assert group.state.head.born == group.state.head.epoch == NOW + 2 * SLACK
-    assert group.enter() == first + 1
-    assert group.state.head.epoch == NOW + 2 * SLACK + 1
-    group.now += 60_000
-    group.seen = dict.fromkeys(group.state.members, group.now)
-    group.change(lambda draft: draft.leave(first))
-    group.rest()
-    assert group.state.head.epoch == group.now
-    assert group.enter() == first + 2
-    assert group.state.head.born == NOW + 2 * SLACK
-
-
-def test_a_session_is_over_when_every_clock_says_so() -> None:
-    """A session is over S after its end, so by every clock; being seen, joining and moves of the group count."""
-    group = LivingGroup(queue("orders"))
-    number = group.enter()
-    group.seen = {number: NOW + 500}
-    for late, over in ((0, False), (1, True)):
-        group.now = NOW + 500 + 10_000 + SLACK + late
-        assert [member.number for member in group.draft().end_sessions()] == [number] * over
-    group.seen = {}
-    group.now = NOW + 10_000 + SLACK + 1
-    assert group.draft().end_sessions() != []
-    group.state = replace(group.state, head=replace(group.state.head, moved=group.now))
-    assert group.draft().end_sessions() == []
-    group.now += 10_000 // 3 + 10_000 + SLACK + 1
-    assert group.draft().end_sessions() != []
-
-
-def test_an_instance_that_returns_has_what_it_had() -> None:
-    """A returning instance has its targets again at once, in its own epoch, and no other targets move."""
-    group = LivingGroup(queue("orders", 6))
-    one, two = group.enter(instance="a", grace=60_000), group.enter(instance="b", grace=60_000)
-    before = group.targets()
-    group.change(lambda draft: draft.leave(one, returns=True))
-    three = group.enter()
-    assert states(group) == {one: "absent", two: "present", three: "present"}
-    assert {place for place, member in group.targets().items() if member == one} == {
-        place for place, member in before.items() if member == one
-    }
-    assert Counter(group.targets().values())[one] == 3
-    assert group.targets() != before, "the others share evenly what is theirs"
-    epoch, planned = group.state.head.epoch, group.targets()
-    again = group.add(instance="a", grace=60_000)
-    group.change(lambda draft: draft.make_present(again))
-    assert group.state.head.due is not None, "the others have two and one"
-    assert group.state.head.epoch > epoch
-    assert states(group) == {two: "present", three: "present", again: "present"}
-    assert group.targets() == {place: again if member == one else member for place, member in planned.items()}
 
 
 def test_an_instance_with_other_wishes_or_rights() -> None:
@@ -105,27 +50,6 @@ def test_a_join_that_was_not_answered_leaves_no_member() -> None:
     group.change(lambda draft: draft.make_present(last))
     assert present not in states(group)
     assert set(group.targets().values()) == {last}
-
-
-@pytest.mark.parametrize("end", ["leaves", "dies", "was never present"])
-def test_a_group_is_abandoned_an_hour_after_its_last_member(end: str) -> None:
-    """The hour counts from the leave or the end of the last session; a group with a member is not abandoned."""
-    group = LivingGroup(queue("orders"))
-    if end == "was never present":
-        group.add()
-    else:
-        number = group.enter()
-        group.now += 50 * ABANDONED_MS
-        group.seen = {number: group.now}
-    if end == "leaves":
-        group.change(lambda draft: draft.leave(number))
-    else:
-        group.now += 10_000
-    for waits, expected in ((0, False), (ABANDONED_MS - 1, False), (1, True)):
-        group.now += waits
-        draft = group.draft()
-        draft.end_sessions()
-        assert draft.is_abandoned() is expected
 
 
 def test_plans_rest() -> None:
@@ -220,21 +144,6 @@ def test_slots_are_used_again() -> None:
     (member,) = group.state.members.values()
     assert (member.slot, member.subscription) == (0, 0)
     assert len(group.state.subscriptions) == 1
-
-
-def test_nothing_that_changes_is_nothing_to_write() -> None:
-    """Unknown members, and a missing group, cause no writes."""
-    group = LivingGroup(queue("orders"))
-    draft = group.draft()
-    draft.leave(7)
-    draft.drain(7)
-    draft.make_present(7)
-    assert draft.end_sessions() == []
-    assert draft.make_change() is None
-    group.enter()
-    draft = group.draft()
-    draft.make_present(1)
-    assert draft.make_change() is None
 
 
 def test_a_repeated_leave_keeps_the_grace() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated
@@ -18,8 +18,6 @@ from queuey.errors import SettingsError
 from queuey.settings import Include, ServiceExtension, Settings, extensions
 from queuey.web.gateway.serve import open_service
 from tests.replacing import replace_in
-
-Installing = Callable[..., AbstractContextManager[None]]
 
 
 class Gallery(ServiceExtension, frozen=True, kw_only=True):
