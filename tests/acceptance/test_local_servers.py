@@ -11,12 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 from tests.acceptance.test_serve_stop import has_ended
-from tests.servers.plugin import (
-    start_zookeeper,
-)
 from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -31,35 +27,6 @@ if os.fork() == 0:  # holds every pipe of its parent open
 print(ensemble.nodes[0].pid, ensemble.home.path, flush=True)
 time.sleep(300)
 """
-
-
-def test_paused_and_resumed(servers: ExitStack) -> None:
-    """A paused server is silent until it is resumed; a killed or stopped one comes back with its data."""
-    with start_zookeeper(1) as ensemble:
-        node = ensemble.nodes[0]
-        client = KazooClient(ensemble.connect_string)
-        client.start(SECONDS)
-        client.create("/kept", b"value")
-        client.stop()
-        client.close()
-        node.pause()
-        assert node.pid is not None
-        assert not has_ended(node.pid)
-        until(lambda: not node.answers())  # A thread that runs when the signal arrives may still finish an answer.
-        node.resume()
-        until(node.answers)
-        for end in (node.kill, node.stop):
-            before = node.pid
-            end()
-            assert not node.alive
-            assert not node.answers()
-            node.start()
-            assert node.pid != before
-        client = KazooClient(ensemble.connect_string)
-        client.start(SECONDS)
-        assert client.get("/kept")[0] == b"value"
-        client.stop()
-        client.close()
 
 
 def test_killed_parent(servers: ExitStack) -> None:
@@ -111,13 +78,3 @@ def test_foreground(end: signal.Signals, nodes: int, kept: set[str], tmp_path: P
             process.kill()
     assert [pid for pid in pids if not has_ended(pid)] == []
     assert {path.name for path in tmp_path.iterdir()} == kept
-
-
-def test_foreground_explains_failure(tmp_path: Path, servers: ExitStack) -> None:
-    """What keeps the foreground command from working is said in a sentence, without a traceback."""
-    command = [sys.executable, "-m", "deploy.local", "--zookeeper", "0", "--cassandra", "1", "--heap", "nonsense"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert done.returncode == 1
-    assert "StartFailed" in done.stderr
-    assert "-Xmxnonsense" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -22,7 +22,6 @@ from tests.servers.plugin import Cassandra, unique_name
 from tests.servers.served import Served, run_queuey
 from tests.waiting import PATIENCE_SECONDS
 
-TLS = Path(__file__).parent / "tls"
 UNREACHABLE_STORE = "cassandra://127.0.0.1:1/nowhere"
 PATIENCE = 60.0
 

@@ -67,17 +67,6 @@ def ask(service: Served, queue: str, credential: str) -> tuple[int, dict[str, st
         connection.close()
 
 
-def test_a_user_reads_the_own_queue(service: Served, owner: Client, issuer: Issuer) -> None:
-    """A token opens the queue of its user, of all queues that there are."""
-    for user in ("ann", "bob"):
-        owner.create_queue(inbox(issuer.name, user))
-        owner.send(inbox(issuer.name, user), f"for {user}")
-    status, _, text = ask(service, inbox(issuer.name, "ann"), f"Bearer {issuer.token('ann')}")
-    assert (status, "for ann" in text) == (200, True)
-    for queue in (inbox(issuer.name, "bob"), inbox(issuer.name, "eve")):
-        assert ask(service, queue, f"Bearer {issuer.token('ann')}")[0] == 403
-
-
 def test_an_issuer_that_hangs_holds_nobody_else_up(service: Served, owner: Client, issuer: Issuer) -> None:
     """While many of its users ask, all others are answered, those with credentials that are seen first among them."""
     queue = inbox(issuer.name, "ann")

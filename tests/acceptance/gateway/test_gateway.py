@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
 import pytest
 
-from queuey.storage import bridge
-from queuey.storage.sqlite import open_store
-from queuey.web.credentials import digest_of
 from tests.acceptance.conftest import MAX_BODY
 from tests.acceptance.wire import CHUNKED, Wire, chunks, post
 from tests.servers.served import Served
-from tests.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -43,16 +37,3 @@ def test_bodies(served: Served, wire: Wire, queue: str, body: bytes, headers: li
     if status == 201 and CHUNKED not in headers:
         content = stored[0].body
         assert (content.encode() if isinstance(content, str) else content) == body
-
-
-def test_key_revoked_while_posting(served: Served, queue: str) -> None:
-    """A key revoked by another process ends, although it is used all the time."""
-    secret = "b" * 64
-    with closing(open_store(served.data)) as elsewhere, Wire(served) as wire:
-        key = bridge.run(elsewhere.applications.add_key("queuey", digest_of(secret)))
-        wire.key = secret
-        ask = (post(queue), b"x", "Content-Length: 1")
-        assert wire.ask(*ask).status == 201
-        bridge.run(elsewhere.applications.revoke_key("queuey", key.id))
-        until(lambda: wire.ask(*ask).status == 401)
-        assert wire.is_usable()

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
-from tests.servers.served import Served
 from tests.servers.terminal import terminal
 
 
@@ -33,20 +28,3 @@ def test_the_link_of_a_terminal(tmp_path: Path) -> None:
     with terminal(tmp_path) as again:
         other = again.wait_for_lines(3)[1].rpartition("/")[2]
         assert (again.submit_login(token), again.submit_login(other)) == (403, 303)
-
-
-@pytest.mark.parametrize("options", [("--host", "0.0.0.0"), ("--console", "off"), ("--facade", "mq")], ids=" ".join)
-def test_a_terminal_without_console(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """No console where other machines can connect, where it is turned off, or where a facade has all paths."""
-    with terminal(tmp_path, *options) as served:
-        assert "Queuey serves at" in served.wait_for_lines(1)[0]
-        assert served.request_status("/console/login") in {400, 401, 403, 404}
-        assert served.request_status("/console/login/once/x") in {400, 401, 403, 404}
-
-
-def test_no_console_in_a_pipe(tmp_path: Path) -> None:
-    """A service whose output is read by a program has no console, and prints no link."""
-    with Served(tmp_path) as served:
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"http://127.0.0.1:{served.port}/console/login", timeout=60)
-        assert "login" not in served.output

@@ -9,9 +9,8 @@ from typing import Any
 import boto3
 import pytest
 from botocore.config import Config
-from botocore.exceptions import ClientError
 
-from tests.acceptance.sqs.conftest import Sqs, new_key
+from tests.acceptance.sqs.conftest import Sqs
 
 WAIT = 60.0
 """Timeout in seconds of what has to happen."""
@@ -77,29 +76,3 @@ def test_messages(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
     assert len(client.delete_message_batch(QueueUrl=url, Entries=named)["Successful"]) == 10
     counted = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
     assert {value for name, value in counted.items() if name.startswith("Approximate")} == {"0"}
-
-
-def test_errors(sqs: Sqs, client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
-    """Errors have the classes that boto3 knows."""
-    url = client.create_queue(QueueName=queue)["QueueUrl"]
-    errors = client.exceptions
-    calls = [
-        (errors.QueueNameExists, client.create_queue, {"QueueName": queue, "Attributes": {"DelaySeconds": "5"}}),
-        (errors.ReceiptHandleIsInvalid, client.delete_message, {"QueueUrl": url, "ReceiptHandle": "x"}),
-        (errors.InvalidAttributeName, client.get_queue_attributes, {"QueueUrl": url, "AttributeNames": ["x"]}),
-        (errors.InvalidMessageContents, client.send_message, {"QueueUrl": url, "MessageBody": "\0"}),
-        (errors.EmptyBatchRequest, client.send_message_batch, {"QueueUrl": url, "Entries": []}),
-        (errors.UnsupportedOperation, client.remove_permission, {"QueueUrl": url, "Label": "a"}),
-    ]
-    for error, call, arguments in calls:
-        with pytest.raises(error):
-            call(**arguments)
-    stranger = client_of(sqs.url, sqs.access_key, "wrong")
-    with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
-        stranger.list_queues()
-    limited = client_of(sqs.url, *new_key(sqs.store, "--allow", "send", "--queues", queue))
-    limited.send_message(QueueUrl=url, MessageBody="a")
-    with pytest.raises(ClientError, match="AccessDenied"):
-        limited.receive_message(QueueUrl=url)
-    for refused_client in (stranger, limited):
-        refused_client.close()
