@@ -95,14 +95,6 @@ def test_ids_ascend_from_call_to_call(store: Store) -> None:
 
 
 @pytest.mark.needs("one_generator")
-def test_ids_ascend_over_stores(store: Store, other: Store) -> None:
-    """Stores on the same data that take turns never mint an id below an earlier one."""
-    queue = make_queue(store, partitions=2)
-    positions = [append_bodies((store, other)[n % 2], queue, "x", partition=n % 3 // 2 + 1)[0] for n in range(40)]
-    assert strictly_ascending(positions)
-
-
-@pytest.mark.needs("one_generator")
 def test_ids_ascend_over_stores_with_different_clocks(open_with_clock: Callable[[Clock], Store]) -> None:
     """A store whose clock is an hour behind another's mints ids above the other's."""
     now = ids.now_ticks()
@@ -224,18 +216,6 @@ class TestAfter:
                     queue, [new_message("b")], after=(clock.ticks + ids.TICKS_PER_SECOND + 1, ids.LOW_MIN)
                 )
             )
-
-    @pytest.mark.needs("one_generator")
-    def test_appends_of_others_stay_above(self, store: Store, other: Store) -> None:
-        """Ids of later calls of another store are above them, too."""
-        queue = make_queue(store)
-        pushed = bridge.run(
-            store.messages.append(
-                queue, [new_message("a")], after=(ids.now_ticks() + ids.TICKS_PER_SECOND * 9 // 10, 0)
-            )
-        )
-        assert strictly_ascending([*pushed, *append_bodies(other, queue, "b")])
-        assert bodies_in_partition(store, queue) == ["a", "b"]
 
 
 class TestBegin:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from queuey.messages import Meta
 from queuey.storage import Store, bridge
 from tests import strategies
-from tests.contract.samples import append_bodies, bodies, fill_queue, make_queue, messages_in_partition, new_message
+from tests.contract.samples import append_bodies, bodies, make_queue, messages_in_partition, new_message
 
 EXAMPLES: dict[str, str | bytes] = {
     "NUL": "a\0b",
@@ -47,16 +47,6 @@ def test_examples(store: Store, other: Store) -> None:
             ):
                 assert message.body == body, what
                 assert type(message.body) is type(body), what
-
-
-@strategies.ON_STORES
-@given(st.lists(strategies.bodies(), min_size=1, max_size=10))
-def test_any_bodies(store: Store, given_bodies: list[str | bytes]) -> None:
-    """All bodies of a batch are read as they were written."""
-    queue = fill_queue(store, *given_bodies)
-    stored_bodies = bodies(messages_in_partition(store, queue))
-    assert stored_bodies == given_bodies
-    assert [type(body) for body in stored_bodies] == [type(body) for body in given_bodies]
 
 
 def test_large_bodies(store: Store) -> None:

@@ -142,15 +142,6 @@ class TestPut:
         assert bodies_in_partition(store, queue) == []
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 0
 
-    def test_over_an_expired_message(self, store: Store, clock: Clock) -> None:
-        """A new message can be put in place of an expired one, swept or not."""
-        queue = make_queue(store)
-        bridge.run(store.messages.put(queue, make_past_positions(1), new_message("a", ttl=1)))
-        clock.advance(500)
-        bridge.run(store.messages.put(queue, make_past_positions(1), new_message("b", ttl=100)))
-        assert bodies_in_partition(store, queue) == ["b"]
-        assert bridge.run(store.messages.inspect(queue))[1][0].count == 1
-
 
 class TestFetch:
     """Tests of fetching messages by id."""

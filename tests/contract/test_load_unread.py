@@ -65,26 +65,16 @@ def test_loading_again(store: Store, other: Store, clock: Clock) -> None:
 
 @pytest.mark.parametrize("back", [1, 60, 86_400])
 def test_what_readers_may_have_passed(store: Store, back: int) -> None:
-    """Ids in the past are refused, and nothing is written."""
-    queue = fill_queue(store, "x")
-    messages = make_upcoming(bridge.run(store.ledger.now()) - back * SECOND, 3)
-    with pytest.raises(TooLate) as caught:
-        bridge.run(store.bulk.load_unread(queue, messages))
-    assert caught.value.written is False
-    assert bridge.run(store.messages.fetch(queue, [(1, message.position) for message in messages])) == []
-
-
-def test_one_id_too_low(store: Store) -> None:
-    """One id that may have been passed makes the whole call fail."""
+    """Ids in the past are refused; one of them makes the whole call fail, and nothing is written."""
     queue = fill_queue(store, "x", partitions=2)
-    ahead = make_upcoming(bridge.run(store.ledger.now()) + 60 * SECOND, 10)
-    with pytest.raises(TooLate):
-        bridge.run(
-            store.bulk.load_unread(
-                queue, [*ahead, *make_upcoming(bridge.run(store.ledger.now()) - 60 * SECOND, 1, partition=2)]
-            )
-        )
-    assert bridge.run(store.messages.fetch(queue, [(1, message.position) for message in ahead])) == []
+    now = bridge.run(store.ledger.now())
+    past, ahead = make_upcoming(now - back * SECOND, 3, partition=2), make_upcoming(now + 60 * SECOND, 10)
+    for messages in (past, [*ahead, past[0]]):
+        with pytest.raises(TooLate) as caught:
+            bridge.run(store.bulk.load_unread(queue, messages))
+        assert caught.value.written is False
+        places = [(message.partition, message.position) for message in messages]
+        assert bridge.run(store.messages.fetch(queue, places)) == []
 
 
 def test_once_it_is_due(store: Store, other: Store, clock: Clock) -> None:

@@ -18,15 +18,6 @@ def digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def test_created_and_listed(store: Store, other: Store) -> None:
-    """Applications are listed by name, in every store."""
-    for name in ("globex", "Initech", "umbrella"):
-        bridge.run(store.applications.create_application(name))
-    for handle in (store, other):
-        assert bridge.run(handle.applications.application_names()) == sorted([APP, "globex", "Initech", "umbrella"])
-        assert bridge.run(handle.applications.has_application("globex"))
-
-
 def test_pages_of_applications(store: Store, other: Store) -> None:
     """A page begins at a name, inclusive, and has its limit of names, in code point order, also beyond 16 bits."""
     names = ["A", "a", "a*", "ab", "z", "é", "\uffee", "\U0001f600"]

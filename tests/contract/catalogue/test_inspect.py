@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from queuey import ids
 from queuey.ids import Position
 from queuey.messages import PartitionInfo, Queue
 from queuey.storage import Store, bridge
@@ -39,15 +38,6 @@ def test_small_queues_are_counted(store: Store, other: Store) -> None:
             PartitionInfo(1, 4, exact=True, oldest=positions[1], newest=positions[5]),
             PartitionInfo(2, 1, exact=True, oldest=(77, 0), newest=(77, 0)),
         ]
-
-
-def test_first_and_last_id_are_counted(store: Store) -> None:
-    """Messages at the lowest and the highest possible id are counted."""
-    queue = make_queue(store)
-    bridge.run(store.messages.put(queue, [(1, ids.FIRST), (1, ids.LAST)], new_message("x")))
-    assert bridge.run(store.messages.inspect(queue))[1] == [
-        PartitionInfo(1, 2, exact=True, oldest=ids.FIRST, newest=ids.LAST)
-    ]
 
 
 def store_evenly(store: Store, queue: Queue, clock: Clock) -> list[Position]:

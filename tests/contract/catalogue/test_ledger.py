@@ -14,19 +14,6 @@ from tests.backends import Clock
 from tests.contract.samples import append_bodies, call_concurrently, fresh_name, make_queue
 
 
-def test_nothing_stands_at_first(store: Store) -> None:
-    """A piece of work has no entry at first."""
-    assert bridge.run(store.ledger.entry(fresh_name(), 0)) is None
-
-
-def test_entered_once(store: Store, other: Store) -> None:
-    """The first to enter a piece wins; later callers in any process get the existing entry."""
-    work = fresh_name()
-    assert bridge.run(store.ledger.enter(work, 3, b"first", expected=None)) == b"first"
-    assert bridge.run(other.ledger.enter(work, 3, b"second", expected=None)) == b"first"
-    assert bridge.run(store.ledger.entry(work, 3)) == bridge.run(other.ledger.entry(work, 3)) == b"first"
-
-
 def test_compared_and_set(store: Store, other: Store) -> None:
     """An entry changes only if it has the expected value."""
     work = fresh_name()
@@ -87,14 +74,6 @@ def test_one_of_many_wins(store: Store, other: Store) -> None:
     )
     assert len(set(answers)) == 1
     assert bridge.run(store.ledger.entry(work, 0)) == answers[0]
-
-
-def test_entries_outlive_the_store(store: Store, open_store: Callable[[], Store]) -> None:
-    """Entries are still there after a restart."""
-    work = fresh_name()
-    bridge.run(store.ledger.enter(work, 7, b"kept", expected=None))
-    store.close()
-    assert bridge.run(open_store().ledger.entry(work, 7)) == b"kept"
 
 
 def test_identity(store: Store, other: Store, open_store: Callable[[], Store]) -> None:

@@ -22,9 +22,7 @@ from tests.contract.samples import (
     append_bodies,
     begin_entry,
     begin_post,
-    bodies,
     bodies_in_partition,
-    call_concurrently,
     fill_queue,
     make_queue,
     messages_in_partition,
@@ -245,16 +243,6 @@ def test_ping(store: Store) -> None:
     assert messages_in_partition(store, queue) == []
 
 
-def test_pings_at_once(store: Store) -> None:
-    """Simultaneous pings do not take each other's entries for a failure."""
-
-    def ping(_: int) -> None:
-        for _ in range(10):
-            bridge.run(store.ping())
-
-    call_concurrently(ping, range(8))
-
-
 def test_what_it_says_of_itself(store: Store) -> None:
     """A store reports its name, a word and a sentence for its acknowledgements, and a guarantee per level."""
     assert store.name in BACKENDS
@@ -282,25 +270,3 @@ def test_statistics_grow(store: Store) -> None:
     counters = [name for name in after if name.endswith("_total")]
     assert [name for name in counters if after[name] < before[name]] == []
     assert [name for name in counters if after[name] > before[name]] != []
-
-
-def test_many_threads(store: Store) -> None:
-    """Calls of all kinds from many threads at once neither fail nor mix up their answers."""
-    queues = [make_queue(store) for _ in range(4)]
-
-    def work(n: int) -> list[str | bytes]:
-        queue = queues[n % 4]
-        seen: list[str | bytes] = []
-        for step in range(15):
-            (position,) = append_bodies(store, queue, f"{n}:{step}")
-            seen += bodies(bridge.run(store.messages.fetch(queue, [(1, position)])))
-            assert position in positions(messages_in_partition(store, queue))
-            assert bridge.run(store.messages.inspect(queue))[1][0].count > step
-            bridge.run(store.offsets.set_offsets(queue, f"group {n}", [OffsetChange(1, position)]))
-            assert [offset.position for offset in bridge.run(store.offsets.group_offsets(queue, f"group {n}"))] == [
-                position
-            ]
-        return seen
-
-    answers = call_concurrently(work, range(12))
-    assert answers == [[f"{n}:{step}" for step in range(15)] for n in range(12)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from queuey.messages import Principal, Queue, QueueSpec
 from queuey.storage import Store, bridge
@@ -75,14 +76,7 @@ def test_rows_are_complete(store: Store) -> None:
     )
     queue, _ = bridge.run(store.catalogue.create_queue(APP, "orders", spec))
     (row,) = bridge.run(store.catalogue.list_queues(APP))
-    assert (row.uid, row.qid, row.partitions, row.principals, row.ttl) == (
-        queue.uid,
-        queue.qid,
-        4,
-        (Principal("app:x"),),
-        9,
-    )
-    assert (row.type, row.consistency, row.read_delay, row.created) == ("public", "weak", 0.0, queue.created)
+    assert structs.replace(row, version=0) == structs.replace(queue, version=0)
     assert bridge.run(store.messages.inspect(row))[1][3].count == 0
 
 

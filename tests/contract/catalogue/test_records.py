@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from msgspec.structs import replace
 
@@ -147,10 +145,3 @@ def test_bounded(store: Store) -> None:
         bridge.run(store.records.set_record(replace(long, value=b"")))
     assert bridge.run(store.records.record("kind", APP, "name")) is None
     assert bridge.run(store.records.set_record(long)) == bridge.run(store.records.record("kind", APP, "name"))
-
-
-def test_kept(store: Store, open_store: Callable[[], Store]) -> None:
-    """Records are still there after a restart."""
-    made = bridge.run(store.records.set_record(record()))
-    store.close()
-    assert bridge.run(open_store().records.record("kind", APP, "name")) == made

@@ -27,7 +27,6 @@ from tests.contract.samples import (
 
 HOUR = 3600 * ids.TICKS_PER_SECOND
 METAS = (None, Meta(), Meta("text/plain"), Meta(json=True), Meta("a/b", (("x", "1"), ("y", "ü"))))
-BODIES = ("a", "ü\0€", b"\xff\0", "x" * 3000, b"y" * 70_000, b"valid UTF-8")
 
 
 def make_past_messages(count: int, *, body: str | bytes = "x", step: int = HOUR // 10) -> list[Message]:
@@ -48,16 +47,6 @@ def unpack_batches(batches: list[pa.RecordBatch], partition: int = 1) -> list[Me
 def scan_part(store: Store, queue: Queue, part: Slice) -> list[Message]:
     messages = [message for some in bridge.iterate(store.bulk.scan(queue, part)) for message in some]
     return [structs.replace(message, meta=message.meta or Meta()) for message in messages]
-
-
-def test_bodies_and_metadata(store: Store) -> None:
-    """Every kind of body and of metadata is the same in columns as in messages."""
-    queue = make_queue(store)
-    bridge.run(store.messages.append(queue, [new_message(body, meta=meta) for body in BODIES for meta in METAS]))
-    batches = list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition())))
-    assert {batch.schema for batch in batches} == {columns.SCHEMA}
-    assert len(unpack_batches(batches)) == len(BODIES) * len(METAS)
-    assert unpack_batches(batches) == scan_part(store, queue, whole_partition())
 
 
 @settings(max_examples=25)

@@ -75,20 +75,6 @@ def test_a_read(store: Store) -> None:
     assert bodies(again.early) == ["a", "b"]
 
 
-def test_without_a_read_delay_nothing_is_early(store: Store) -> None:
-    """Without a read delay an early read is an ordinary one."""
-    service, queue = service_of(store), make_queue(store)
-    append_bodies(store, queue, "a")
-    reading: list[Reading] = []
-
-    def shown() -> bool:
-        reading[:] = [read(service, queue)]
-        assert reading[0].early == ()
-        return bodies(reading[0].messages) == ["a"]
-
-    assert eventually(shown)
-
-
 def test_above_what_was_given(store: Store) -> None:
     """A reader that names the early messages it has gets those above them, partition by partition."""
     service, queue = service_of(store), make_queue(store, partitions=2, read_delay=LONG_READ_DELAY)
@@ -130,23 +116,6 @@ def test_an_early_stream(store: Store, stream_of: Callable[..., Early]) -> None:
     assert bodies(stream.read()) == ["b"]
     # A new stream from its cursor gets them again.
     assert bodies(stream_of(queue, cursor=stream.stream.text).read()) == ["a", "b"]
-
-
-def test_more_than_a_page(store: Store, stream_of: Callable[..., Early]) -> None:
-    """Early messages that do not fit into a page come with the next one, without waiting."""
-    queues = [make_queue(store, partitions=2, read_delay=LONG_READ_DELAY) for _ in range(2)]
-    stored = [
-        (queue.name, partition, position)
-        for queue in queues
-        for partition in (1, 2)
-        for position in append_bodies(store, queue, *"abcde", partition=partition)
-    ]
-    stream = stream_of(*queues, limit=2)
-    events = stream.read()
-    assert len(events) == 8
-    while stream.stream.more:
-        events += stream.read()
-    assert sorted(map(place_of, events)) == sorted(stored)
 
 
 def test_what_a_stream_keeps_is_bounded(store: Store, stream_of: Callable[..., Early]) -> None:

@@ -6,8 +6,7 @@ import pytest
 from msgspec import structs
 
 from queuey import ids
-from queuey.ids import Position
-from queuey.messages import QueueSpec, Slice
+from queuey.messages import Slice
 from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.contract.cursors import (
@@ -19,10 +18,8 @@ from tests.contract.samples import (
     append_bodies,
     begin,
     bodies,
-    bodies_in_partition,
     fill_queue,
     make_queue,
-    messages_in_partition,
     new_message,
     positions,
     read_one,
@@ -64,18 +61,6 @@ def test_ahead_of_the_horizon(store: Store, clock: Clock, read_delay: float) -> 
     assert abs(rest.horizon - read_one(store, other, whole_partition()).horizon) < 2 * ids.TICKS_PER_SECOND
 
 
-@pytest.mark.needs("exact_horizon")
-def test_acknowledged_is_below_the_next_horizon(store: Store, other: Store, clock: Clock) -> None:
-    """Without a read delay every read shows all messages acknowledged before it, even if no time passes."""
-    queue = make_queue(store)
-    for number in range(30):
-        (position,) = append_bodies((store, other)[number % 2], queue, str(number))
-        for handle in (store, other):
-            page = read_one(handle, queue, whole_partition())
-            assert (page.horizon, ids.LOW_MIN) > position
-            assert len(page.messages) == number + 1
-
-
 @pytest.mark.parametrize("read_delay", [0.0, 2.0])
 @pytest.mark.parametrize("step", [0.0000001, 0.7, 30.1])
 def test_clock_set_back_after_a_look(store: Store, clock: Clock, step: float, read_delay: float) -> None:
@@ -88,41 +73,6 @@ def test_clock_set_back_after_a_look(store: Store, clock: Clock, step: float, re
     clock.advance(-step)
     (position,) = append_bodies(store, queue, "x")
     assert position >= (max(horizons), ids.LOW_MIN)
-
-
-@pytest.mark.needs("one_generator", "exact_horizon")
-@pytest.mark.parametrize("step", [0.0000001, 1.0, 3600.0])
-def test_clock_that_steps_back(store: Store, other: Store, clock: Clock, step: float) -> None:
-    """Ids still ascend and readers miss nothing when the clock is set back."""
-    queue = make_queue(store)
-    part = Slice(partition=1, limit=2)
-    seen = []
-    read_positions: list[Position] = []
-    for number in range(12):
-        read_positions += append_bodies((store, other)[number % 2], queue, f"{number}a", f"{number}b")
-        page = read_one((store, other)[number % 3 % 2], queue, part)
-        assert page.next is not None
-        seen += page.messages
-        part = structs.replace(part, lower=page.next)
-        clock.advance(-step)
-    assert read_positions == sorted(set(read_positions))
-    assert positions(seen) == read_positions
-    assert positions(messages_in_partition(store, queue)) == read_positions
-
-
-@pytest.mark.needs("exact_horizon")
-def test_delayed_messages_with_a_clock_that_steps_back(store: Store, clock: Clock) -> None:
-    """A delayed message that was shown stays shown when the clock is set back, and none is minted below it."""
-    queue = make_queue(store)
-    bridge.run(store.messages.append(queue, [new_message("late", delay=5.0)]))
-    clock.advance(6)
-    (late,) = messages_in_partition(store, queue)
-    clock.advance(-60)
-    assert messages_in_partition(store, queue) == [late]
-    assert (
-        min(append_bodies(store, queue, "x") + bridge.run(store.messages.append(queue, [new_message("y", delay=1.0)])))
-        > late.position
-    )
 
 
 def test_no_read_delay_of_its_own(store: Store) -> None:
@@ -160,31 +110,6 @@ def test_read_delay_can_be_ignored(store: Store, clock: Clock) -> None:
     assert (bodies(keeping.messages), bodies(ignoring.messages)) == ([], ["a"])
     clock.advance(6)
     assert bodies(read_one(store, queue, eager).messages) == ["a", "late"]
-
-
-def test_read_delay_of_the_row_counts(store: Store) -> None:
-    """Changing the read delay changes the next read."""
-    queue = fill_queue(store, "a", read_delay=3600.0)
-    assert messages_in_partition(store, queue) == []
-    queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(read_delay=0.0)))
-    assert bodies_in_partition(store, queue) == ["a"]
-
-
-def test_cursor_under_a_read_delay(store: Store, clock: Clock) -> None:
-    """A cursor under a read delay shows every message once, as its delay ends."""
-    queue = make_queue(store, read_delay=2.0)
-    part = Slice(partition=1)
-    seen = []
-    for number in range(30):
-        append_bodies(store, queue, str(number))
-        page = read_one(store, queue, part)
-        assert page.next is not None
-        seen += page.messages
-        part = structs.replace(part, lower=page.next)
-        clock.advance(0.7)
-    clock.advance(3)
-    seen += read_one(store, queue, part).messages
-    assert bodies(seen) == [str(number) for number in range(30)]
 
 
 @pytest.mark.parametrize("messages", MESSAGES_PER_WRITER)

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
-from contextlib import closing
-from pathlib import Path
 
 import pytest
 
-from queuey.errors import StoreUnavailable
 from queuey.messages import Message, Page, Queue, Slice, bytes_of
 from queuey.service import Limits, Range, Reading, Service
 from queuey.service.ranges import make_mark
 from queuey.storage import Messages, Store, bridge
-from queuey.storage.sqlite import SqliteOptions, open_store
-from tests.backends import APP
 from tests.contract.samples import make_queue, new_message
 from tests.interposed_store import InterposedStore
 
@@ -158,14 +152,3 @@ def test_a_message_that_a_second_replica_does_not_have_yet_is_not_passed(store: 
     assert page.messages == expected[:3]
     assert page.more
     assert page.next[expected[3].partition] == expected[3].position
-
-
-def test_a_merged_read_has_the_time_of_one_call(tmp_path: Path) -> None:
-    """All reads of a merged page together have the deadline of one call."""
-    with closing(open_store(tmp_path / "data", options=SqliteOptions(deadline=0.5))) as store:
-        bridge.run(store.applications.create_application(APP))
-        queue = fill(store, 30, ["x"] * 60)
-        slow = Counted(store)
-        slow.before(Messages.read, lambda: time.sleep(0.3))
-        with pytest.raises(StoreUnavailable, match="longer than"):
-            read(slow.store, queue, limit=40)

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from queuey import ids
-from queuey.ids import Position
 from queuey.messages import Message, Meta, Queue, Slice, bytes_of, rendered_bytes
 from queuey.storage import Store, bridge
 from tests import strategies
@@ -25,51 +23,9 @@ from tests.contract.samples import (
     pages,
     positions,
     read_one,
-    whole_partition,
 )
 
 PAST = ids.EPOCH_TICKS + 10**16
-
-
-@pytest.fixture
-def five(store: Store) -> tuple[Queue, list[Position]]:
-    queue = make_queue(store, partitions=2)
-    return queue, append_bodies(store, queue, *"abcde")
-
-
-def test_whole_partition_in_both_directions(store: Store, five: tuple[Queue, list[Position]]) -> None:
-    """Ascending is oldest first, descending newest first."""
-    queue, five_positions = five
-    up = read_one(store, queue, whole_partition())
-    down = read_one(store, queue, structs.replace(whole_partition(), descending=True))
-    assert bodies(up.messages) == list("abcde")
-    assert positions(up.messages) == five_positions
-    assert bodies(down.messages) == list("edcba")
-
-
-@pytest.mark.parametrize("descending", [False, True])
-def test_bounds_are_half_open(store: Store, five: tuple[Queue, list[Position]], *, descending: bool) -> None:
-    """A slice includes its lower bound and excludes its upper one, in both directions."""
-    queue, stored = five
-    for low, high in itertools.product(range(5), range(5)):
-        page = read_one(store, queue, Slice(partition=1, lower=stored[low], upper=stored[high], descending=descending))
-        expected = list("abcde"[low:high])
-        assert bodies(page.messages) == (expected[::-1] if descending else expected)
-        assert not page.more
-
-
-def test_limit(store: Store, five: tuple[Queue, list[Position]]) -> None:
-    """A page holds at most its limit, from its own end of the slice, and says whether there may be more."""
-    queue, positions = five
-    for limit in range(1, 8):
-        up = read_one(store, queue, Slice(partition=1, limit=limit))
-        down = read_one(store, queue, Slice(partition=1, limit=limit, descending=True))
-        assert bodies(up.messages) == list("abcde"[:limit])
-        assert bodies(down.messages) == list("edcba"[:limit])
-        assert [page.more for page in (up, down)] == [limit <= 5] * 2 or limit == 5
-        if limit < 5:
-            assert positions[limit - 1] < (up.next or ids.FIRST) <= positions[limit]
-            assert positions[5 - limit - 1] <= (down.next or ids.FIRST) < positions[5 - limit]
 
 
 def test_page_ends_with_the_message_that_fills_it(store: Store) -> None:
@@ -141,14 +97,6 @@ def test_ids_alone(store: Store, descending: bool) -> None:  # noqa: FBT001
     lower, upper = (ids.FIRST, ids.following(page.next)) if descending else (page.next, ids.LAST)
     page = read_one(store, queue, Slice(1, lower, upper, limit=3, max_bytes=1, descending=descending, bodies=False))
     assert ([message.position for message in page.messages], page.more) == (expected[3:], False)
-
-
-def test_body_larger_than_a_page(store: Store) -> None:
-    """A body larger than ``max_bytes`` makes its own page, so that reading continues."""
-    queue = fill_queue(store, "a" * 1000, "b" * 1000, "c")
-    chain = list(pages(store, queue, Slice(partition=1, max_bytes=10)))
-    assert [str(m.body)[0] for page in chain for m in page.messages] == ["a", "b", "c"]
-    assert [len(page.messages) for page in chain[:3]] == [1, 1, 1]
 
 
 def test_empty_partition(store: Store) -> None:
@@ -252,19 +200,3 @@ def test_any_chain_of_pages_equals_one_read(
     expected = [message for message in everything if lower <= message.position < upper]
     part = Slice(partition=1, lower=lower, upper=upper, limit=sizes[0], max_bytes=most, descending=descending)
     check_chain(store, queue, part, itertools.cycle(sizes), expected[::-1] if descending else expected)
-
-
-def test_a_long_chain_continues_over_appends(store: Store, other: Store) -> None:
-    """A reader that keeps its cursor sees every message once while two stores write between its pages."""
-    queue = make_queue(store)
-    seen: list[Message] = []
-    part = Slice(partition=1, limit=3)
-    for n in range(60):
-        append_bodies((store, other)[n % 2], queue, str(n))
-        page = read_one((store, other)[n % 3 % 2], queue, part)
-        seen += page.messages
-        assert page.next is not None
-        part = structs.replace(part, lower=page.next)
-    for page in pages(store, queue, part):
-        seen += page.messages
-    assert bodies(seen) == [str(n) for n in range(60)]

@@ -54,15 +54,6 @@ def test_told_of_an_append(store: Store, writer: Store) -> None:
     assert watcher.wait_until(lambda: bodies_in_partition(store, queue, 2) == ["x"])
 
 
-def test_told_again_and_again(store: Store, writer: Store) -> None:
-    """One watch serves many messages: it misses none of twenty."""
-    queue = make_queue(store)
-    watcher = Watcher(store, queue)
-    for number in range(20):
-        append_bodies(writer, queue, str(number))
-    assert watcher.wait_until(lambda: len(bodies_in_partition(store, queue)) == 20)
-
-
 def test_told_before_the_read_delay_is_over(store: Store, writer: Store) -> None:
     """A reader without the read delay is woken as soon as a message is stored."""
     queue = make_queue(store, read_delay=LONG)
@@ -89,14 +80,6 @@ def test_told_when_a_delayed_message_is_due(store: Store, writer: Store) -> None
     watcher = Watcher(store, queue)
     bridge.run(writer.messages.append(queue, [new_message("late", delay=0.5)]))
     assert watcher.wait_until(lambda: bool(bodies_in_partition(store, queue)))
-
-
-def test_everybody_is_told(store: Store) -> None:
-    """All watchers of a partition are woken by one message, whichever of several partitions it is in."""
-    queue = make_queue(store, partitions=3)
-    watchers = [Watcher(store, queue, 1, 3) for _ in range(5)]
-    append_bodies(store, queue, "x", partition=3)
-    assert all(watcher.wait_until(lambda: bool(bodies_in_partition(store, queue, 3))) for watcher in watchers)
 
 
 def test_watchers_are_not_woken_without_news(store: Store, other: Store) -> None:
