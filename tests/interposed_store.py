@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from queuey.storage import Store
 from queuey.storage.calls import in_thread
@@ -41,6 +41,14 @@ class InterposedStore:
         The replacement of a coroutine function may be one, or block: then it is called in a thread that may wait.
         """
         self._instead[method.__qualname__] = _as_coroutine_function(by) if inspect.iscoroutinefunction(method) else by
+
+    def fail(self, method: Callable[..., Any], error: Exception) -> None:
+        """Raises the error at each call of a method of a contract from now on."""
+
+        def raise_error(*_: object, **__: object) -> NoReturn:
+            raise error
+
+        self.instead(method, raise_error)
 
     def before(self, method: Callable[..., Any], first: Callable[[], object]) -> None:
         """Calls ``first``, which may be a coroutine function, before each call of the method, in the same thread.

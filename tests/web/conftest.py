@@ -34,6 +34,11 @@ def ended() -> Iterator[None]:
     stop_all()
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
 @pytest.fixture
 def backend() -> Backend:
     """The embedded store: these tests are about HTTP, and most of them read immediately what they posted."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from queuey import errors
 from queuey.errors import StoreBusy, StoreClosed, StoreFull, StoreUnavailable
 from queuey.storage import Messages
-from queuey.web.errors import STATUSES, error_response, status_of
+from queuey.web.errors import STATUSES, status_of
 from queuey.web.requests import wants_events
 from queuey.web.responses import accepts
 from tests.interposed_store import InterposedStore
@@ -68,6 +67,8 @@ def test_media_types_that_a_client_accepts(accept: str, expected: bool) -> None:
         (StoreBusy("locked"), "none", "1"),
         (StoreFull("no space"), "none", "1"),
         (StoreClosed("closing"), "none", "1"),
+        (errors.QueueChanged(), "none", "1"),
+        (errors.StoreIncompatible("Update this program."), "unknown", "1"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -83,10 +84,7 @@ def test_store_failures(
     """When the store fails, the answer is 503 with Retry-After and the outcome of the write."""
     owner.create("q")
 
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    between.instead(Messages.append, fail)
+    between.fail(Messages.append, error)
     reply = owner("POST", "q", "x", headers=headers)
     assert (reply.status, reply.headers["Retry-After"], reply.json["outcome"]) == (503, wait, outcome)
 
@@ -96,39 +94,11 @@ def test_outcomes_of_a_batch(owner: Caller, between: InterposedStore, headers: d
     """A batch that the store could not take has an outcome for each message; a single message has one alone."""
     owner.create("q")
 
-    def fail(*_: object, **__: object) -> None:
-        raise StoreUnavailable("gone", outcome="unknown")
-
-    between.instead(Messages.append, fail)
+    between.fail(Messages.append, StoreUnavailable("gone", outcome="unknown"))
     kind = {"Content-Type": "application/json", **headers}
     reply = owner("POST", "q", '{"messages":[{"body":"a"},{"body":5},{"body":"c"}]}', headers=kind)
     assert (reply.status, reply.json["outcome"], reply.json["outcomes"]) == (503, "unknown", ["unknown"] * 3)
     assert "outcomes" not in owner("POST", "q", "x", headers=headers).json
-
-
-@pytest.mark.parametrize(
-    ("error", "outcome"),
-    [(errors.QueueChanged("It changed."), "none"), (errors.StoreIncompatible("Update this program."), "unknown")],
-)
-def test_errors_that_a_later_request_may_not_meet(error: Exception, outcome: str) -> None:
-    """A stale row means that nothing was stored; with an unknown format the outcome is unknown."""
-    response = error_response(error, blank_request())
-    _, body = response.length_and_body(head=False)
-    assert (response.status, json.loads(body)["outcome"]) == (503, outcome)
-    assert str(error) in body.decode()
-    assert ("Retry-After", "1") in response.headers
-
-
-def test_a_row_that_changes_all_the_time(owner: Caller, between: InterposedStore) -> None:
-    """A call that finds its row stale again and again gives up with 503 and stored nothing."""
-    owner.create("q")
-
-    def fail(*_: object, **__: object) -> None:
-        raise errors.QueueChanged
-
-    between.instead(Messages.append, fail)
-    reply = owner("POST", "q", "x")
-    assert (reply.status, list(reply.errors), reply.json["outcome"]) == (503, ["StoreBusy"], "none")
 
 
 @pytest.mark.parametrize("headers", [{}, PROBLEM], ids=["v1", "problem"])
@@ -141,10 +111,7 @@ def test_a_defect_tells_nothing_but_an_id(
     """An unexpected exception is a JSON 500 with an id, under which the log has everything."""
     owner.create("q")
 
-    def fail(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("the secret of the house")
-
-    between.instead(Messages.append, fail)
+    between.fail(Messages.append, ZeroDivisionError("the secret of the house"))
     with caplog.at_level(logging.ERROR, "queuey.web.errors"):
         reply = owner("POST", "q", "x", headers=headers)
     assert reply.status == 500

@@ -29,14 +29,15 @@ def test_record_and_show(owner: Caller, keys: list[str], clock: Clock) -> None:
     assert second == {"offset": None, "updated": None, "lag": 0, "lag_exact": True, "lag_seconds": 0.0}
 
 
-@pytest.mark.parametrize("group", ["a b", "ä", "x" * 101, "a%0Ab", "a%2Cb"])
+@pytest.mark.parametrize("group", ["a b", "ä", "x" * 101, "a%0Ab", "~user"])
 def test_group_names(owner: Caller, keys: list[str], group: str) -> None:
-    """Offsets can only be recorded for a valid group name; reading another one finds nothing."""
+    """Only a valid group name can have offsets or members; reading another one finds nothing."""
     content = {"partitions": {"1": {"offset": keys[0]}}}
-    path = f"q/offsets/{''.join(f'%{byte:02X}' for byte in group.encode()) if '%' not in group else group}"
-    reply = owner.send_json("PUT", path, content)
-    assert (reply.status, list(reply.errors)) == (400, ["group"])
-    assert owner.get(path).status == 404
+    name = f"{''.join(f'%{byte:02X}' for byte in group.encode()) if '%' not in group else group}"
+    joined = owner.send_json("POST", f"_groups/{name}/members", {"queues": ["q"]})
+    for reply in (owner.send_json("PUT", f"q/offsets/{name}", content), joined):
+        assert (reply.status, list(reply.errors)) == (400, ["group"])
+    assert owner.get(f"q/offsets/{name}").status == 404
 
 
 def test_every_bad_offset_is_named(owner: Caller, keys: list[str]) -> None:

@@ -56,11 +56,7 @@ def test_heartbeat_of_a_clock_that_was_ahead(anonymous: Caller, between: Interpo
 
 def test_heartbeat_of_a_sick_store(anonymous: Caller, between: InterposedStore) -> None:
     """A store that cannot turns the heartbeat red and says why."""
-
-    def fail() -> None:
-        raise StoreFull("The disk is full.", retry_after=5)
-
-    between.instead(Store.ping, fail)
+    between.fail(Store.ping, StoreFull("The disk is full.", retry_after=5))
     reply = anonymous.get("/__heartbeat__")
     assert (reply.status, reply.headers["Retry-After"]) == (503, "5")
     assert reply.text == "StoreFull: The disk is full."
@@ -232,12 +228,8 @@ def test_lags(owner: Caller, store: Store) -> None:
 
 def test_metrics_of_a_sick_store(owner: Caller, between: InterposedStore) -> None:
     """What the process counted can be scraped while the store cannot say anything."""
-
-    def fail() -> dict[str, float]:
-        raise StoreUnavailable("no answer")
-
     owner.create("q")
-    between.instead(Store.statistics, fail)
+    between.fail(Store.statistics, StoreUnavailable("no answer"))
     metrics = samples(owner)
     assert metrics["queuey_requests_total", (("route", "v1.application"), ("status", "201"))] == 1
     assert not any(name.startswith("queuey_store_") for name, _ in metrics)

@@ -82,15 +82,11 @@ def test_hello(anonymous: Caller, store: Store, path: str) -> None:
 
 def test_hello_asks_the_store_once(anonymous: Caller, between: InterposedStore) -> None:
     """While the store is down its name is unknown; once it is known, the service does not ask again."""
-
-    def fail() -> str:
-        raise StoreUnavailable("no answer")
-
-    between.instead(Store.identity, fail)
+    between.fail(Store.identity, StoreUnavailable("no answer"))
     assert anonymous.get("/").status == 503
     between.instead(Store.identity, lambda: "0" * 32)
     assert [anonymous.get(path).json["id"] for path in ("/", "/v1/")] == ["0" * 32] * 2
-    between.instead(Store.identity, fail)
+    between.fail(Store.identity, StoreUnavailable("no answer"))
     assert [anonymous.get(path).status for path in ("/", "/v1/")] == [200] * 2
 
 

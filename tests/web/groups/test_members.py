@@ -213,14 +213,6 @@ def test_bad_joins(owner: Caller, fields: dict[str, Any], bad: str) -> None:
     assert owner.get("_groups").json["groups"] == []
 
 
-@pytest.mark.parametrize("group", ["a%20b", "%7Euser", "x" * 101])
-def test_names_of_groups(owner: Caller, group: str) -> None:
-    """Names of groups follow the rules of offsets; a reader's name is refused."""
-    owner.create("q")
-    reply = owner.send_json("POST", f"_groups/{group}/members", {"queues": ["q"]})
-    assert (reply.status, list(reply.errors)) == (400, ["group"])
-
-
 def test_rights_to_join(owner: Caller, store: Store, guest: Caller, anonymous: Caller) -> None:
     """403 names the missing right; of queues that are not there only whose names the rights cover can be joined."""
     owner.create("q")

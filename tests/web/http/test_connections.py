@@ -38,98 +38,79 @@ def test_the_parser_is_the_one_that_was_tried() -> None:
     assert httptools.__version__.startswith("0.9.")
 
 
-def test_idle_connections_are_closed() -> None:
+async def test_idle_connections_are_closed() -> None:
     """Between requests the other end has a while; then the connection ends without a word."""
-
-    async def work() -> None:
-        connection = FakeConnection(make_connections(asyncio.get_running_loop()))
-        await connection.give(GET)
-        assert list(connection.all.waiting["idle"]) == [connection.connection]
-        sent = connection.transport.sent
-        connection.connection.expire()
-        await settle()
-        assert (connection.transport.sent, connection.transport.is_ended) == (sent, True)
-
-    play(work)
+    connection = FakeConnection(make_connections(asyncio.get_running_loop()))
+    await connection.give(GET)
+    assert list(connection.all.waiting["idle"]) == [connection.connection]
+    sent = connection.transport.sent
+    connection.connection.expire()
+    await settle()
+    assert (connection.transport.sent, connection.transport.is_ended) == (sent, True)
 
 
-def test_slow_heads_are_refused() -> None:
+async def test_slow_heads_are_refused() -> None:
     """A head that has begun must end in time, or is refused."""
-
-    async def work() -> None:
-        connection = FakeConnection(make_connections(asyncio.get_running_loop()))
-        await connection.give(GET[:10])
-        assert list(connection.all.waiting["head"]) == [connection.connection]
-        connection.connection.expire()
-        await settle()
-        assert connection.transport.sent.startswith(b"HTTP/1.1 408 ")
-        assert connection.transport.is_ended
-
-    play(work)
+    connection = FakeConnection(make_connections(asyncio.get_running_loop()))
+    await connection.give(GET[:10])
+    assert list(connection.all.waiting["head"]) == [connection.connection]
+    connection.connection.expire()
+    await settle()
+    assert connection.transport.sent.startswith(b"HTTP/1.1 408 ")
+    assert connection.transport.is_ended
 
 
-def test_what_is_not_read_ends_the_connection() -> None:
+async def test_what_is_not_read_ends_the_connection() -> None:
     """An unread body that has not arrived is not awaited; one that has arrived is dropped."""
 
     async def refuse(head: Head, exchange: Connection) -> None:
         exchange.send_response(text_response("no", 401), head=False)
 
-    async def work() -> None:
-        every = make_connections(asyncio.get_running_loop(), refuse)
-        connection = FakeConnection(every)
-        post = b"POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n"
-        await connection.give(post + b"abc" + post)
-        assert connection.transport.sent.count(b"HTTP/1.1 401 ") == 2
-        assert connection.transport.sent.count(b"connection: close") == 1
-        await connection.give(b"abc" + GET)
-        assert connection.transport.sent.count(b"HTTP/1.1 ") == 2
-        assert connection.connection.is_lingering
-        await connection.give(bytes(MAX_LINGER_BYTES))
-        assert connection.transport.is_aborted
-
-    play(work)
+    every = make_connections(asyncio.get_running_loop(), refuse)
+    connection = FakeConnection(every)
+    post = b"POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n"
+    await connection.give(post + b"abc" + post)
+    assert connection.transport.sent.count(b"HTTP/1.1 401 ") == 2
+    assert connection.transport.sent.count(b"connection: close") == 1
+    await connection.give(b"abc" + GET)
+    assert connection.transport.sent.count(b"HTTP/1.1 ") == 2
+    assert connection.connection.is_lingering
+    await connection.give(bytes(MAX_LINGER_BYTES))
+    assert connection.transport.is_aborted
 
 
-def test_other_connections_have_their_turn() -> None:
+async def test_other_connections_have_their_turn() -> None:
     """A connection that has sent very many requests at once does not keep the loop."""
-
-    async def work() -> None:
-        every = make_connections(asyncio.get_running_loop())
-        busy, other = FakeConnection(every), FakeConnection(every)
-        await settle()
-        data = GET * 2000
-        every.buffer[: len(data)] = data
-        busy.connection.buffer_updated(len(data))
-        await other.give(GET)
-        answered = busy.transport.sent.count(b"HTTP/1.1 200")
-        assert other.transport.sent.count(b"HTTP/1.1 200") == 1
-        assert 0 < answered < 2000
-
-    play(work)
+    every = make_connections(asyncio.get_running_loop())
+    busy, other = FakeConnection(every), FakeConnection(every)
+    await settle()
+    data = GET * 2000
+    every.buffer[: len(data)] = data
+    busy.connection.buffer_updated(len(data))
+    await other.give(GET)
+    answered = busy.transport.sent.count(b"HTTP/1.1 200")
+    assert other.transport.sent.count(b"HTTP/1.1 200") == 1
+    assert 0 < answered < 2000
 
 
-def test_slow_readers_hold_up_themselves() -> None:
+async def test_slow_readers_hold_up_themselves() -> None:
     """While the other end takes nothing, no further request is served; in the end it is given up."""
-
-    async def work() -> None:
-        every = make_connections(asyncio.get_running_loop())
-        connection = FakeConnection(every)
-        await settle()
-        connection.connection.pause_writing()
-        await connection.give(GET * 3)
-        assert connection.transport.sent.count(b"HTTP/1.1 200") == 1
-        assert list(every.waiting["full"]) == [connection.connection]
-        connection.connection.resume_writing()
-        await settle()
-        assert connection.transport.sent.count(b"HTTP/1.1 200") == 3
-        connection.connection.pause_writing()
-        connection.connection.expire()
-        assert connection.transport.is_aborted
-
-    play(work)
+    every = make_connections(asyncio.get_running_loop())
+    connection = FakeConnection(every)
+    await settle()
+    connection.connection.pause_writing()
+    await connection.give(GET * 3)
+    assert connection.transport.sent.count(b"HTTP/1.1 200") == 1
+    assert list(every.waiting["full"]) == [connection.connection]
+    connection.connection.resume_writing()
+    await settle()
+    assert connection.transport.sent.count(b"HTTP/1.1 200") == 3
+    connection.connection.pause_writing()
+    connection.connection.expire()
+    assert connection.transport.is_aborted
 
 
-def test_answers_without_an_end() -> None:
+async def test_answers_without_an_end() -> None:
     """What goes on without a length comes in chunks, or to the end of the connection; what breaks off is seen to."""
 
     async def stream(head: Head, exchange: Connection) -> None:
@@ -138,55 +119,45 @@ def test_answers_without_an_end() -> None:
         if head.path == b"/a":
             await exchange.send_piece(b"", more=False)
 
-    async def work() -> None:
-        every = make_connections(asyncio.get_running_loop(), stream)
-        connection, old, broken = FakeConnection(every), FakeConnection(every), FakeConnection(every)
-        await connection.give(GET)
-        assert connection.transport.sent.endswith(b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
-        assert not connection.transport.is_ended
-        await old.give(GET.replace(b"1.1", b"1.0"))
-        assert old.transport.sent.endswith(b"\r\n\r\nabc")
-        assert old.transport.is_ended
-        await broken.give(GET.replace(b"/a", b"/b"))
-        assert broken.transport.is_aborted
-
-    play(work)
+    every = make_connections(asyncio.get_running_loop(), stream)
+    connection, old, broken = FakeConnection(every), FakeConnection(every), FakeConnection(every)
+    await connection.give(GET)
+    assert connection.transport.sent.endswith(b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+    assert not connection.transport.is_ended
+    await old.give(GET.replace(b"1.1", b"1.0"))
+    assert old.transport.sent.endswith(b"\r\n\r\nabc")
+    assert old.transport.is_ended
+    await broken.give(GET.replace(b"/a", b"/b"))
+    assert broken.transport.is_aborted
 
 
-def test_headers_cannot_end_their_line() -> None:
+async def test_headers_cannot_end_their_line() -> None:
     """An answer whose header would be two is not sent."""
 
     async def inject(head: Head, exchange: Connection) -> None:
         exchange.send_response(Response(200, b"", ("X-A", "a\r\nX-B: b")), head=False)
 
-    async def work() -> None:
-        connection = FakeConnection(make_connections(asyncio.get_running_loop(), inject))
-        await connection.give(GET)
-        assert connection.transport.sent == b""
-        assert connection.transport.is_aborted
-
-    play(work)
+    connection = FakeConnection(make_connections(asyncio.get_running_loop(), inject))
+    await connection.give(GET)
+    assert connection.transport.sent == b""
+    assert connection.transport.is_aborted
 
 
-def test_leaving_is_told() -> None:
+async def test_leaving_is_told() -> None:
     """The handler of a request learns that the client sends no more, and that it has disconnected."""
     events: list[object] = []
+    disconnected = asyncio.Event()
 
-    async def work() -> None:
-        disconnected = asyncio.Event()
+    async def listen(head: Head, exchange: Connection) -> None:
+        events.append(await exchange.receive())
+        events.append(await exchange.receive() if exchange.has_ended else None)
+        disconnected.set()
 
-        async def listen(head: Head, exchange: Connection) -> None:
-            events.append(await exchange.receive())
-            events.append(await exchange.receive() if exchange.has_ended else None)
-            disconnected.set()
-
-        connection = FakeConnection(make_connections(asyncio.get_running_loop(), listen))
-        await connection.give(GET)
-        await connection.end()
-        connection.lose()
-        await asyncio.wait_for(disconnected.wait(), 60)
-
-    play(work)
+    connection = FakeConnection(make_connections(asyncio.get_running_loop(), listen))
+    await connection.give(GET)
+    await connection.end()
+    connection.lose()
+    await asyncio.wait_for(disconnected.wait(), 60)
     assert events in ([HALF_CLOSED, HALF_CLOSED], [HALF_CLOSED, DISCONNECTED])
 
 
@@ -219,33 +190,29 @@ async def _ask(port: int, context: ssl.SSLContext | None = None) -> bytes:
     return status
 
 
-def test_too_many_connections(listener: socket.socket) -> None:
+async def test_too_many_connections(listener: socket.socket) -> None:
     """The connection that has been idle longest makes room; if none is idle, the new one is asked to retry."""
     port = listener.getsockname()[1]
+    go_on = asyncio.Event()
 
-    async def work() -> None:
-        go_on = asyncio.Event()
+    async def wait(head: Head, exchange: Connection) -> None:
+        await asyncio.wait_for(go_on.wait(), 60)
+        await echo(head, exchange)
 
-        async def wait(head: Head, exchange: Connection) -> None:
-            await asyncio.wait_for(go_on.wait(), 60)
-            await echo(head, exchange)
-
-        every = Connections(asyncio.get_running_loop(), listener, 2, wait, refusal)
-        start(every)
-        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-        assert await opened[0][0].read() == b""
-        for _, writer in opened[1:]:
-            writer.write(GET)
-        await until_async(lambda: not every.waiting["idle"], every=0.001)
-        assert await _ask(port) == b"HTTP/1.1 503 Se"
-        go_on.set()
-        assert (await opened[2][0].read(15)).startswith(b"HTTP/1.1 200 ")
-        for _, writer in opened:
-            writer.close()
-            await writer.wait_closed()
-        await every.stop()
-
-    play(work)
+    every = Connections(asyncio.get_running_loop(), listener, 2, wait, refusal)
+    start(every)
+    opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    assert await opened[0][0].read() == b""
+    for _, writer in opened[1:]:
+        writer.write(GET)
+    await until_async(lambda: not every.waiting["idle"], every=0.001)
+    assert await _ask(port) == b"HTTP/1.1 503 Se"
+    go_on.set()
+    assert (await opened[2][0].read(15)).startswith(b"HTTP/1.1 200 ")
+    for _, writer in opened:
+        writer.close()
+        await writer.wait_closed()
+    await every.stop()
 
 
 @pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
@@ -272,7 +239,7 @@ def test_silent_handshakes_make_room(
         runner.run(work())
 
 
-def test_file_handles_run_out(listener: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
+async def test_file_handles_run_out(listener: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
     """Connections that cannot be taken in are taken in later; it is logged."""
     port = listener.getsockname()[1]
 
@@ -291,17 +258,14 @@ def test_file_handles_run_out(listener: socket.socket, caplog: pytest.LogCapture
                 raise OSError(24, "Too many open files")
             return listener.accept()
 
-    async def work() -> None:
-        every = Connections(asyncio.get_running_loop(), Poor(), 10, echo, refusal)  # type: ignore[arg-type]
-        start(every)
-        assert await _ask(port) == b"HTTP/1.1 200 OK"
-        await every.stop()
-
-    play(work)
+    every = Connections(asyncio.get_running_loop(), Poor(), 10, echo, refusal)  # type: ignore[arg-type]
+    start(every)
+    assert await _ask(port) == b"HTTP/1.1 200 OK"
+    await every.stop()
     assert "Too many open files" in caplog.text
 
 
-def test_a_new_certificate_is_taken_up(
+async def test_a_new_certificate_is_taken_up(
     tmp_path: Path, listener: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:
     """New connections get the new certificate; a bad one changes nothing, and strangers block no one."""
@@ -310,26 +274,22 @@ def test_a_new_certificate_is_taken_up(
     for path, text in good.items():
         path.write_text(text)
     caplog.set_level(logging.INFO)
-
-    async def work() -> None:
-        certificate = Certificate(chain, key)
-        every = Connections(asyncio.get_running_loop(), listener, 10, echo, refusal, certificate)
-        start(every)
-        context = ssl._create_unverified_context()
-        assert await _ask(port, context) == b"HTTP/1.1 200 OK"
-        before = certificate.context
-        chain.write_text("no certificate")
-        certificate.reload_if_changed()
-        assert certificate.context is before
-        assert await _ask(port, context) == b"HTTP/1.1 200 OK"
-        assert await _ask(port) != b"HTTP/1.1 200 OK"
-        chain.write_text(good[chain])
-        every.reload()
-        assert certificate.context is not before
-        assert await _ask(port, context) == b"HTTP/1.1 200 OK"
-        await every.stop()
-
-    play(work)
+    certificate = Certificate(chain, key)
+    every = Connections(asyncio.get_running_loop(), listener, 10, echo, refusal, certificate)
+    start(every)
+    context = ssl._create_unverified_context()
+    assert await _ask(port, context) == b"HTTP/1.1 200 OK"
+    before = certificate.context
+    chain.write_text("no certificate")
+    certificate.reload_if_changed()
+    assert certificate.context is before
+    assert await _ask(port, context) == b"HTTP/1.1 200 OK"
+    assert await _ask(port) != b"HTTP/1.1 200 OK"
+    chain.write_text(good[chain])
+    every.reload()
+    assert certificate.context is not before
+    assert await _ask(port, context) == b"HTTP/1.1 200 OK"
+    await every.stop()
     assert "the old one stays" in caplog.text
 
 
@@ -387,25 +347,21 @@ def test_remembered_once() -> None:
     assert all(each.application_cache is parsed[0].application_cache for each in parsed)
 
 
-def test_no_more_is_read_than_is_served() -> None:
+async def test_no_more_is_read_than_is_served() -> None:
     """While a request is served, a little of what follows waits, and the rest stays in the client."""
+    go_on = asyncio.Event()
 
-    async def work() -> None:
-        go_on = asyncio.Event()
+    async def wait(head: Head, exchange: Connection) -> None:
+        await asyncio.wait_for(go_on.wait(), 60)
+        await echo(head, exchange)
 
-        async def wait(head: Head, exchange: Connection) -> None:
-            await asyncio.wait_for(go_on.wait(), 60)
-            await echo(head, exchange)
-
-        connection = FakeConnection(make_connections(asyncio.get_running_loop(), wait))
-        many = GET * (2 * MAX_UNPARSED // len(GET))
-        await connection.give(GET + many)
-        assert connection.transport.is_paused
-        assert connection.transport.sent == b""
-        go_on.set()
-        async with asyncio.timeout(60):
-            while connection.transport.sent.count(b"HTTP/1.1 200") <= len(many) // len(GET):
-                await settle()
-        assert not connection.transport.is_paused
-
-    play(work)
+    connection = FakeConnection(make_connections(asyncio.get_running_loop(), wait))
+    many = GET * (2 * MAX_UNPARSED // len(GET))
+    await connection.give(GET + many)
+    assert connection.transport.is_paused
+    assert connection.transport.sent == b""
+    go_on.set()
+    async with asyncio.timeout(60):
+        while connection.transport.sent.count(b"HTTP/1.1 200") <= len(many) // len(GET):
+            await settle()
+    assert not connection.transport.is_paused

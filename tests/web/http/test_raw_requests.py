@@ -220,45 +220,33 @@ TOO_LONG: dict[str, tuple[bytes, int]] = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_requests(name: str) -> None:
+async def test_requests(name: str) -> None:
     """Valid requests are answered in order, wherever the stream is cut, and the connection stays open."""
     data, answers = GOOD[name]
-
-    async def play() -> None:
-        for pieces in _splits(data):
-            result = await send_pieces(pieces)
-            assert (_final(result.answers), result.closed) == (answers, False), pieces
-
-    asyncio.run(play())
+    for pieces in _splits(data):
+        result = await send_pieces(pieces)
+        assert (_final(result.answers), result.closed) == (answers, False), pieces
 
 
 @pytest.mark.parametrize("name", LAST)
-def test_last_requests(name: str) -> None:
+async def test_last_requests(name: str) -> None:
     """The last request of a connection is answered, and what follows is not."""
     data, answers = LAST[name]
-
-    async def play() -> None:
-        for pieces in _splits(data):
-            result = await send_pieces(pieces)
-            assert (result.answers, result.closed) == (answers, True), pieces
-            assert b"connection: close" in result.sent
-
-    asyncio.run(play())
+    for pieces in _splits(data):
+        result = await send_pieces(pieces)
+        assert (result.answers, result.closed) == (answers, True), pieces
+        assert b"connection: close" in result.sent
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_refused(name: str) -> None:
+async def test_refused(name: str) -> None:
     """There is one answer, 400, and the connection ends: whatever follows is in no request."""
     data = BAD[name]
-
-    async def play() -> None:
-        for pieces in _splits(data):
-            result = await send_pieces([*pieces, SMUGGLED], end=True)
-            assert ([status for status, _ in result.answers], result.closed) == ([400], True), pieces
-            behind = await send_pieces([GET, *pieces])
-            assert behind.answers[0] == OK
-
-    asyncio.run(play())
+    for pieces in _splits(data):
+        result = await send_pieces([*pieces, SMUGGLED], end=True)
+        assert ([status for status, _ in result.answers], result.closed) == ([400], True), pieces
+        behind = await send_pieces([GET, *pieces])
+        assert behind.answers[0] == OK
 
 
 @pytest.mark.parametrize("name", TOO_LONG)
@@ -277,28 +265,20 @@ def test_heads_only() -> None:
     assert rest.startswith(b"HTTP/1.1 200 OK")
 
 
-def test_the_body_is_asked_for_once_it_is_wanted() -> None:
+async def test_the_body_is_asked_for_once_it_is_wanted() -> None:
     """A client that waits for 100 Continue gets it; one of HTTP/1.0 does not wait."""
-
-    async def play() -> None:
-        lines = b"Expect: 100-continue\r\nContent-Length: 3\r\n"
-        result = await send_pieces([post(lines), b"abc"])
-        assert result.sent.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK")
-        old = await send_pieces([post(lines).replace(b"HTTP/1.1", b"HTTP/1.0"), b"abc"])
-        assert old.answers == [(200, "POST /p abc")]
-
-    asyncio.run(play())
+    lines = b"Expect: 100-continue\r\nContent-Length: 3\r\n"
+    result = await send_pieces([post(lines), b"abc"])
+    assert result.sent.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK")
+    old = await send_pieces([post(lines).replace(b"HTTP/1.1", b"HTTP/1.0"), b"abc"])
+    assert old.answers == [(200, "POST /p abc")]
 
 
-def test_half_closed() -> None:
+async def test_half_closed() -> None:
     """A client that has closed its side is answered every complete request."""
-
-    async def play() -> None:
-        assert (await send_pieces([GET + GET], end=True)).answers == [OK, OK]
-        assert (await send_pieces([post(b"Content-Length: 3\r\n", b"ab")], end=True)).answers == [(400, "broken")]
-        assert (await send_pieces([GET[:-2]], end=True)).answers == []
-
-    asyncio.run(play())
+    assert (await send_pieces([GET + GET], end=True)).answers == [OK, OK]
+    assert (await send_pieces([post(b"Content-Length: 3\r\n", b"ab")], end=True)).answers == [(400, "broken")]
+    assert (await send_pieces([GET[:-2]], end=True)).answers == []
 
 
 def _spoil(rng: random.Random, data: bytes) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 import pytest
 
 from queuey.errors import KeyInUse
@@ -109,10 +107,7 @@ def test_in_use(owner: Caller, between: InterposedStore) -> None:
     """While a post with the key is under way another is 409 with Retry-After, in both forms of errors."""
     owner.create("q")
 
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise KeyInUse("a", 3)
-
-    between.instead(KeyedPosts.append_once, refuse)
+    between.fail(KeyedPosts.append_once, KeyInUse("a", 3))
     for accept in ("application/json", "application/problem+json"):
         refused = post_keyed(owner, "q", Accept=accept)
         assert (refused.status, refused.headers["Retry-After"]) == (409, "3")
