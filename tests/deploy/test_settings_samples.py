@@ -42,24 +42,14 @@ def options(installed: Path, name: str) -> CassandraOptions:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_accepted(installed: Path, name: str) -> None:
-    """Everything that a start checks before it connects is in order."""
-    opening.check_store_settings(load_sample(installed, name))
-
-
-@pytest.mark.parametrize("name", SAMPLES)
 def test_safe(installed: Path, name: str) -> None:
-    """The store is reached with TLS and a password that is in a file of its own, never in the sample."""
+    """A start accepts the sample, which has TLS and a password in a file of its own; without the file it says so."""
+    opening.check_store_settings(load_sample(installed, name))
     loaded_options = options(installed, name)
     assert loaded_options.tls_ca is not None
     assert loaded_options.tls_hostname
     assert (loaded_options.user, loaded_options.password) == ("queuey", "secret")
     assert "secret" not in (DIRECTORY / name).read_text()
-
-
-@pytest.mark.parametrize("name", SAMPLES)
-def test_missing_password_is_named(installed: Path, name: str) -> None:
-    """Without the password's file the sample refuses to start, and says which file is missing."""
     (installed / "cassandra.password").unlink()
     with pytest.raises(SettingsError, match=r"cassandra\.password"):
         opening.check_store_settings(load_sample(installed, name))

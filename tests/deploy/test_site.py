@@ -28,24 +28,15 @@ ROOT = Path(__file__).parents[2]
 NODE = shutil.which("node")
 WANTED = {
     "api key": "access",
-    "backup": "operations",
     "celery": "moving-from-celery",
-    "consumer group": "qdo",
     "cron": "schedules",
     "dead letter": "claims-retries",
-    "exactly once": "spark",
-    "fifo": "claims-kinds",
     "idempotency key": "api-messages",
-    "install": "install",
     "javascript": "inbox",
     "kafka": "moving-from-kafka",
-    "long poll": "api-messages",
     "priority": "claims-loop",
-    "rate limit": "settings",
     "redrive": "qdo-cli",
-    "retry": "claims-retries",
     "sqs": "compat/sqs",
-    "tls": "operations",
     "visibility timeout": "claims",
 }
 """Queries, and a page that must be among the first three results."""

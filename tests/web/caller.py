@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from queuey.access import parse_scope
+from queuey.storage import Store, bridge
+from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.web import published
 from tests.web.gateway_calls import Reply, Request, serve
 
 __all__ = ["Caller", "Reply"]
+NUMBERS = itertools.count()
 
 
 class Caller:
@@ -91,3 +96,11 @@ class Caller:
 
     def batch(self, queue: str, *items: object, **headers: str) -> Reply:
         return self.send_json("POST", queue, {"messages": list(items)}, **headers)
+
+
+def limited_caller(owner: Caller, store: Store, allow: str = "", queues: str = "") -> Caller:
+    """Returns a caller with another key of the owner's application, limited to these verbs and patterns."""
+    secret = f"limited{next(NUMBERS)}"
+    scope = parse_scope(allow.split(","), queues.split(","))
+    bridge.run(store.applications.add_key("queuey", digest_of(secret), scope=scope))
+    return Caller(owner.app, f"Application {secret}")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import unquote
+
+from httpx2 import Headers
 
 from queuey.facades.facade import Facade
 from queuey.metrics import Metrics
@@ -27,27 +29,6 @@ MOST = 1 << 20
 TEST_TIMEOUT = 300.0
 """Timeout of a test in seconds; whatever it waits for comes long before."""
 Run = Callable[[Callable[[Gateway], Coroutine[Any, Any, Any]]], Any]
-
-
-class Headers(dict[str, str]):
-    """Headers with case-insensitive names."""
-
-    def __init__(self, headers: Iterable[tuple[str, str]]) -> None:
-        super().__init__({name.lower(): value for name, value in headers})
-
-    def __getitem__(self, name: str) -> str:
-        return super().__getitem__(name.lower())
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(str(name).lower())
-
-    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - as given
-        return super().get(name.lower(), default)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, dict) and dict(self) == {name.lower(): value for name, value in other.items()}
-
-    __hash__ = None
 
 
 class Reply:

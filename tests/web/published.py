@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any
 
@@ -70,7 +71,7 @@ def _validator(media: str, operation_id: str, status: str, *, raw: bool) -> Draf
     return Draft202012Validator({**schema, "components": strict_document()["components"]})
 
 
-def check(method: str, path: str, status: int, headers: dict[str, str], content: Any, *, raw: bool) -> None:  # noqa: ANN401
+def check(method: str, path: str, status: int, headers: Mapping[str, str], content: Any, *, raw: bool) -> None:  # noqa: ANN401
     """Fails unless the document promises this answer to this request; undocumented operations are not checked.
 
     Args:

@@ -47,42 +47,22 @@ def test_create_without_a_name_makes_one_up(owner: Caller) -> None:
 @pytest.mark.parametrize("spelling", ["principles", "principals"])
 def test_json_and_form_create_alike(owner: Caller, spelling: str) -> None:
     """JSON takes the same fields as a form, numbers and lists in their own types."""
-    form = owner.send_form(
-        "POST",
-        "",
-        queue_name="a",
-        partitions="7",
-        type="public",
-        ttl="60",
-        read_delay="1.5",
-        max_deliveries="5",
-        backoff="first=5, most=600",
-        dead_letter="failed",
-        on_ack="delete",
-        on_expiry="dead-letter",
-        kind="dedup",
-        max_claimed="9",
-        **{spelling: "app:x, bid:a.b@c-d.example.org=read"},
-    )
-    made = owner.send_json(
-        "POST",
-        "",
-        {
-            "queue_name": "b",
-            "partitions": 7,
-            "type": "public",
-            "ttl": 60,
-            "read_delay": 1.5,
-            "max_deliveries": 5,
-            "backoff": {"first": 5, "most": 600},
-            "dead_letter": "failed",
-            "on_ack": "delete",
-            "on_expiry": "dead-letter",
-            "kind": "dedup",
-            "max_claimed": 9,
-            spelling: ["app:x", "bid:a.b@c-d.example.org=read"],
-        },
-    )
+    fields: dict[str, object] = {
+        "partitions": 7,
+        "type": "public",
+        "ttl": 60,
+        "read_delay": 1.5,
+        "max_deliveries": 5,
+        "dead_letter": "failed",
+        "on_ack": "delete",
+        "on_expiry": "dead-letter",
+        "kind": "dedup",
+        "max_claimed": 9,
+    }
+    texts: dict[str, object] = {"backoff": "first=5, most=600", spelling: "app:x, bid:a.b@c-d.example.org=read"}
+    values = {"backoff": {"first": 5, "most": 600}, spelling: ["app:x", "bid:a.b@c-d.example.org=read"]}
+    form = owner.send_form("POST", "", queue_name="a", **fields, **texts)
+    made = owner.send_json("POST", "", {"queue_name": "b", **fields, **values})
     assert form.status == made.status == 201
     assert form.json | {"queue_name": ""} == made.json | {"queue_name": ""}
     assert form.json["principles"] == "app:x,bid:a.b@c-d.example.org=read"
@@ -150,11 +130,8 @@ def test_every_bad_field_is_named(owner: Caller) -> None:
     ("backoff", "text"),
     [
         ("5", "Object contains unknown field `5`"),
-        ("first=x", "Expected `float`, got `str` - at `$.first`"),
         ({"factor": 0.5}, "Expected `float` >= 1.0 - at `$.factor`"),
-        ({"jitter": 2}, "Expected `float` <= 1.0 - at `$.jitter`"),
         ("most=1e9", "Expected `float` <= 43200.0 - at `$.most`"),
-        ("jitter=nan", "Expected `float` >= 0.0 - at `$.jitter`"),
         ([1], "Expected `object`, got `array`"),
     ],
 )

@@ -16,21 +16,16 @@ from tests.web.caller import Caller, Reply
 UNREADABLE = {
     "an override of the direction": "a\u202eb",
     "a space without width": "a\u200bb",
-    "a joiner": "a\u200db",
     "a space that does not break": "a\xa0b",
-    "a space at the end": "a ",
     "a space at the beginning": " a",
     "a separator of lines": "a\u2028b",
-    "a separator of paragraphs": "a\u2029b",
     "no character": "a\ufffeb",
     "a mark of byte order": "\ufeffa",
     "a soft hyphen": "a\xadb",
-    "a letter that is blank": "a\u3164b",
     "a blank pattern": "a\u2800b",
     "a tag": "a\U000e0041",
     "a character of private use": "a\ue000",
     "a line feed": "a\nb",
-    "a control": "a\x85b",
 }
 READABLE = ["a b", "ä日本", "Ж", "e\u0301", "50%", "👍", "שלום", "a.b-c:d@e"]
 

@@ -90,11 +90,8 @@ REFUSED: dict[str, tuple[Values, str]] = {
     "two pods on SQLite": ({"replicas": 2}, r"replicas is 2, but the store is SQLite"),
     "no pods": ({"replicas": 0}, r"replicas.*0|minimum"),
     "a value that there is not": ({"replica": 2}, "replica"),
-    "a setting that there is not": ({"settings": {"max_bdy": 1}}, "max_bdy"),
     "a setting out of range": ({"settings": {"workers": 65}}, "workers"),
     "a setting of the chart": ({"settings": {"port": 80}}, r"settings\.port is set by the chart.*service\.port"),
-    "another setting of the chart": ({"settings": {"data": "/data"}}, r"settings\.data is set by the chart.*storage"),
-    "a store that there is not": ({"settings": {"store": "redis://a"}}, "store"),
     "a password": ({"settings": {"cassandra_password": "hunter2"}}, "cassandra_password"),
     "a Secret's path": ({"secrets": ["a/b"]}, "secrets"),
     "an Ingress for all hosts": ({"ingress": {"enabled": True}}, r"ingress\.host is missing"),
@@ -105,10 +102,6 @@ REFUSED: dict[str, tuple[Values, str]] = {
     "a worker of one machine": (
         {"workers": {"a": {"image": "b", "settings": {"handler": "c:d", "group": "e", "coordination": "local:"}}}},
         "coordination",
-    ),
-    "a worker without a handler": (
-        {"workers": {"a": {"image": "b", "settings": {"group": "e", "coordination": "zookeeper://a/b"}}}},
-        "handler",
     ),
 }
 
@@ -146,10 +139,6 @@ def image() -> Stage:
 
 def workloads(chart: Rendered) -> Iterator[Manifest]:
     return (one for one in chart.manifests if "template" in one.get("spec", {}))
-
-
-def pods(chart: Rendered) -> Iterator[Manifest]:
-    return (one["spec"]["template"]["spec"] for one in workloads(chart))
 
 
 def service(chart: Rendered) -> Manifest:
@@ -278,11 +267,6 @@ def test_values_become_settings(charts: dict[str, Rendered], tmp_path: Path) -> 
     assert settings.load({}, {}, config=other).settings.consistency_weak.delay == 8
 
 
-def test_variables_of_kubernetes(chart: Rendered) -> None:
-    """Kubernetes sets no variables about Services, whose names could look like settings."""
-    assert all(pod["enableServiceLinks"] is False for pod in pods(chart))
-
-
 def test_pods_may_do_little(chart: Rendered, image: Stage) -> None:
     """Pods run as the image's user, without root, capabilities and Kubernetes' token; their root is read-only."""
     user, group = map(int, image.last("USER").rest.split(":"))
@@ -291,7 +275,7 @@ def test_pods_may_do_little(chart: Rendered, image: Stage) -> None:
         allowed = pod["securityContext"]
         assert (allowed["runAsUser"], allowed["runAsGroup"], allowed["fsGroup"]) == (user, group, group)
         assert (allowed["runAsNonRoot"], allowed["seccompProfile"]) == (True, {"type": "RuntimeDefault"})
-        assert pod["automountServiceAccountToken"] is False
+        assert pod["automountServiceAccountToken"] is pod["enableServiceLinks"] is False
         assert container(workload)["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,

@@ -71,12 +71,9 @@ def test_a_request_without_a_header_is_told_which_to_send(owner: Caller, anonymo
     ("header", "status"),
     [
         (f"Application {KEY}", 200),
-        (f"Application   {KEY}  ", 200),
         (f"Application {KEY};Application {GUEST_KEY}", 200),
         (f"Application {GUEST_KEY}", 403),
-        ("BrowserID xyz", 403),
         (f"application {KEY}", 403),
-        ("Application", 403),
         ("Application x", 401),
         (f"Application {KEY};Application x", 401),
         ("Application é\U0001f600", 400),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -11,23 +10,13 @@ import pytest
 
 import qdo.cli
 import queuey.cli
-from queuey.access import VERBS, parse_scope
-from queuey.storage import Store, bridge
-from queuey.web.credentials import digest_of
+from queuey.access import VERBS
+from queuey.storage import Store
 from queuey.web.v1.spec import OPERATIONS, document
 from tests.contract.samples import eventually
 from tests.test_docs_links import options_of, part_of
 from tests.web.access.test_access_table import Row, rows
-from tests.web.caller import Caller
-
-NUMBERS = itertools.count()
-
-
-def limited_caller(owner: Caller, store: Store, allow: str, queues: str) -> Caller:
-    secret = f"limited{next(NUMBERS)}"
-    scope = parse_scope(allow.split(","), queues.split(","))
-    bridge.run(store.applications.add_key("queuey", digest_of(secret), scope=scope))
-    return Caller(owner.app, f"Application {secret}")
+from tests.web.caller import Caller, limited_caller
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from queuey.web.admission.scheduling import SharedQuota
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.replacing import replace_in
-from tests.web.caller import Caller, Reply
+from tests.web.caller import Caller, Reply, limited_caller
 from tests.web.gateway_calls import Request, make_runner, until
-from tests.web.groups.test_members import ZERO, make_limited_caller
+from tests.web.groups.test_members import ZERO
 
 LIMIT = 20
 NUMBERS = itertools.count()
@@ -112,7 +112,7 @@ def test_one_key_leaves_room(owner: Caller, store: Store, shared: Shared) -> Non
     callers = {"own": owner}
     for number in range(3):
         queues = f"q{number},q{number}-*,shared"
-        callers[f"q{number}"] = make_limited_caller(owner, store, "send,read,claim,admin", queues)
+        callers[f"q{number}"] = limited_caller(owner, store, "send,read,claim,admin", queues)
     for queue in (*callers, "shared"):
         owner.create(queue)
 
@@ -143,7 +143,7 @@ def test_the_owner_ends_claims_of_a_limited_key(owner: Caller, store: Store) -> 
     """A limited key that has claimed all messages for hours loses them when the owner says so."""
     owner.create("q")
     owner.batch("q", *({"body": str(number)} for number in range(LIMIT)))
-    key = make_limited_caller(owner, store, "read,claim", "q")
+    key = limited_caller(owner, store, "read,claim", "q")
     assert len(key.claim(limit=100, ttl=36_000)) == LIMIT
     assert owner.claim(limit=100) == []
     assert key("DELETE", "q/claims").status == 403
@@ -171,7 +171,7 @@ async def until_less_is_free(quota: SharedQuota, task: asyncio.Task[Reply]) -> N
 def test_waits_of_limited_keys_leave_the_owner_its_own(app: App, store: Store, owner: Caller) -> None:
     """However many long polls limited keys hold, those of the application's own keys wait, and the other way round."""
     owner.create("q")
-    keys = [make_limited_caller(owner, store, "read", "q") for _ in range(2)]
+    keys = [limited_caller(owner, store, "read", "q") for _ in range(2)]
 
     async def work(gateway: Gateway) -> None:
         polls: list[asyncio.Task[Reply]] = []

@@ -114,16 +114,11 @@ def scene(store: Store) -> Iterator[Scene]:
 
 CLAIMS: dict[str, Callable[[Scene], RequestFrom]] = {
     "unknown key": lambda scene: RequestFrom("GET", "/v1/queuey", headers=[("authorization", "Application unknown")]),
-    "one of two keys": lambda scene: RequestFrom(
-        "GET", "/v1/queuey", headers=[("authorization", f"Application {KEY}; Application unknown")]
-    ),
     "revoked key": Scene.revoke,
     "forged signature": lambda scene: scene.sign_request(scene.forger),
     "forged address": lambda scene: scene.link(scene.forger),
-    "expired address": lambda scene: scene.link(scene.sqs, seconds=-5),
     "altered body": lambda scene: _alter_body(scene.sign_request(scene.sqs)),
     "forged token": lambda scene: scene.token(_forged_token(scene.issuer)),
-    "expired token": lambda scene: scene.token(scene.issuer.token("ann", exp=1)),
     "invented session": Scene.session,
 }
 

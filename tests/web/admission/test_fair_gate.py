@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -11,10 +10,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuey.errors import QueueyError, StoreUnavailable, TooManyRequests
-from queuey.storage.calls import LoopCalls
-from queuey.web.admission.scheduling import FairGate, FairPool, SharedQuota, TenantQuota, Turn
-from tests.waiting import PATIENCE_SECONDS, until_async
+from queuey.errors import StoreUnavailable, TooManyRequests
+from queuey.web.admission.scheduling import FairGate, SharedQuota, TenantQuota, Turn
+from tests.waiting import PATIENCE_SECONDS
 
 TENANTS = "ab"
 PLACES, BYTES, OWN = 4, 60, 1
@@ -150,69 +148,5 @@ def test_who_is_to_blame_for_a_wait() -> None:
             "large": TooManyRequests,  # It holds most of the memory.
             "small": StoreUnavailable,
         }
-
-    play(scenario)
-
-
-JOBS = st.lists(
-    st.tuples(
-        st.sampled_from(["run", "run", "go on", "cancel", "give up late", "turn"]),
-        st.sampled_from("abc"),
-        st.sampled_from([0, 0, 10, 45]),
-        st.booleans(),
-    ),
-    max_size=30,
-)
-
-
-@given(JOBS)
-@settings(deadline=None, max_examples=40)
-def test_threads_and_memory_are_given_back(steps: list[tuple[str, str, int, bool]]) -> None:
-    """The receiver of a result holds its memory; nothing else is held after all jobs have ended, in whatever way."""
-
-    async def scenario() -> None:
-        memory = SharedQuota(100, alpha=2)
-        pool = FairPool("test", 2, memory, lambda: 1)
-        loop = asyncio.get_running_loop()
-        pool.start(LoopCalls(loop))
-        may_go_on = threading.Semaphore(0)
-
-        def fail() -> None:
-            assert may_go_on.acquire(timeout=PATIENCE_SECONDS)
-            raise StoreUnavailable("a reason")
-
-        def wait() -> None:
-            assert may_go_on.acquire(timeout=PATIENCE_SECONDS)
-
-        async def ask(tenant: str, work: Callable[[], None], weight: int, *, computes: bool) -> None:
-            await pool.run(tenant, work, weight, computes=computes)
-            assert memory.held(tenant) >= weight
-            memory.change(tenant, -weight)
-            pool.dispatch()
-
-        jobs: list[asyncio.Task[None]] = []
-        for number, (step, tenant, weight, computes) in enumerate(steps):
-            if step == "run":
-                work = wait if number % 5 else fail
-                jobs.append(asyncio.create_task(ask(tenant, work, weight, computes=computes)))
-            elif step == "go on":
-                may_go_on.release()
-            elif step == "cancel" and jobs:
-                jobs[number % len(jobs)].cancel()
-            elif step == "give up late":
-                pool.refuse_overdue(-1)
-            else:
-                await asyncio.sleep(0)
-            assert memory.free >= 0
-            assert pool.job_quota.free >= 0
-        may_go_on.release(len(jobs) + 1)
-        ends = await asyncio.gather(*jobs, return_exceptions=True)
-        assert all(end is None or isinstance(end, (QueueyError, asyncio.CancelledError)) for end in ends)
-        await until_async(lambda: pool.job_quota.free == pool.job_quota.total)
-        pool.refuse_overdue(-1)
-        pool.stop()
-        assert memory.free == memory.total
-        assert pool._extra is None
-        assert not pool._turns
 
     play(scenario)

@@ -21,6 +21,10 @@ from queuey.web.v1.spec import OPERATIONS, document
 from queuey.web.v1.views import Operation
 from tests.web.caller import Caller
 
+ID = "0123456789ab11e88000000000000001"
+NAMES = {"app": "queuey", "queue": "q", "ids": ID, "id": ID, "group": "g", "name": "n"}
+NAMES |= {"member": "m", "move": "0" * 16, "schedule": "s"}
+
 
 def test_document_is_valid() -> None:
     """The document is OpenAPI 3.1."""
@@ -37,15 +41,12 @@ def test_document_is_served(anonymous: Caller, limits: Limits) -> None:
 
 def test_every_route_is_documented(app: App, anonymous: Caller) -> None:
     """The document has exactly the paths and methods that there are."""
-    values = {"app": "queuey", "queue": "q", "ids": "0123456789ab11e88000000000000001", "group": "g", "name": "n"}
-    values["id"], values["member"] = values["ids"], "m"
-    values["move"], values["schedule"] = "0" * 16, "s"
     served = set()
     for route, _ in app.resources.routes:
         path = re.sub(r":\[[^}]*", "", route.pattern.removesuffix("{_:/?}"))
         for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "TRACE"):
             accept = {"Accept": "application/problem+json"}
-            reply = anonymous(method, path.format_map(values), headers=accept)
+            reply = anonymous(method, path.format_map(NAMES), headers=accept)
             if reply.status == 200 or reply.json["code"] not in {"NotFound", "MethodNotAllowed"}:
                 served.add((method, path))
     operations = {(method, path) for method, path in served if not path.startswith(("/__", "/metrics"))}
@@ -98,13 +99,10 @@ def test_texts_have_no_marks_of_docstrings() -> None:
 def test_bodies_that_must_be_sent(owner: Caller) -> None:
     """An operation whose body is said to be required answers 400 without one, and only such an operation."""
     owner.create("q")
-    values = {"app": "queuey", "queue": "q", "ids": "0123456789ab11e88000000000000001", "group": "g", "name": "n"}
-    values["id"], values["member"] = values["ids"], "m"
-    values["move"], values["schedule"] = "0" * 16, "s"
     for path, entries in document()["paths"].items():
         for method, access in entries.items():
             if "requestBody" in access:
-                reply = owner(method.upper(), path.format_map(values))
+                reply = owner(method.upper(), path.format_map(NAMES))
                 assert (reply.status == 400) == access["requestBody"]["required"], access["summary"]
 
 

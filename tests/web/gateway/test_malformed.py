@@ -20,39 +20,16 @@ def queue(owner: Caller) -> str:
 
 
 @pytest.mark.parametrize(
-    "since",
-    [
-        "abc",
-        "1e9",
-        f"1:{ID},",
-        ID[:-1],
-        "1:1517363399",
-        "\u0661",
-        "\x00",
-    ],
-)
-def test_positions(owner: Caller, queue: str, since: str) -> None:
-    """A text that is not an id, an instant or a cursor is refused by name."""
-    for name in ("since", "after", "before", "until"):
-        reply = owner.get(queue, **{name: since})
-        assert (reply.status, list(reply.errors)) == (400, [name])
-
-
-@pytest.mark.parametrize(
     ("query", "named"),
     [
-        ("limit=0", {"limit"}),
         ("limit=1001", {"limit"}),
-        ("limit=ten", {"limit"}),
         ("limit=" + "9" * 5000, {"limit"}),
-        ("order=up", {"order"}),
-        ("partitions=a", {"partitions"}),
         ("partitions=-1", {"partitions"}),
         ("partitions=%D9%A3", {"partitions"}),
         ("partitions=*,1", {"partitions"}),
-        ("wait=-1", {"wait"}),
         ("wait=nan", {"wait"}),
         ("since=%FF", {"query"}),
+        ("since=1e9&until=1:1517363399&after=%D9%A1", {"since", "until", "after"}),
         ("&".join(["a=1"] * 300), {"query"}),
         ("limit=0&order=x&since=y&wait=z&partitions=q", {"limit", "order", "since", "wait", "partitions"}),
     ],
@@ -66,11 +43,8 @@ def test_parameters_of_a_read(owner: Caller, queue: str, query: str, named: set[
 @pytest.mark.parametrize(
     "ids",
     [
-        "abc",
-        "z" * 32,
         ID + ",",
         f"1:2:{ID}",
-        f"{ID[:8]}-{ID[8:12]}-{ID[12:16]}-{ID[16:20]}-{ID[20:]}",
         "ab" * 6 + "4bcd8" + "0" * 15,
         "ab" * 6 + "1bcd0" + "0" * 15,
         f"%D9%A3:{ID}",
@@ -89,17 +63,13 @@ def test_ids(owner: Caller, queue: str, ids: str) -> None:
     [
         "",
         "{",
-        "[]",
-        '"messages"',
         "{}",
-        '{"messages":NaN}',
         '{"messages":[{"body":NaN}]}',
         '{"messages":[{"body":{"a":"\\udfff"}}]}',
         b'{"messages":[{"body":"\xff"}]}',
         '{"messages":[{"body":"a"}]} x',
         '{"messages":[{"body":"a\n"}]}',
         '{"messages":' + DEEP + "}",
-        DEEP,
         "messages=1",
     ],
     ids=lambda body: str(body[:40]),
@@ -111,29 +81,6 @@ def test_batches_that_are_not_json(owner: Caller, queue: str, body: str | bytes)
     assert reply.errors == {"messages": "Is not a list"} or (
         reply.errors["InvalidParameter"].startswith("Unable to properly deserialize JSON body. ")
     )
-
-
-@pytest.mark.parametrize(
-    ("item", "field"),
-    [
-        ('{"body":' + DEEP + "}", None),
-        ('{"body":{"a":"\\ud800"}}', None),
-        (b'{"body":{"a":"\xff"}}', "0.body"),
-        ('{"body":' + "1" * 5000 + "}", "0.body"),
-        ('{"body":1e400}', "0.body"),
-        ('{"body":"a","ttl":1e18}', "0.ttl"),
-        ('{"body":"a","headers":[]}', "0.headers"),
-        ('{"body":"a","content_type":5}', "0.content_type"),
-        ('"body"', "0"),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_items_that_others_could_not_read(owner: Caller, queue: str, item: str | bytes, field: str | None) -> None:
-    """An item whose value a reader's JSON parser would choke on never gets in."""
-    raw = item.encode() if isinstance(item, str) else item
-    reply = owner("POST", queue, b'{"messages":[' + raw + b"]}", headers=JSON)
-    assert (reply.status, list(reply.errors)) == (400, [field or "InvalidParameter"])
-    assert owner.get(queue, partitions="*").messages == []
 
 
 @pytest.mark.parametrize(
@@ -154,7 +101,7 @@ def test_huge_integers(owner: Caller, queue: str, method: str, path: str, body: 
         assert list(reply.errors) in ([field], ["InvalidParameter"], ["0"])
 
 
-@pytest.mark.parametrize(("method", "path"), [("POST", ""), ("PUT", "q"), ("PUT", "q/offsets/g"), ("POST", "_read")])
+@pytest.mark.parametrize(("method", "path"), [("POST", ""), ("PUT", "q"), ("POST", "q/claims/ack"), ("POST", "_read")])
 def test_json_bodies(owner: Caller, queue: str, method: str, path: str) -> None:
     """A JSON body that is not an object is refused; an empty one has no fields, which some resources allow."""
     bodies: list[str | bytes] = ["{", "[]", "5", DEEP, '{"a":"\\ud800"}', b'{"a":"\xff"}', '{"a":NaN}']
@@ -201,12 +148,9 @@ def test_endless_body_is_not_read(owner: Caller, queue: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/v2",
         "/v1/queuey/q/1/2",
         "/v1/%FF",
-        "/v1/queuey/_x",
         "/v1/queuey/q/offsets/a/b",
-        "/__version__/x",
     ],
 )
 def test_paths_that_lead_nowhere(owner: Caller, queue: str, path: str) -> None:
@@ -242,9 +186,6 @@ def test_methods_that_a_resource_of_the_originals_does_not_have(
         ("q/offsets/g", "DELETE, GET, HEAD, OPTIONS, PUT"),
         ("_read", "OPTIONS, POST"),
         ("/", "GET, HEAD, OPTIONS"),
-        ("/v1/openapi.json", "GET, HEAD, OPTIONS"),
-        ("/metrics", "GET, HEAD, OPTIONS"),
-        ("/__version__", "GET, HEAD, OPTIONS"),
     ],
 )
 def test_methods_that_other_resources_do_not_have(owner: Caller, queue: str, path: str, methods: str) -> None:
@@ -261,7 +202,7 @@ def test_methods_that_other_resources_do_not_have(owner: Caller, queue: str, pat
         assert put.status == 200
         got, head = owner("GET", path), owner("HEAD", path)
         assert (head.status, head.body, head.headers["Content-Type"]) == (200, b"", got.headers["Content-Type"])
-        assert path == "/metrics" or head.headers["Content-Length"] == str(len(got.body))
+        assert head.headers["Content-Length"] == str(len(got.body))
 
 
 def test_long_names(owner: Caller) -> None:

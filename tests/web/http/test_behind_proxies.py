@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from queuey.web.http.connection import Connection
 from queuey.web.http.heads import Head
 from queuey.web.http.listening import Connections
 from tests.servers.served import free_port
+from tests.waiting import until
 from tests.web.http.given import echo, refusal, start
 from tests.web.http.test_raw_requests import BAD, GET, GOOD, LAST
 
@@ -108,7 +108,7 @@ def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Serv
     path.write_text(text.format(directory=tmp_path, service=service.port, port=port).lstrip())
     process = subprocess.Popen([*command, str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _wait_for_port(port)
+        until(lambda: _listens(port))
         yield service, port
     finally:
         process.terminate()
@@ -116,14 +116,9 @@ def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Serv
         service.close()
 
 
-def _wait_for_port(port: int) -> None:
-    give_up = time.monotonic() + 30
-    while time.monotonic() < give_up:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.02)
-    raise AssertionError("the proxy does not start")
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _send(port: int, data: bytes, quiet: float = ANSWER_TIMEOUT) -> bytes:

@@ -87,18 +87,14 @@ AT_ONCE, NEVER = 0.0, math.inf
 
 RULE = {
     "killed after it was up": (True, [(KILLED, 100.0)], AT_ONCE),
-    "killed right after its start": (True, [(KILLED, 0.1)], AT_ONCE),
-    "killed twice": (True, [(KILLED, 0.1), (KILLED, 0.1)], MIN_PAUSE),
     "killed three times": (True, [(KILLED, 0.1)] * 3, 2 * MIN_PAUSE),
     "killed again and again": (True, [(KILLED, 0.1)] * 5000, MAX_PAUSE),
     "killed, then steady, then killed": (True, [*[(KILLED, 0.1)] * 9, (KILLED, MIN_STEADY_LIFETIME)], AT_ONCE),
     "killed before any was up": (False, [(KILLED, 0.1)], AT_ONCE),
-    "killed again and again before any was up": (False, [(KILLED, 0.1)] * 5000, MAX_PAUSE),
     "failed after it was up": (True, [(FAILED, 100.0)], AT_ONCE),
     "failed right after its start, beside others": (True, [(FAILED, 0.1)] * 2, MIN_PAUSE),
     "left without an error": (True, [(LEFT, 0.1)], AT_ONCE),
     "failed before any was up": (False, [(FAILED, 0.1)], NEVER),
-    "left before any was up": (False, [(LEFT, 0.1)], NEVER),
     "failed after kills before any was up": (False, [(KILLED, 0.1), (FAILED, 0.1)], NEVER),
 }
 

@@ -243,22 +243,17 @@ def test_headers_of_clients_and_proxies(owner: Caller) -> None:
         assert (reply.status < 300, "Warning" in reply.headers) == (True, False)
 
 
-def test_a_malformed_body_costs_no_read_of_its_queue(owner: Caller, between: InterposedStore) -> None:
-    """A body that no row of a queue could make valid is refused with the cached row."""
+@pytest.mark.parametrize(
+    ("items", "is_read"),
+    [([{"body": 5, "ttl": "never"}], False), ([{"body": "a", "partition": 9}, {"body": "b", "ttl": "never"}], True)],
+)
+def test_a_malformed_body_costs_no_read_of_its_queue(
+    owner: Caller, between: InterposedStore, items: list[object], *, is_read: bool
+) -> None:
+    """A body that no row could make valid is refused with the cached row; a partition that it lacks is looked up."""
     owner.create("q")
     owner.post("q", "x")
     reads: list[str] = []
     between.before(Catalogue.queue, lambda: reads.append("q"))
-    assert owner.send_json("POST", "q", {"messages": [{"body": 5, "ttl": "never"}]}).status == 400
-    assert not reads
-
-
-def test_a_partition_that_a_row_may_lack_is_looked_up_afresh(owner: Caller, between: InterposedStore) -> None:
-    """Even beside something malformed: what another process has just made is never said to be missing."""
-    owner.create("q")
-    owner.post("q", "x")
-    reads: list[str] = []
-    between.before(Catalogue.queue, lambda: reads.append("q"))
-    batch = {"messages": [{"body": "a", "partition": 9}, {"body": "b", "ttl": "never"}]}
-    assert owner.send_json("POST", "q", batch).status == 400
-    assert reads
+    assert owner.batch("q", *items).status == 400
+    assert bool(reads) == is_read

@@ -42,14 +42,11 @@ def test_partitions_beyond_the_queue(owner: Caller, queue: str, partition: int) 
 
 
 def test_put_refuses_like_post(owner: Caller, queue: str) -> None:
-    """Empty bodies, bad TTLs and long bodies are refused, and so are headers of posts, such as X-Partition."""
-    assert owner("PUT", f"{queue}/{ID}", "", headers={"X-TTL": "0"}).errors == {
-        "body": "Required",
-        "ttl": "0 is less than minimum value 1",
-    }
-    assert owner("PUT", f"{queue}/{ID}", b"x" * (256 * 1024 + 1)).status == 413
-    refused = owner("PUT", f"{queue}/{ID}", "x", headers={"X-Partition": "77", "X-Delay": "?"})
-    assert (refused.status, list(refused.errors)) == (400, ["partition", "delay"])
+    """Empty bodies, bad TTLs and long bodies are refused, at an id and under a name."""
+    errors = {"body": "Required", "ttl": "0 is less than minimum value 1"}
+    for path in (f"{queue}/{ID}", f"{queue}/named/n"):
+        assert owner("PUT", path, "", headers={"X-TTL": "0"}).errors == errors
+        assert owner("PUT", path, b"x" * (256 * 1024 + 1)).status == 413
 
 
 @pytest.mark.parametrize(

@@ -67,15 +67,6 @@ def test_names(owner: Caller, q: str) -> None:
         assert owner(method, "none/named/a", b"x").status == 404
 
 
-def test_bad_input(owner: Caller, q: str) -> None:
-    """An empty body, a bad header and an idempotency key are refused by the field's name, and nothing is stored."""
-    for method in ("POST", "PUT"):
-        assert list(owner(method, f"{q}/named/n", b"").errors) == ["body"]
-        assert list(owner(method, f"{q}/named/n", b"x", headers={"X-TTL": "0"}).errors) == ["ttl"]
-        assert list(owner(method, f"{q}/named/n", b"x", headers={"Idempotency-Key": "k"}).errors) == ["idempotency_key"]
-    assert owner("GET", f"{q}/named/n", b"").status == 404
-
-
 # Posts whose first attempt the store has undone: clients of every API are answered as if it had not been made
 
 

@@ -41,20 +41,13 @@ def queue(owner: Caller) -> str:
     [
         ({}, "0 1 2 3 4"),
         ({"order": "descending"}, "4 3 2 1 0"),
-        ({"limit": "2"}, "0 1"),
         ({"since": place(2)}, "2 3 4"),
         ({"since": place(2), "order": "descending"}, "2 1 0"),
         ({"since": str(PAST + 2)}, "2 3 4"),
         ({"since": f"{PAST + 1}.9999999"}, "2 3 4"),
         ({"since": f"{PAST + 2}.0000001"}, "3 4"),
         ({"since": f"{place(2)[:8]}-{place(2)[8:12]}-{place(2)[12:16]}-{place(2)[16:20]}-{place(2)[20:]}"}, "2 3 4"),
-        ({"since": place(9), "order": "descending"}, "4 3 2 1 0"),
-        ({"since": "0", "order": "descending"}, ""),
-        ({"after": place(2)}, "3 4"),
-        ({"before": place(2)}, "0 1"),
-        ({"until": place(2)}, "0 1 2"),
         ({"since": place(1), "after": place(1), "before": place(4), "until": place(3)}, "2 3"),
-        ({"partitions": "2"}, "1b 3b"),
         ({"partitions": "2,1", "limit": "1"}, "1b 0"),
         ({"partitions": "*", "since": place(3)}, "3 4 3b"),
         ({"partitions": ""}, ""),
@@ -62,7 +55,6 @@ def queue(owner: Caller) -> str:
         ({"partitions": "1,2", "since": f"1:{place(3)},2:{place(2)}"}, "3 4 3b"),
         ({"partitions": "1,2", "since": f"2:{place(2)}", "order": "descending"}, "1b"),
         ({"partitions": "1,2", "until": f"1:{place(0)},2:{place(2)}"}, "0 1b"),
-        ({"partitions": "*", "merge": "true"}, "0 1 1b 2 3 3b 4"),
         ({"partitions": "*", "merge": "1", "limit": "4"}, "0 1 1b 2"),
         ({"partitions": "*", "merge": "0", "limit": "1"}, "0 1b"),
     ],
@@ -83,15 +75,6 @@ def test_answer_has_horizon_and_cursors(owner: Caller, queue: str) -> None:
     assert content["more"] is True
     assert parse_position(content["next"]["3"]) <= parse_position(content["horizon"])
     assert owner.get(queue, partitions="1,2,3", since=content["cursor"]).bodies == ["2", "3", "4"]
-
-
-def test_descending_ends_with_null(owner: Caller, queue: str) -> None:
-    """An exhausted partition has next null and is left out of the cursor; going on returns nothing more of it."""
-    first = owner.get(queue, partitions="1,2", limit="2", order="descending").json
-    assert (first["next"]["2"] is None, first["next"]["1"] is None) in {(True, False), (False, False)}
-    second = owner.get(queue, partitions="1,2", order="descending", since=first["cursor"])
-    assert second.bodies == ["2", "1", "0"]
-    assert (second.json["next"], second.json["cursor"], second.json["more"]) == ({"1": None, "2": None}, "", False)
 
 
 def test_read_delay_holds_back_and_delay_0_does_not(owner: Caller, clock: Clock) -> None:
@@ -167,21 +150,15 @@ queries = st.fixed_dictionaries(
 )
 
 
-def id_at(second: int, number: int = 0) -> str:
-    ticks = parse_instant(str(1_700_000_000 + second))
-    assert ticks is not None
-    return to_hex((ticks, LOW_MIN + number))
-
-
 def texts(query: dict[str, Any]) -> dict[str, str]:
     return {
-        key: id_at(value) if isinstance(value, int) and key != "merge" else str(value) for key, value in query.items()
+        key: place(value) if isinstance(value, int) and key != "merge" else str(value) for key, value in query.items()
     }
 
 
 def make_filled_queue(owner: Caller, content: set[tuple[int, int, int]]) -> str:
     queue = owner.create(f"q{next(names)}", partitions=3)
-    ids = ",".join(f"{partition}:{id_at(second, number)}" for partition, second, number in content)
+    ids = ",".join(f"{partition}:{place(second, number)}" for partition, second, number in content)
     if ids:
         assert owner("PUT", f"{queue}/{ids}", "x", headers={"X-TTL": "33554432"}).status == 200
     return queue
@@ -218,6 +195,7 @@ def test_pages_are_the_whole(
             break
         page = owner.get(queue, **(parameters | {"since": page["cursor"]}), limit=str(limit)).json
     assert not page["more"]
+    assert query["order"] == "ascending" or set(page["next"].values()) <= {None}
     if not query["merge"]:
         paged = [name for number in whole["next"] for name in paged if name.startswith(f"{number}:")]
     assert paged == shown(whole)

@@ -109,7 +109,6 @@ def test_a_queue_for_all_users(owner: Caller, app: App, tokens: Tokens, anonymou
     ("given", "field"),
     [
         ({}, "until"),
-        ({"until": "now"}, "until"),
         ({"until": 5}, "until"),
         ({"until": "2:" + ID}, "partitions.2"),
         ({"until": ID, "cursor": ID}, "cursor"),

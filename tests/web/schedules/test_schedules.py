@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 
-from queuey.api.queues import Verb
-from queuey.messages import Scope
 from queuey.service import schedules
-from queuey.storage import Store, bridge
-from queuey.web.credentials import digest_of
-from queuey.web.parts import App
+from queuey.storage import Store
 from tests.replacing import replace_in
-from tests.web.caller import Caller
+from tests.web.caller import Caller, limited_caller
 
 PLAN: dict[str, Any] = {"queue": "q", "cron": "0 9 * * MON-FRI", "message": {"body": "wake up"}}
 
@@ -79,28 +75,27 @@ def test_made_shown_changed_and_removed(owner: Caller) -> None:
 
 def test_what_is_wrong(owner: Caller) -> None:
     """Each bad field is named; nothing is made."""
-    assert read_put_errors(owner).keys() == {"queue"}
-    assert read_put_errors(owner, queue="q").keys() == {"cron", "message"}
-    assert read_put_errors(owner, queue="q", every=60).keys() == {"message"}
-    assert read_put_errors(owner, **PLAN, every=60).keys() == {"cron", "every"}
-    assert read_put_errors(owner, **{**PLAN, "cron": "0 0 30 2 *"}).keys() == {"cron"}
-    assert read_put_errors(owner, **{**PLAN, "cron": "* * * *"}).keys() == {"cron"}
-    assert read_put_errors(owner, **PLAN, timezone="Nowhere", missed="x", corn=1).keys() == {"corn"}
-    assert read_put_errors(owner, **PLAN, timezone="Nowhere", missed="x").keys() == {"timezone", "missed"}
     plain: dict[str, Any] = {"queue": "q", "message": {"body": "x"}}
-    assert read_put_errors(owner, **plain, every=9).keys() == {"every"}
-    assert read_put_errors(owner, **plain, every=60, timezone="UTC").keys() == {"timezone"}
-    assert read_put_errors(owner, **{**PLAN, "message": "x"}).keys() == {"message"}
     message = {"body": "", "partition": 5, "ttl": 0, "delay": 3}
-    assert read_put_errors(owner, **{**PLAN, "message": message}).keys() == {
-        "message.body",
-        "message.partition",
-        "message.ttl",
-    }
-    assert read_put_errors(owner, **{**PLAN, "message": {"body": "x", "delay": 3}}).keys() == {"message.delay"}
-    assert read_put_errors(owner, "a b", **PLAN).keys() == {"schedule"}
-    assert read_put_errors(owner, "a" * 101, **PLAN).keys() == {"schedule"}
-    assert read_put_errors(owner, **{**PLAN, "message": {"body": "x" * 20_000}}).keys() == {"message.body"}
+    mistakes: list[tuple[dict[str, Any], set[str]]] = [
+        ({}, {"queue"}),
+        ({"queue": "q"}, {"cron", "message"}),
+        ({"queue": "q", "every": 60}, {"message"}),
+        (PLAN | {"every": 60}, {"cron", "every"}),
+        (PLAN | {"cron": "0 0 30 2 *"}, {"cron"}),
+        (PLAN | {"timezone": "Nowhere", "missed": "x", "corn": 1}, {"corn"}),
+        (PLAN | {"timezone": "Nowhere", "missed": "x"}, {"timezone", "missed"}),
+        (plain | {"every": 9}, {"every"}),
+        (plain | {"every": 60, "timezone": "UTC"}, {"timezone"}),
+        (PLAN | {"message": "x"}, {"message"}),
+        (PLAN | {"message": message}, {"message.body", "message.partition", "message.ttl"}),
+        (PLAN | {"message": {"body": "x", "delay": 3}}, {"message.delay"}),
+        (PLAN | {"message": {"body": "x" * 20_000}}, {"message.body"}),
+    ]
+    for fields, named in mistakes:
+        assert read_put_errors(owner, **fields).keys() == named
+    for name in ("a b", "a" * 101):
+        assert read_put_errors(owner, name, **PLAN).keys() == {"schedule"}
     assert owner.send_json("PUT", "_schedules/s", {**PLAN, "message": {"body": "x" * 500_000}}).status == 413
     assert owner.send_json("PUT", "_schedules/s", {**PLAN, "queue": "gone"}).status == 404
     assert owner.send_json("PUT", "_schedules/s", ["x"]).status == 400
@@ -146,18 +141,12 @@ def test_a_schedule_of_a_queue_that_is_gone(owner: Caller) -> None:
     assert owner("DELETE", "_schedules/s").status == 200
 
 
-def make_limited_caller(app: App, store: Store, *allow: Verb, queues: str = "q") -> Caller:
-    key = f"{'-'.join(allow)} {queues}"
-    bridge.run(store.applications.add_key("queuey", digest_of(key), scope=Scope(allow, (queues,))))
-    return Caller(app, f"Application {key}")
-
-
-def test_who_may(app: App, store: Store, owner: Caller) -> None:
+def test_who_may(store: Store, owner: Caller) -> None:
     """To make and run a schedule takes admin and send for its queue; to see, pause and remove it, admin."""
     owner.create("other")
-    manager, admin = make_limited_caller(app, store, "admin", "send"), make_limited_caller(app, store, "admin")
-    sender = make_limited_caller(app, store, "send")
-    stranger = make_limited_caller(app, store, "admin", "send", queues="other")
+    manager, admin = limited_caller(owner, store, "admin,send", "q"), limited_caller(owner, store, "admin", "q")
+    sender = limited_caller(owner, store, "send", "q")
+    stranger = limited_caller(owner, store, "admin,send", "other")
     for caller in (admin, sender, stranger):
         assert caller.send_json("PUT", "_schedules/s", PLAN).status == 403
     put(manager, **PLAN)

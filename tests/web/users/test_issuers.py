@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,20 +16,12 @@ from queuey.settings import UserIssuer
 from queuey.web.credentials.bearer import Bearer, KeySet
 from queuey.web.credentials.code_flow import read_discovery
 from queuey.web.credentials.key_sets import LOAD_INTERVAL, MAX_AGE, MAX_DOCUMENT_BYTES, RETRY_INTERVAL, IssuerDocument
+from tests.waiting import until
+from tests.web.access.test_credentials import Clock
 from tests.web.users.issuer import AUDIENCE, Behaviour, Issuer, KeyServer, serving
 
 THREAD_TIMEOUT = 60.0
 """Seconds within which a thread of the test gets its turn on a busy machine."""
-
-
-class Clock:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -68,13 +60,6 @@ def read(reader: Bearer, token: str) -> str:
     except (InvalidToken, IssuerUnavailable) as error:
         return error.code
     return "let in"
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + THREAD_TIMEOUT
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def settle(keys: IssuerDocument[KeySet]) -> None:
@@ -244,21 +229,17 @@ def test_weak_keys_are_passed_over(issuer: Issuer) -> None:
 
 LOCAL_HOSTS = [
     "localhost",
-    "LocalHost",
     "localhost.",
     "a.localhost",
-    "127.0.0.1",
     "127.1",
-    "0x7f.1",
     "2130706433",
     "0.0.0.0",
     "[::1]",
-    "[::]",
+    "[::ffff:127.0.0.1]",
 ]
-LOCAL_HOSTS += ["[::ffff:127.0.0.1]", "[0:0:0:0:0:ffff:7f00:1]"]
 
 
-@pytest.mark.parametrize("scheme", ["http", "HTTP", "hTtP", "https", "HTTPS"])
+@pytest.mark.parametrize("scheme", ["http", "hTtP", "HTTPS"])
 @pytest.mark.parametrize("host", LOCAL_HOSTS)
 def test_a_provider_elsewhere_names_nothing_of_this_machine(scheme: str, host: str) -> None:
     """The document of a provider with https cannot have the service ask what listens on loopback alone."""
