@@ -38,9 +38,8 @@ class Caller:
     ) -> Reply:
         """Sends a request, without a check; ``path`` is percent-encoded. ``how`` is as for :class:`Request`."""
         named = [(name.lower().replace("_", "-"), value) for name, value in (headers or {}).items()]
-        request = Request(method, path, body, headers=named, query=query, **how)
         credentials = [] if self.authorization is None else [("authorization", self.authorization)]
-        request.headers = [*credentials, *request.headers[1:]]
+        request = Request(method, path, body, headers=[*credentials, *named], query=query, key=None, **how)
         return serve(self.app).reply_to(request)
 
     def __call__(

@@ -84,6 +84,7 @@ class Request:
         body: All of the body, or its pieces: then it is chunked.
         headers: Headers as received.
         query: Query as received.
+        key: The application key, or None without a credential.
         broken: The body breaks off.
         trailers: Trailers follow the body.
     """
@@ -96,11 +97,13 @@ class Request:
         *,
         headers: list[tuple[str, str]] | None = None,
         query: str = "",
+        key: str | None = KEY,
         broken: bool = False,
         trailers: bool = False,
     ) -> None:
         self.method, self.path, self.query = method, path, query
-        self.headers = [("authorization", f"Application {KEY}"), *(headers or [])]
+        self.headers = [] if key is None else [("authorization", f"Application {key}")]
+        self.headers += headers or []
         if isinstance(body, list):
             self.headers.append(("transfer-encoding", "chunked"))
         elif body and all(name != "content-length" for name, _ in self.headers):

@@ -25,11 +25,9 @@ def ask(method: str, path: str, body: bytes = b"", *, key: str | None = KEY, que
     """Returns a function that makes a request, in which each ``*`` is a name."""
 
     def make(name: str) -> Request:
-        request = Request(method, path.replace("*", name), body, query=query.replace("*", name))
-        request.headers = [] if key is None else [("authorization", f"Application {key.replace('*', name)}")]
-        request.headers += [("content-length", str(len(body)))] if body else []
-        request.headers += [(header.replace("*", name), "1")] if header else []
-        return request
+        own = [(header.replace("*", name), "1")] if header else []
+        secret = key and key.replace("*", name)
+        return Request(method, path.replace("*", name), body, headers=own, query=query.replace("*", name), key=secret)
 
     return make
 

@@ -61,17 +61,14 @@ def test_others_and_monitors_are_not_disturbed(app: App, owner: Client) -> None:
     owner.create("q", type="public")
 
     async def work(gateway: Gateway) -> None:
-        async def ask(path: str, *headers: tuple[str, str]) -> int:
-            request = Request("GET", path)
-            request.headers = list(headers)
-            return (await request.to(gateway)).status
+        async def ask(path: str, key: str | None) -> int:
+            return (await Request("GET", path, key=key).to(gateway)).status
 
-        mine, other = (("authorization", f"Application {key}") for key in (KEY, GUEST_KEY))
-        assert [await ask("/v1/queuey/q", mine) for _ in range(2)] == [200, 429]
-        assert [await ask("/v1/queuey/q", other) for _ in range(2)] == [200, 429]
-        assert [await ask("/v1/queuey/q") for _ in range(3)] == [200] * 3
-        assert [await ask("/__heartbeat__", mine) for _ in range(3)] == [200] * 3
-        assert [await ask("/v1/queuey/q", ("authorization", "Application unknown")) for _ in range(3)] == [401] * 3
+        assert [await ask("/v1/queuey/q", KEY) for _ in range(2)] == [200, 429]
+        assert [await ask("/v1/queuey/q", GUEST_KEY) for _ in range(2)] == [200, 429]
+        assert [await ask("/v1/queuey/q", None) for _ in range(3)] == [200] * 3
+        assert [await ask("/__heartbeat__", KEY) for _ in range(3)] == [200] * 3
+        assert [await ask("/v1/queuey/q", "unknown") for _ in range(3)] == [401] * 3
 
     make_limited_runner(app, application=1)(work)
 
@@ -90,9 +87,8 @@ def test_a_user_over_the_limit_disturbs_no_other_user(store: Store) -> None:
 
         async def work(gateway: Gateway) -> None:
             async def read(user: str) -> int:
-                request = Request("GET", f"/v1/queuey/{inboxes[user]}")
-                request.headers = [("authorization", f"Bearer {issuer.token(user, jti=next(numbers))}")]
-                reply = await request.to(gateway)
+                bearer = [("authorization", f"Bearer {issuer.token(user, jti=next(numbers))}")]
+                reply = await Request("GET", f"/v1/queuey/{inboxes[user]}", headers=bearer, key=None).to(gateway)
                 assert reply.headers["RateLimit"].startswith('"user";r=')
                 return reply.status
 

@@ -37,8 +37,7 @@ class RequestFrom(Request):
     """A request from an address, without the usual key."""
 
     def __init__(self, *given: Any, address: str = ADDRESS, **also: Any) -> None:  # noqa: ANN401 - as the base has it
-        super().__init__(*given, **also)
-        self.headers = self.headers[1:]
+        super().__init__(*given, key=None, **also)
         self.address = address
 
     @property

@@ -33,9 +33,7 @@ def run(app: App) -> Run:
 
 
 def poll(path: str = "/v1/queuey/q", query: str = f"wait={TEST_TIMEOUT}", *, key: str = KEY) -> Request:
-    request = Request("GET", path, query=query)
-    request.headers = [("authorization", f"Application {key}")]
-    return request
+    return Request("GET", path, query=query, key=key)
 
 
 def begin(gateway: Gateway, request: Request) -> asyncio.Task[Reply]:

@@ -23,16 +23,6 @@ from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, Stub, make_runner, until
 
 
-def make_request(
-    method: str, path: str, body: bytes | list[bytes] = b"", *, key: str | None = KEY, query: str = ""
-) -> Request:
-    request = Request(method, path, body, query=query)
-    request.headers = [header for header in request.headers if header[0] != "authorization"]
-    if key is not None:
-        request.headers.append(("authorization", f"Application {key}"))
-    return request
-
-
 def test_bodies_of_those_who_are_let_in(run: Run, owner: Caller) -> None:
     """A new key and anonymous reads of public queues work at the first request, and with a chunked body."""
     owner.create("q", type="public")
@@ -40,10 +30,10 @@ def test_bodies_of_those_who_are_let_in(run: Run, owner: Caller) -> None:
 
     async def work(gateway: Gateway) -> list[Reply]:
         requests = [
-            make_request("POST", "/v1/queuey/q", b"x"),
-            make_request("POST", "/v1/queuey/q", [b"y" * 100_000, b"y"]),
-            make_request("POST", "/v1/queuey/_read", pieces, key=None),
-            make_request("POST", "/v1/queuey/_read", b"".join(pieces), key=GUEST_KEY),
+            Request("POST", "/v1/queuey/q", b"x"),
+            Request("POST", "/v1/queuey/q", [b"y" * 100_000, b"y"]),
+            Request("POST", "/v1/queuey/_read", pieces, key=None),
+            Request("POST", "/v1/queuey/_read", b"".join(pieces), key=GUEST_KEY),
         ]
         return [await request.to(gateway) for request in requests]
 
@@ -59,16 +49,16 @@ def test_bodies_on_their_way_leave_room_for_others(app: App, owner: Caller, key:
     path = "/v1/queuey/q" if key else "/v1/queuey/_read"
 
     async def work(gateway: Gateway) -> tuple[list[int], Reply, int]:
-        await make_request("GET", "/v1/queuey", key=KEY).to(gateway)
-        await make_request("GET", "/v1/queuey", key=GUEST_KEY).to(gateway)
-        slow = [make_request("POST", path, [b"x" * 100_000] * 4, key=key) for _ in range(30)]
+        await Request("GET", "/v1/queuey", key=KEY).to(gateway)
+        await Request("GET", "/v1/queuey", key=GUEST_KEY).to(gateway)
+        slow = [Request("POST", path, [b"x" * 100_000] * 4, key=key) for _ in range(30)]
         for request in slow:
             request.hold = asyncio.Event()
         tasks = [asyncio.create_task(request.to(gateway)) for request in slow]
         await until(lambda: all(task.done() or not one.pieces for task, one in zip(tasks, slow, strict=True)))
         refused = [task.result().status for task in tasks if task.done()]
         held = gateway.memory.total - gateway.memory.free
-        other = make_request(
+        other = Request(
             "POST", "/v1/queuey/_read", b'{"queues":[{"queue_name":"q"}]' + b" " * 100_000 + b"}", key=GUEST_KEY
         )
         reply = await other.to(gateway)
@@ -100,11 +90,11 @@ def test_answers_that_nobody_takes_are_given_up(app: App, owner: Caller) -> None
                 await asyncio.sleep(600)
 
     async def work(gateway: Gateway) -> tuple[list[int], Reply]:
-        await make_request("GET", "/v1/queuey", key=GUEST_KEY).to(gateway)
+        await Request("GET", "/v1/queuey", key=GUEST_KEY).to(gateway)
         deaf = [Deaf("GET") for _ in range(20)]
         tasks = [asyncio.create_task(answer(gateway, one.scope, one.receive, one.send)) for one in deaf]
         await until(lambda: gateway.memory.held("app:queuey") >= 3 * 800_000)
-        reply = await make_request("GET", "/v1/queuey/q", key=GUEST_KEY).to(gateway)
+        reply = await Request("GET", "/v1/queuey/q", key=GUEST_KEY).to(gateway)
         await asyncio.gather(*tasks)
         assert gateway.memory.free == gateway.memory.total
         return [one.status for one in deaf], reply
@@ -193,13 +183,13 @@ def test_short_requests_of_one_are_not_anothers_wait(
     async def work(gateway: Gateway) -> int:
         gateway.contention.has_several = True
         for key, path in ((KEY, mine), (GUEST_KEY, own), (KEY, mine)):
-            assert (await make_request("GET", path, key=key).to(gateway)).status == 200
+            assert (await Request("GET", path, key=key).to(gateway)).status == 200
         body = b"x" * 100 if method == "POST" else b""
-        greedy = [asyncio.create_task(make_request(method, mine, body).to(gateway)) for _ in range(400)]
+        greedy = [asyncio.create_task(Request(method, mine, body).to(gateway)) for _ in range(400)]
         await asyncio.sleep(0)
         # Besides reads, a post would wait for the disk while they run.
         for kind, status in (("POST", 201), ("GET", 200)) if method == "POST" else (("GET", 200),) * 2:
-            reply = await make_request(kind, own, b"mine" if kind == "POST" else b"", key=GUEST_KEY).to(gateway)
+            reply = await Request(kind, own, b"mine" if kind == "POST" else b"", key=GUEST_KEY).to(gateway)
             assert reply.status == status
         done = sum(task.done() for task in greedy)
         assert {reply.status for reply in await asyncio.gather(*greedy)} <= {200, 201}

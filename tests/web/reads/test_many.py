@@ -152,16 +152,11 @@ def test_a_page(owner: Caller, queue: str, truth: str) -> None:
     assert parse_position(page["horizon"]) < parse_position(page["messages"][0]["message_id"])
     assert "cursor_safe" not in page
     assert shown(owner.get(queue, since=page["cursor"], early=1).json) == [("a", True), ("b", True)]
+    body = {"queues": [{"queue_name": queue, "early": True}, {"queue_name": queue}]}
+    early, plain = owner.send_json("POST", "_read", body).json["queues"]
+    assert (shown(early), shown(plain)) == ([("a", True), ("b", True)], [])
     for otherwise in ({}, {"early": "0"}, {"early": "false"}, {"early": ""}):
         assert shown(owner.get(queue, **otherwise).json) == []
-
-
-def test_several_queues(owner: Caller, queue: str) -> None:
-    """Each says for itself whether it is read early."""
-    owner.post(queue, "a", X_Partition="1")
-    body = {"queues": [{"queue_name": queue, "early": True}, {"queue_name": queue}]}
-    first, second = owner.send_json("POST", "_read", body).json["queues"]
-    assert (shown(first), shown(second)) == ([("a", True)], [])
 
 
 @pytest.mark.parametrize("how", [{"order": "descending"}, {"delay": "0"}])

@@ -64,8 +64,7 @@ class Reader(Request):
     def __init__(self, path: str = "q", query: str = "", *, last: str = "", key: str | None = KEY) -> None:
         accepts = [] if path == "_stream" else [("accept", "text/event-stream")]
         came = [("last-event-id", last)] if last else []
-        super().__init__("GET", f"/v1/queuey/{path}", headers=[*accepts, *came], query=query)
-        self.headers = [("authorization", f"Application {key}"), *self.headers[1:]] if key else self.headers[1:]
+        super().__init__("GET", f"/v1/queuey/{path}", headers=[*accepts, *came], query=query, key=key)
         self.leaves = asyncio.Event()
         self.takes = asyncio.Event()
         self.takes.set()
