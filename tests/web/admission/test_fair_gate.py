@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuey.errors import StoreUnavailable, TooManyRequests
-from queuey.web.admission.scheduling import FairGate, SharedQuota, TenantQuota, Turn
-from tests.waiting import PATIENCE_SECONDS
+from queuey.storage.calls import LoopCalls
+from queuey.web.admission.scheduling import FairGate, FairPool, SharedQuota, TenantQuota, Turn
+from tests.waiting import PATIENCE_SECONDS, until_async
 
 TENANTS = "ab"
 PLACES, BYTES, OWN = 4, 60, 1
@@ -150,3 +154,34 @@ def test_who_is_to_blame_for_a_wait() -> None:
         }
 
     play(scenario)
+
+
+@pytest.mark.parametrize("end", ["result", "error", "cancelled", "cancelled with its result"])
+async def test_threads_and_memory_are_given_back(end: str) -> None:
+    """The receiver of a result holds its memory; nothing else is held after a job has ended, in whatever way."""
+    memory = SharedQuota(100, alpha=2)
+    pool = FairPool("test", 2, memory, lambda: 1)
+    may_go_on = threading.Semaphore(0)
+
+    def finish(call: Callable[..., object], *details: object) -> None:
+        call(*details)
+        if end == "cancelled with its result":
+            job.cancel()
+
+    def work() -> None:
+        assert may_go_on.acquire(timeout=PATIENCE_SECONDS)
+        if end == "error":
+            raise StoreUnavailable("a reason")
+
+    pool.start(partial(LoopCalls(asyncio.get_running_loop()), finish))
+    job = asyncio.create_task(pool.run("a", work, 45, computes=True))
+    await asyncio.sleep(0)
+    assert memory.held("a") == 45
+    if end == "cancelled":
+        job.cancel()
+    may_go_on.release()
+    await asyncio.wait([job], timeout=PATIENCE_SECONDS)
+    await until_async(lambda: pool.job_quota.free == pool.job_quota.total)
+    assert memory.held("a") == (45 if end == "result" else 0)
+    assert end == "result" or job.cancelled() or isinstance(job.exception(), StoreUnavailable)
+    pool.stop()

@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httptools
 import pytest
@@ -39,7 +39,7 @@ def test_the_parser_is_the_one_that_was_tried() -> None:
 
 
 @pytest.mark.parametrize(("data", "state", "answer"), [(GET, "idle", b""), (GET[:10], "head", b"HTTP/1.1 408 ")])
-async def test_time_is_over(data: bytes, state: str, answer: bytes) -> None:
+async def test_time_is_over(data: bytes, state: Literal["idle", "head"], answer: bytes) -> None:
     """Between requests the connection then ends without a word; a head that has begun and did not end is refused."""
     connection = FakeConnection(make_connections(asyncio.get_running_loop()))
     await connection.give(data)
