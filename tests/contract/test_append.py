@@ -221,25 +221,6 @@ class TestAfter:
 class TestBegin:
     """Tests of appends that are begun and answered later."""
 
-    def test_answer(self, store: Store) -> None:
-        """The answer is that of an append, and by then the messages are stored."""
-        queue = make_queue(store, partitions=2)
-        futures = [
-            start_append(store, queue, [new_message(f"{n}a"), new_message(f"{n}b", partition=2)]) for n in range(50)
-        ]
-        results = [future.result(60) for future in futures]
-        assert positions(messages_in_partition(store, queue, 1)) == sorted(first for first, _ in results)
-        assert positions(messages_in_partition(store, queue, 2)) == sorted(second for _, second in results)
-
-    def test_invalid(self, store: Store) -> None:
-        """An invalid append is refused, and stores nothing."""
-        queue = make_queue(store)
-        with pytest.raises(InvalidRequest):
-            start_append(store, queue, [new_message(partition=2)]).result(60)
-        with pytest.raises(InvalidRequest):
-            start_append(store, queue, [new_message()], after=ids.LAST).result(60)
-        assert bridge.run(store.messages.inspect(queue))[1][0].count == 0
-
     def test_giving_up(self, store: Store) -> None:
         """A cancelled append with the outcome "none" was not stored; one that was answered before was."""
         queue = make_queue(store)

@@ -11,7 +11,7 @@ from typing import get_type_hints
 import pytest
 
 from queuey import ids
-from queuey.errors import QueueChanged, StoreClosed, StoreUnavailable
+from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import GroupChange, Head
 from queuey.ids import Position
@@ -192,17 +192,6 @@ def test_everything_is_there_after_opening_again(store: Store, open_store: Calla
     assert [offset.position for offset in bridge.run(again.offsets.group_offsets(queue, "group"))] == [positions[0]]
     assert bridge.run(again.applications.find_key(DIGEST)) == key
     assert min(append_bodies(again, queue, "b")) > max(positions)
-
-
-def test_a_row_outlives_the_store(store: Store, open_store: Callable[[], Store]) -> None:
-    """A row kept over a restart is as good, or is refused, as before."""
-    kept, changed = make_queue(store), make_queue(store)
-    bridge.run(store.catalogue.update_queue(changed, QueueSpec(ttl=5)))
-    store.close()
-    again = open_store()
-    append_bodies(again, kept, "a")
-    with pytest.raises(QueueChanged):
-        append_bodies(again, changed, "b")
 
 
 def test_closing_finishes_what_was_accepted(store: Store, open_store: Callable[[], Store]) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing
 import os
 import resource
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,7 +36,7 @@ from tests.contract.samples import (
 )
 from tests.contract.sqlite.counted import database_of
 from tests.replacing import replace
-from tests.waiting import PATIENCE_SECONDS, call_until, join
+from tests.waiting import call_until, join
 
 WRITES = {
     *("create_queue", "update_queue", "purge_queue", "delete_queue", "append", "put", "delete", "ping"),
@@ -395,19 +394,6 @@ class TestBroken:
         made.store.close()
 
 
-def open_as_nobody(directory: Path) -> str:
-    """Gives up root's privileges, which ignore modes of directories, and opens a store; returns the error's name."""
-    if os.geteuid() == 0:
-        os.setgroups([])
-        os.setegid(65534)
-        os.seteuid(65534)
-    try:
-        open_store(directory)
-    except QueueyError as error:
-        return type(error).__name__
-    return "opened"
-
-
 class TestPlace:
     """Tests of the directory and the file."""
 
@@ -419,29 +405,11 @@ class TestPlace:
             open_store(tmp_path / where)
         assert refused.value.__cause__ is not None
 
-    def test_file_that_is_a_directory(self, tmp_path: Path) -> None:
-        """A directory in the place of the file is refused."""
-        (tmp_path / driver.FILE).mkdir()
-        with pytest.raises(StoreUnavailable):
-            open_store(tmp_path)
-
     def test_private(self, tmp_path: Path) -> None:
         """New files can be read by their owner only."""
         open_store(tmp_path / "a" / "data").close()
         assert (tmp_path / "a" / "data").stat().st_mode & 0o777 == 0o700
         assert (tmp_path / "a" / "data" / driver.FILE).stat().st_mode & 0o777 == 0o600
-
-    def test_directory_that_cannot_be_written(self) -> None:
-        """A directory without write permission is an error at once."""
-        directory = Path(tempfile.mkdtemp(prefix="queuey-test-"))
-        directory.chmod(0o555)
-        try:
-            context = multiprocessing.get_context("spawn")
-            with ProcessPoolExecutor(1, mp_context=context) as pool:
-                assert pool.submit(open_as_nobody, directory).result(PATIENCE_SECONDS) == "StoreUnavailable"
-            assert list(directory.iterdir()) == []
-        finally:
-            directory.rmdir()
 
     @pytest.mark.parametrize("replaced", [False, True], ids=["moved", "replaced"])
     def test_file_moved_away(self, prepared: Prepared, tmp_path: Path, *, replaced: bool) -> None:
