@@ -9,8 +9,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from queuey.access import parse_scope
+from queuey.errors import NotAuthenticated
 from queuey.storage import Store, bridge
-from queuey.web.credentials import digest_of
+from queuey.web.credentials import Identity, digest_of
 from queuey.web.parts import App
 from tests.web import published
 from tests.web.gateway_calls import Reply, Request, serve
@@ -95,6 +96,21 @@ class Caller:
 
     def batch(self, queue: str, *items: object, **headers: str) -> Reply:
         return self.send_json("POST", queue, {"messages": list(items)}, **headers)
+
+
+class Tokens:
+    """Reads the credentials of the test's users."""
+
+    scheme = "Token"
+    max_cache_seconds = 60.0
+
+    def __init__(self) -> None:
+        self.known: dict[str, Identity] = {}
+
+    def read(self, credential: str, now: float) -> Identity:
+        if credential not in self.known:
+            raise NotAuthenticated("No such token")
+        return self.known[credential]
 
 
 def limited_caller(owner: Caller, store: Store, allow: str = "", queues: str = "") -> Caller:

@@ -19,7 +19,7 @@ from queuey.web.parts import App
 from tests.backends import BACKENDS, Backend
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace, replace_in
-from tests.web.caller import Caller
+from tests.web.caller import Caller, Tokens
 from tests.web.gateway_calls import KEY, stop_all
 
 GUEST_KEY = "f" * 64
@@ -95,3 +95,8 @@ def guest(app: App) -> Caller:
 @pytest.fixture
 def anonymous(app: App) -> Caller:
     return Caller(app)
+
+
+@pytest.fixture
+def tokens() -> Tokens:
+    return Tokens()

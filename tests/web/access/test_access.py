@@ -26,21 +26,21 @@ from tests.web.conftest import GUEST_KEY, KEY
 ID = "0123456789ab11e88000000000000001"
 
 
-def test_refusals_name_the_scheme(owner: Caller, anonymous: Caller) -> None:
-    """401 names the accepted schemes in its header, after a wrong credential and without one."""
+def test_refusals_name_the_scheme(owner: Caller, anonymous: Caller, guest: Caller) -> None:
+    """401 names the accepted schemes; without a credential the form of the header is told; 403 is plain text."""
     owner.create("q")
+    owner.create("public", type="public")
     wrong = Caller(owner.app, "Application x")
-    for reply, name in ((wrong.get("q"), "InvalidApplicationKey"), (anonymous.get("q/info"), "NoCredential")):
+    for caller, path, name in ((wrong, "q", "InvalidApplicationKey"), (anonymous, "q/info", "NoCredential")):
+        reply = caller.get(path)
         assert (reply.status, list(reply.errors)) == (401, [name])
         assert reply.headers["WWW-Authenticate"] == 'Application realm="queuey"'
-
-
-def test_forbidden_is_plain_text(owner: Caller, guest: Caller) -> None:
-    """403 says Access was denied in plain text."""
-    owner.create("q")
-    reply = guest.get("q")
-    assert reply.headers["Content-Type"].startswith("text/plain")
-    assert "Access was denied" in reply.text
+    assert wrong.get("public").status == 401
+    for reply in (anonymous.get("q"), anonymous.get("q/info")):
+        assert "This needs a credential. Send the header Authorization: Application KEY" in reply.text
+    refused = guest.get("q")
+    assert refused.headers["Content-Type"].startswith("text/plain")
+    assert ("Access was denied" in refused.text, "Authorization" in refused.text) == (True, False)
 
 
 @pytest.mark.parametrize("header", [KEY, f"application {KEY}", f"Token {KEY}", f"{KEY};", "Basic cTp4"])
@@ -57,14 +57,6 @@ def test_a_header_without_a_known_scheme_is_named(owner: Caller, header: str) ->
         assert "has no scheme that is known here" in reply.text
         assert "Authorization: Application KEY" in reply.text
         assert KEY not in reply.text
-
-
-def test_a_request_without_a_header_is_told_which_to_send(owner: Caller, anonymous: Caller, guest: Caller) -> None:
-    """A caller without a credential learns the form of the header; one with a key of another application does not."""
-    owner.create("q")
-    for reply in (anonymous.get("q"), anonymous.get("q/info")):
-        assert "This needs a credential. Send the header Authorization: Application KEY" in reply.text
-    assert "Authorization" not in guest.get("q").text
 
 
 @pytest.mark.parametrize(
@@ -87,12 +79,6 @@ def test_authorization_header(app: App, owner: Caller, header: str, status: int)
     assert reply.status == status
     if status == 401:
         assert list(reply.errors) == ["InvalidApplicationKey"]
-
-
-def test_a_bad_key_is_refused_even_where_none_is_needed(owner: Caller, app: App) -> None:
-    """A public queue refuses a caller with a wrong key."""
-    owner.create("q", type="public")
-    assert Caller(app, "Application x").get("q").status == 401
 
 
 def test_order_of_checks(owner: Caller, app: App, guest: Caller) -> None:

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from queuey.access import VERBS, Grant, matches, parse_principals
 from queuey.api.queues import Verb
-from queuey.errors import NotAuthenticated, QueueNotFound
+from queuey.errors import QueueNotFound
 from queuey.messages import OPERATORS, NewMessage, OffsetChange, Queue, QueueSpec, Scope
 from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.credentials import Identity, digest_of
 from queuey.web.parts import App
 from queuey.web.v1.spec import OPERATIONS
-from tests.web.caller import Caller, Reply
+from tests.web.caller import Caller, Reply, Tokens
 from tests.web.gateway_calls import operations_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "access.md"
@@ -78,21 +78,6 @@ ROWS = rows()
 COLUMNS = [column for column in ROWS[0] if column not in {"route", "compat"}]
 EXAMPLES = max(1, settings().max_examples // 20 - 2)
 """Names drawn for each kind of queue."""
-
-
-class Tokens:
-    """Reads the credentials of the test's users."""
-
-    scheme = "Token"
-    max_cache_seconds = 60.0
-
-    def __init__(self) -> None:
-        self.known: dict[str, Identity] = {}
-
-    def read(self, credential: str, now: float) -> Identity:
-        if credential not in self.known:
-            raise NotAuthenticated("No such token")
-        return self.known[credential]
 
 
 class Names(NamedTuple):
@@ -286,11 +271,6 @@ def test_the_table_has_every_route(app: App) -> None:
     operations = [f"{operation.method} {operation.path}" for operation in OPERATIONS]
     monitors = {f"GET {path}" for path in operations_of(app)}
     assert sorted(row["route"] for row in ROWS) == sorted([*operations, *monitors])
-
-
-@pytest.fixture
-def tokens() -> Tokens:
-    return Tokens()
 
 
 @pytest.mark.parametrize("kind", KINDS)

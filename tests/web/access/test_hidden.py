@@ -28,8 +28,8 @@ from queuey.web.credentials import Identity, digest_of
 from queuey.web.v1.spec import OPERATIONS
 from tests.backends import SqliteLocation, prepare_sqlite
 from tests.replacing import replace_in
-from tests.web.access.test_access_table import BODIES, QUERIES, Tokens
-from tests.web.caller import Caller, Reply
+from tests.web.access.test_access_table import BODIES, QUERIES
+from tests.web.caller import Caller, Reply, Tokens
 from tests.web.conftest import GUEST_KEY, KEY
 
 ID = "0123456789ab11e88000000000000001"

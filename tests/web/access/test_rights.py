@@ -18,9 +18,9 @@ from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
-from tests.web.access.test_access_table import ALIKE, COLUMNS, EXAMPLES, KINDS, ROWS, Names, Scene, Tokens, is_allowed
+from tests.web.access.test_access_table import ALIKE, COLUMNS, EXAMPLES, KINDS, ROWS, Names, Scene, is_allowed
 from tests.web.access.test_access_table import names as drawn_names
-from tests.web.caller import Caller
+from tests.web.caller import Caller, Tokens
 from tests.web.conftest import KEY
 
 ROUTES = {
@@ -40,11 +40,6 @@ def rights(caller: Caller, application: str, *queues: str) -> list[set[str]]:
     reply = caller.send_json("POST", f"/v1/{application}/_rights", {"queues": list(queues)})
     assert [one["queue_name"] for one in reply.json["queues"]] == list(queues)
     return [set(one["actions"]) for one in reply.json["queues"]]
-
-
-@pytest.fixture
-def tokens() -> Tokens:
-    return Tokens()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -84,14 +84,13 @@ def test_terms_in_the_body(owner: Caller) -> None:
     reply = owner.send_json("POST", "_claims?ttl=60", {"queues": QUEUES, "limit": 1, "worker": "ann"})
     assert queue_and_bodies(reply) == ("hi", ["a"])
     assert [job["worker"] for job in owner.get("hi/jobs").json["jobs"]] == ["ann"]
-    for query, fields, bad in (("", {"limit": 0}, "limit"), ("?ttl=5", {"ttl": 6}, "ttl")):
+    for query, fields, bad in (
+        ("", {"limit": 0}, "limit"),
+        ("?ttl=5", {"ttl": 6}, "ttl"),
+        ("?partitions=1", {}, "partitions"),
+    ):
         reply = owner.send_json("POST", f"_claims{query}", {"queues": QUEUES} | fields)
         assert (reply.status, list(reply.errors)) == (400, [bad])
-
-
-def test_partitions_are_of_one_queue(owner: Caller) -> None:
-    """A number of a partition says nothing about several queues."""
-    assert list(claim_several(owner, query="partitions=1").errors) == ["partitions"]
 
 
 def read_refused(reply: Reply) -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from queuey.web.asgi import answer
 from queuey.web.credentials import Identity, digest_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
-from tests.web.caller import Caller
+from tests.web.caller import Caller, Tokens
 from tests.web.gateway_calls import KEY, MOST, TEST_TIMEOUT, Request, held_quotas, make_runner, until
 
 MESSAGES, SIZE = 20, 20_000
@@ -32,17 +32,6 @@ BUSY = {"present": {"one": 1, "two": 1}}
 
 class ServerFailed(ConnectionError):
     """The error that the server raises."""
-
-
-class OneUser:
-    """An issuer's reader that has one user."""
-
-    scheme = "Token"
-    max_cache_seconds = TEST_TIMEOUT
-
-    def read(self, credential: str, now: float) -> Identity:
-        grants = tuple(Grant("queuey", frozenset({"read"}), queue) for queue in ("long", "empty"))
-        return Identity(frozenset({"queuey ann"}), grants, f"{USERS_TENANT_PREFIX}queuey")
 
 
 class FailingRequest(Request):
@@ -112,11 +101,13 @@ def limits() -> Limits:
 
 
 @pytest.fixture
-def app(store: Store, limits: Limits) -> App:
+def app(store: Store, limits: Limits, tokens: Tokens) -> App:
     """The application, with a user and the queues ``long``, which has long messages, ``empty`` and ``posted``."""
     bridge.run(store.applications.create_application("queuey"))
     bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
-    app = make_app(store, limits=limits, readers=[OneUser()], clock=lambda: 0.0)
+    grants = tuple(Grant("queuey", frozenset({"read"}), queue) for queue in ("long", "empty"))
+    tokens.known["ann"] = Identity(frozenset({"queuey ann"}), grants, f"{USERS_TENANT_PREFIX}queuey")
+    app = make_app(store, limits=limits, readers=[tokens], clock=lambda: 0.0)
     owner = Caller(app, f"Application {KEY}")
     for queue in ("long", "empty", "posted"):
         owner.create(queue)

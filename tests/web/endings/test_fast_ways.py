@@ -28,8 +28,7 @@ from queuey.web.authorization import Authenticator, Authorization
 from queuey.web.credentials import Identity, digest_of
 from queuey.web.requests import Request
 from tests.replacing import replace
-from tests.web.access.test_access_table import Tokens
-from tests.web.caller import Caller, Reply
+from tests.web.caller import Caller, Reply, Tokens
 from tests.web.gateway_calls import skip_short_read, stop_all
 
 FAST_WAYS: dict[str, tuple[object, Callable[..., Any]]] = {

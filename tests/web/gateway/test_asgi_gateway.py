@@ -22,7 +22,7 @@ from queuey.web.responses import Response
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
-from tests.web.gateway_calls import KEY, MOST, TEST_TIMEOUT, Request, Run, Stub, make_runner
+from tests.web.gateway_calls import KEY, MOST, TEST_TIMEOUT, Request, Run, Stub, make_runner, serve
 
 
 class Held:
@@ -42,7 +42,7 @@ class Held:
         return lambda: self.outcome
 
 
-def test_no_cache_keeps_an_answer(run: Run, owner: Caller) -> None:
+def test_no_cache_keeps_an_answer(app: App, owner: Caller) -> None:
     """No cache may keep an answer: at once or from a thread, short or long, to HEAD, raw, or of an error."""
     owner.create("q", type="public")
     owner.post("q", "x" * 200_000)
@@ -63,10 +63,7 @@ def test_no_cache_keeps_an_answer(run: Run, owner: Caller) -> None:
         Request("POST", f"{path}/claims"),
     ]
 
-    async def work(gateway: Gateway) -> list[Reply]:
-        return [await request.to(gateway) for request in requests]
-
-    replies = run(work)
+    replies = [serve(app).reply_to(request) for request in requests]
     assert {reply.status for reply in replies} >= {200, 201, 400, 404}
     for request, reply in zip(requests, replies, strict=True):
         kept = [value for name, value in request.answer_headers if name.lower() == "cache-control"]

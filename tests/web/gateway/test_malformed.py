@@ -30,6 +30,7 @@ def queue(owner: Caller) -> str:
         ("wait=nan", {"wait"}),
         ("since=%FF", {"query"}),
         ("since=1e9&until=1:1517363399&after=%D9%A1", {"since", "until", "after"}),
+        (f"since=1:{ID},&before={ID[:-1]}", {"since", "before"}),
         ("&".join(["a=1"] * 300), {"query"}),
         ("limit=0&order=x&since=y&wait=z&partitions=q", {"limit", "order", "since", "wait", "partitions"}),
     ],

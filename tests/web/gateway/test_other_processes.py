@@ -101,14 +101,10 @@ def count_received(counts: WorkerCounts) -> dict[str, int | None]:
     return {name: None if found is None else found.received for name, found in counts.collect_all().items()}
 
 
-def test_one_alone(leaving: ExitStack) -> None:
-    """A worker without others speaks for itself, without a name."""
+def test_any_of_several_knows_all(leaving: ExitStack) -> None:
+    """Whichever worker is asked, the answer has all of them, and says which one is missing; one alone has no name."""
     assert count_received(WorkerCounts(counting(5), Workers())) == {"": 5}
     assert count_received(join_worker(WorkerIdentity("alone", 1, 1), leaving, counting(5))) == {"": 5}
-
-
-def test_any_of_several_knows_all(leaving: ExitStack) -> None:
-    """Whichever worker is asked, the answer has all of them, and says which one is missing."""
     service = WorkerIdentity.of_service(3)
     workers = [join_worker(WorkerIdentity(*service[:2], number), leaving, counting(number)) for number in (1, 2)]
     expected = {"1": 1, "2": 2, "3": None}

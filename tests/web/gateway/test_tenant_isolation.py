@@ -20,24 +20,21 @@ from queuey.web.responses import PIECE_SIZE, Response
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, Stub, make_runner, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, Stub, make_runner, serve, until
 
 
-def test_bodies_of_those_who_are_let_in(run: Run, owner: Caller) -> None:
+def test_bodies_of_those_who_are_let_in(app: App, owner: Caller) -> None:
     """A new key and anonymous reads of public queues work at the first request, and with a chunked body."""
     owner.create("q", type="public")
     pieces = [b'{"queues":', b'[{"queue_name":"q"}]}']
 
-    async def work(gateway: Gateway) -> list[Reply]:
-        requests = [
-            Request("POST", "/v1/queuey/q", b"x"),
-            Request("POST", "/v1/queuey/q", [b"y" * 100_000, b"y"]),
-            Request("POST", "/v1/queuey/_read", pieces, key=None),
-            Request("POST", "/v1/queuey/_read", b"".join(pieces), key=GUEST_KEY),
-        ]
-        return [await request.to(gateway) for request in requests]
-
-    replies = run(work)
+    requests = [
+        Request("POST", "/v1/queuey/q", b"x"),
+        Request("POST", "/v1/queuey/q", [b"y" * 100_000, b"y"]),
+        Request("POST", "/v1/queuey/_read", pieces, key=None),
+        Request("POST", "/v1/queuey/_read", b"".join(pieces), key=GUEST_KEY),
+    ]
+    replies = [serve(app).reply_to(request) for request in requests]
     assert [reply.status for reply in replies] == [201, 201, 200, 200]
     assert [len(message["body"]) for message in replies[2].json["queues"][0]["messages"]] == [1, 100_001]
 

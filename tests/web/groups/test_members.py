@@ -23,8 +23,7 @@ from queuey.web.credentials.members import PresentRights, credential_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.replacing import replace
-from tests.web.access.test_access_table import Tokens
-from tests.web.caller import Caller, Reply, limited_caller
+from tests.web.caller import Caller, Reply, Tokens, limited_caller
 from tests.web.gateway_calls import Request, held_quotas, make_runner, until
 
 ZERO = "00000000000010008080808080808080"

@@ -106,14 +106,6 @@ def test_from_claim_to_acknowledgement(owner: Caller, q: str, clock: Clock) -> N
     assert (explanation["reasons"][-1]["code"], explanation["readable"]) == ("done", True)
 
 
-def test_a_deleted_message_that_was_claimed(owner: Caller, q: str) -> None:
-    """The claim log still knows of it."""
-    place = post_message(owner)
-    owner.claim(ttl=30)
-    assert owner("DELETE", f"q/{place}").status == 200
-    assert codes(owner, place) == ["absent", "claimed", "no_trace"]
-
-
 def test_a_dedup_queue(owner: Caller) -> None:
     """Another message may be delivered in its place."""
     owner.create("q", partitions=1, kind="dedup")

@@ -47,9 +47,6 @@ def test_another_post(owner: Caller, other: dict[str, str]) -> None:
     owner.create("q", partitions=2)
     first = post_keyed(owner, "q")
     refused = post_keyed(owner, "q", **({"body": "x"} | other))
-    if other.get("body") == '"x"':  # A JSON string is the same text.
-        assert refused.headers[MARK] == "true"
-        return
     assert refused.status == 422
     assert list(refused.errors) == ["idempotency_key"]
     assert post_keyed(owner, "q").json == first.json

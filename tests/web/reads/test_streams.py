@@ -26,8 +26,7 @@ from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from queuey.web.responses import EVENT_HEADERS
 from tests.contract.samples import new_message
-from tests.web.access.test_access_table import Tokens
-from tests.web.caller import Caller
+from tests.web.caller import Caller, Tokens
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import Request, Run, make_runner, until
 
@@ -275,11 +274,6 @@ def test_a_stream_of_many_queues_takes_several_places(owner: Caller, app: App) -
         assert places.free == places.total
 
     make_runner(app, waiters=4)(work)
-
-
-@pytest.fixture
-def tokens() -> Tokens:
-    return Tokens()
 
 
 @pytest.fixture

@@ -19,18 +19,12 @@ from queuey.web.credentials import Identity
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.contract.samples import new_message
-from tests.web.access.test_access_table import Tokens
-from tests.web.caller import Caller, Reply
+from tests.web.caller import Caller, Reply, Tokens
 from tests.web.gateway_calls import make_runner, until
 from tests.web.reads.test_streams import Event, Reader, reading
 
 ID = "0123456789ab11e88000000000000001"
 READ: frozenset[Verb] = frozenset({"read"})
-
-
-@pytest.fixture
-def tokens() -> Tokens:
-    return Tokens()
 
 
 @pytest.fixture
