@@ -133,6 +133,10 @@ ATTACKS: Mapping[str, tuple[Callable[[], str], str]] = {
         lambda: f"{certificate()}~{encode_part({'alg': 'none'})}.{encode_part({'exp': 1, 'aud': AUDIENCE})}.",
         FORM,
     ),
+    "another class as the algorithm": (
+        lambda: bundle().replace(encode_part({"alg": "DS128"}), encode_part({"alg": "DS"})),
+        FORM,
+    ),
     "signature of the certificate changed": (
         lambda: str(make_assertion(MAIL, AUDIENCE, issuer=ISSUER, certificate_sig=b"x" * 40)),
         SIGNATURES,
@@ -148,9 +152,11 @@ ATTACKS: Mapping[str, tuple[Callable[[], str], str]] = {
         MAILS,
     ),
     "mail address with a right": (lambda: bundle(certificate(principal={"email": MAIL + "=read"})), FORM),
+    "two mail addresses": (lambda: bundle(certificate(principal={"email": [MAIL, "bob@example.org"]})), FORM),
     "no key": (lambda: bundle(certificate(**{"public-key": None})), FORM),
     "another audience": (lambda: bundle(aud="https://evil.example.org"), AUDIENCES),
     "expired": (lambda: bundle(exp=milliseconds(-120)), EXPIRED),
+    "expired certificate": (lambda: bundle(certificate(exp=milliseconds(-120))), EXPIRED),
     "not valid yet": (lambda: bundle(nbf=milliseconds(120)), EARLY),
     "no end": (lambda: bundle(exp=None), TIMES),
     "end that is a text": (lambda: bundle(certificate(exp=str(milliseconds()))), TIMES),

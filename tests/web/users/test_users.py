@@ -85,6 +85,8 @@ def test_capitals_of_the_scheme_do_not_count(owner: Caller, issuer: Issuer, app:
 NASTY = [
     "ann",
     "ann.dead",
+    "ANN",
+    "*",
     "ann\x00",
     "a/b",
     "a~2fb",

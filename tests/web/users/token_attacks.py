@@ -72,6 +72,7 @@ def _payload(content: bytes) -> Callable[[Issuer], str]:
 ATTACKS: Mapping[str, tuple[Callable[[Issuer], str], str]] = {
     "no token": (_raw("x"), FORM),
     "another character": (lambda issuer: issuer.token().replace(".", "!.", 1), FORM),
+    "two parts": (lambda issuer: issuer.token().rpartition(".")[0], FORM),
     "five parts, as an encrypted token": (lambda issuer: issuer.token() + ".x.y", FORM),
     "too long": (lambda issuer: issuer.token(x="y" * 9000), "is longer than"),
     "no object": (_payload(b"[1]"), FORM),
@@ -80,6 +81,7 @@ ATTACKS: Mapping[str, tuple[Callable[[Issuer], str], str]] = {
     "a header field twice": (_repeat_algorithm, FORM),
     "no number": (_payload(b'{"exp": NaN}'), FORM),
     "unsigned": (lambda issuer: remove_signature(issuer.token(), {"alg": "none"}), ALGORITHM),
+    "algorithm that is no text": (lambda issuer: issuer.token(headers={"alg": ["ES256"]}), ALGORITHM),
     "signature taken away": (lambda issuer: issuer.token().rpartition(".")[0] + ".", SIGNATURE),
     "public key as a secret, PEM": (_public(PublicFormat.SubjectPublicKeyInfo, Encoding.PEM), ALGORITHM),
     "algorithm of another kind of key": (lambda issuer: issuer.token(headers={"alg": "RS256"}), KEY),
@@ -114,6 +116,7 @@ ATTACKS: Mapping[str, tuple[Callable[[Issuer], str], str]] = {
     "not valid yet": (lambda issuer: issuer.token(nbf=_in(120)), EARLY),
     "issued in the future": (lambda issuer: issuer.token(iat=_in(120)), EARLY),
     "no user": (lambda issuer: issuer.token(None), USER),
+    "user that is a number": (lambda issuer: issuer.token(1), USER),
     "user that is too long": (lambda issuer: issuer.token("x" * 256), USER),
     "user with half a character": (lambda issuer: issuer.token("ann\ud800"), USER),
 }
