@@ -19,7 +19,7 @@ from tests.web.caller import Caller as ApiCaller
 
 APPLICATION = "/console/a/queuey"
 LIST = f"{APPLICATION}/_schedules"
-ADMIN_KEY, PART_KEY = "4" * 64, "5" * 64
+ADMIN_KEY = "4" * 64
 
 
 def acts(name: str) -> str:

@@ -180,22 +180,19 @@ def test_wrong_secret(sqs: Sqs) -> None:
         assert re.search("[0-9a-f]{40}", reply.text) is None
 
 
-@pytest.mark.parametrize("region", ["", "a b", "x" * 33, "EU"])
-def test_regions(sqs: Sqs, region: str) -> None:
-    """Any region will do that has the form of one."""
+@pytest.mark.parametrize(
+    ("service", "region", "status"),
+    [
+        ("sqs", "anywhere-1", 200),
+        *(("sqs", region, 403) for region in ("", "a b", "x" * 33, "EU")),
+        ("sns", "eu-1", 403),
+    ],
+)
+def test_regions_and_services(sqs: Sqs, service: str, region: str, status: int) -> None:
+    """Any region will do that has the form of one; a signature for another service is refused."""
     request = AWSRequest("POST", f"http://{HOST}/", {"host": HOST, **TARGET}, b"{}")
-    SigV4Auth(sqs.key, "sqs", region).add_auth(request)
-    assert sqs.send(request).status == 403
-    request = AWSRequest("POST", f"http://{HOST}/", {"host": HOST, **TARGET}, b"{}")
-    SigV4Auth(sqs.key, "sqs", "anywhere-1").add_auth(request)
-    assert sqs.send(request).status == 200
-
-
-def test_another_service(sqs: Sqs) -> None:
-    """A signature for another service is refused."""
-    request = AWSRequest("POST", f"http://{HOST}/", {"host": HOST, **TARGET}, b"{}")
-    SigV4Auth(sqs.key, "sns", "eu-west-1").add_auth(request)
-    assert name_of(sqs.send(request)) == "IncompleteSignature"
+    SigV4Auth(sqs.key, service, region).add_auth(request)
+    assert sqs.send(request).status == status
 
 
 def test_revoked(sqs: Sqs, store: Store) -> None:

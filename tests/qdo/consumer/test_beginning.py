@@ -43,18 +43,6 @@ async def test_what_appears_in_a_group_at_work_begins_at_its_beginning(system: S
     assert body_numbers(await collect(second, 2), 3) == [1, 2]
 
 
-async def test_the_beginning_outlives_a_member_that_commits_nothing(system: System) -> None:
-    """The beginning is recorded before anything is handed out, so nothing is lost between two members."""
-    queue = await system.queue()
-    await system.send(queue, 5)
-    consumer = await system.consumer(queue, start="latest")
-    await until(lambda: consumer.committed(Partition(queue, 1)) is not None)
-    await consumer.close()
-    await system.send(queue, 2, first=6)
-    consumer = await system.consumer(queue, start="latest")
-    assert body_numbers(await collect(consumer, 2)) == [6, 7]
-
-
 async def test_nothing_is_read_before_the_beginning_is_recorded(system: System) -> None:
     """A service that cannot say where the end is gets asked again; nothing is read until then."""
     queue = await system.queue()

@@ -40,21 +40,6 @@ async def test_what_was_not_handed_out_cannot_be_committed(system: System) -> No
     assert await system.offsets() == {}
 
 
-async def test_a_commit_goes_back_on_purpose(system: System) -> None:
-    """A commit may go back on purpose: the next owner begins there, this one reads on, and its next commit counts."""
-    queue = await system.queue()
-    place = Partition(queue, 1)
-    sent = await system.send(queue, 10)
-    consumer = await system.consumer(queue)
-    await collect(consumer, 6, most=6)
-    await consumer.commit()
-    await consumer.commit({place: sent[2]}, back=True)
-    assert consumer.committed(place) == sent[2]
-    assert body_numbers(await collect(consumer, 4)) == [7, 8, 9, 10]
-    await consumer.close()
-    assert body_numbers(await collect(await system.consumer(queue), 7)) == [4, 5, 6, 7, 8, 9, 10]
-
-
 async def test_a_commit_of_what_is_somebody_elses_records_the_rest(system: System) -> None:
     """A commit that includes another member's partitions records the rest; the error names the lost partitions."""
     queue, foreign = await system.queue(), await system.queue()

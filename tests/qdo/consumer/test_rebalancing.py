@@ -190,20 +190,6 @@ async def test_whoever_is_suspended_hands_nothing_out(system: System) -> None:
     await consumer.commit()
 
 
-async def test_a_poll_that_is_handing_out_stops_too(system: System) -> None:
-    """A poll that is handing out returns nothing once the consumer closes."""
-    queue = await system.queue()
-    await system.send(queue, 3)
-    consumer = await system.consumer(queue)
-    await until(lambda: prefetched(consumer) == 3)
-    polling = asyncio.create_task(consumer.poll(timeout=0))
-    await asyncio.sleep(0)
-    closing = asyncio.create_task(consumer.close())
-    assert await polling == []
-    await closing
-    assert prefetched(consumer) == 0
-
-
 async def test_whoever_is_lost_abandons_everything_and_comes_back(system: System) -> None:
     """After a lost session nothing of it can be committed; the new session begins at the committed offset."""
     queue = await system.queue()

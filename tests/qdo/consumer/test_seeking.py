@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from qdo.errors import InvalidArgument, NotOwner
+from qdo.errors import InvalidArgument
 from qdo.partitions import Partition
 from queuey.client import time_of
 from tests.qdo.consumer.conftest import System, body_numbers, collect, until
@@ -86,18 +85,6 @@ async def test_what_is_no_position_is_refused(system: System) -> None:
         with pytest.raises(InvalidArgument, match="position"):
             await consumer.seek(Partition(queue, 1), to)
     assert body_numbers(await collect(consumer, 3)) == [1, 2, 3]
-
-
-async def test_only_ones_own_partitions_are_moved(system: System) -> None:
-    """Partitions of another member have no position and cannot be moved."""
-    consumer = await system.consumer(await system.queue())
-    foreign = Partition(await system.queue(), 1)
-    with pytest.raises(NotOwner):
-        await consumer.seek(foreign, "earliest")
-    queries: tuple[Callable[[Partition], object], ...] = (consumer.position, consumer.committed)
-    for ask in queries:
-        with pytest.raises(NotOwner):
-            ask(foreign)
 
 
 async def test_it_may_lie_ahead(system: System) -> None:

@@ -14,7 +14,6 @@ from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.owned_partition import FetchBuffer, OwnedPartition
 from qdo.consumer.positions import LatestStart
 from qdo.consumer.rebalance.queue_discovery import QueueFinder, Refusals
-from qdo.coordination import Event, Member, ServiceCoordinator
 from qdo.coordination.records import CommittedOffset, OwnedOffset
 from qdo.jobs.schedules import keep_schedules
 from qdo.partitions import Partition, Queue, subscribe
@@ -26,7 +25,6 @@ from tests.client.scripted import KEY, ONE, ok, page
 from tests.qdo.worker.claiming.simulated import SimulatedTimeLoop
 
 STORE = "0c5b5c3aa3d54f9d8a8c4d5f2b1e6f70"
-MEMBER = f"1-{'0' * 32}"
 PARTITION = Partition(Queue(STORE, "acme", "q"), 1)
 HELLO = {"status": "ok", "version": "1", "store": "sqlite", "id": STORE, "links": {}}
 BACK = 50.0
@@ -47,9 +45,9 @@ def simulate(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
 class Service(Outage):
     """The fake service in the time of the running loop, as a transport of the async client."""
 
-    def __init__(self, fault: str, until: float = BACK) -> None:
+    def __init__(self, fault: str) -> None:
         self._loop = asyncio.get_running_loop()
-        super().__init__(fault, until)
+        super().__init__(fault, BACK)
 
     @property
     def now(self) -> float:
@@ -60,8 +58,6 @@ class Service(Outage):
         """Only the loop moves its time."""
 
     async def handle(self, request: httpx2.Request) -> httpx2.Response:
-        if request.url.path.endswith(MEMBER):
-            await asyncio.sleep(0.5)  # A heartbeat is held for a while.
         try:
             return self(request)
         except httpx2.ReadTimeout:
@@ -75,16 +71,14 @@ class Service(Outage):
         answers = {
             "_read": ok(queues=[page(1).json() | {"queue_name": "q"}]),
             "_schedules": ok(schedules=[], next=None),
-            "members": ok(member=MEMBER, number=1, session=100.0, wait=5.0),
-            MEMBER: ok(epoch=1, session=100.0, wait=5.0, take={}, give_back={}, lost={}),
             "_rights": ok(queues=[{"queue_name": "q", "actions": ["read", "work"]}]),
             "acme": ok(queues=[], patterns=["*"]),
         }
         return answers.get(path.strip("/").rsplit("/", 1)[-1]) or super().answer(request)
 
-    def client(self, **options: Any) -> AsyncClient:  # noqa: ANN401 - of the client
+    def client(self) -> AsyncClient:
         timing = AsyncTiming(clock=self._loop.time)
-        return AsyncClient(ONE, key=KEY, transport=httpx2.MockTransport(self.handle), timing=timing, **options)
+        return AsyncClient(ONE, key=KEY, transport=httpx2.MockTransport(self.handle), timing=timing)
 
 
 async def until(reached: Callable[[], bool]) -> None:
@@ -197,26 +191,5 @@ def test_a_loop_outlasts_an_outage(name: str, fault: str) -> None:
             await LOOPS[name](client)
         assert BACK <= service.elapsed <= BACK + 31
         assert sum(at < BACK for at in service.times) <= 60
-
-    simulate(run)
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_session_outlasts_an_outage(fault: str) -> None:
-    """A member is suspended while the service fails, and goes on in the same session when that is long enough."""
-
-    async def run() -> None:
-        loop, events = asyncio.get_running_loop(), list[Event]()
-        service = Service(fault, 0)
-        async with service.client() as client:
-            coordinator = ServiceCoordinator(client, "g", session_timeout=100.0, clock=loop.time)
-            session = await coordinator.join(Member("anna", subscribe(["q"], [], application="acme")), events.append)
-            await asyncio.sleep(5)
-            service._end = loop.time() + BACK
-            await until(lambda: "suspended" in events and session.state == "connected")
-            assert loop.time() <= 5 + BACK + 10
-            assert events == ["suspended", "connected"]
-            assert len(service.requests) <= 10 + 2 * BACK
-            await session.leave()
 
     simulate(run)

@@ -62,10 +62,6 @@ async def obey_async(message: Message, context: Any) -> None:  # noqa: ANN401 - 
     obey(message, context)
 
 
-def write_down(message: Message, context: Any) -> None:  # noqa: ANN401 - the book
-    note(context, f"done {message.body}")
-
-
 def end_last(message: Message, context: Any) -> None:  # noqa: ANN401 - the book
     """The job ``last N`` ends once N others are done, or after a minute."""
     do, _, count = message.body.partition(" ")

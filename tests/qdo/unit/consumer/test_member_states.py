@@ -23,7 +23,6 @@ WANTS = Subscription(frozenset({"orders"}), (), "host", "app")
 A, B = Member("a", WANTS), Member("b", WANTS)
 BOTH: Mapping[str, Member] = {"a": A, "b": B}
 HALVES = TargetAssignment({ONE: "a", TWO: "b", THREE: "a", FOUR: "b"})
-MINE = frozenset({TWO, FOUR})
 
 
 def view(**changes: Any) -> LeaderView:  # noqa: ANN401 - any field
