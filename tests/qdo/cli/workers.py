@@ -37,10 +37,6 @@ def printing(message, context):
 def fail(message, context):
     raise ValueError(f"cannot bear {message.body}")
 
-def never(message, context):
-    say("begun", message.body)
-    threading.Event().wait()
-
 async def stubborn(message, context):
     say("begun", message.body)
     while message.body == "stubborn":
@@ -68,14 +64,6 @@ def holding(message, context):
     if message.body == "holding":
         ctypes.PyDLL(None).sleep(600)  # In C, with the interpreter: no other thread runs.
     say("done", message.body)
-
-def counted(message, context):
-    context.append(message.body)
-    say("count", len(context))
-
-def context():
-    say("entered")
-    return []
 
 def broken():
     raise OSError("no database")

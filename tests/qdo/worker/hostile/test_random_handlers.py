@@ -28,7 +28,7 @@ from tests.servers.plugin import unique_name
 from tests.servers.served import Served, environment
 from tests.waiting import PATIENCE_SECONDS
 
-ATTEMPTS = 3
+ATTEMPTS, COUNT = 3, 10
 MODES = {"threads": ["--threads", "3"], "tasks": ["--tasks", "3"], "processes": ["--processes", "2"]}
 INSTANT_KINDS = {"fine", "kill", "exit", "task", *RAISED}
 """Bodies that take no time."""
@@ -79,10 +79,10 @@ class Supervised:
         self._log.close()
 
 
-def draw_outgoing(chance: random.Random, kinds: set[str], count: int, partitions: int) -> list[Outgoing]:
+def draw_outgoing(chance: random.Random, kinds: set[str], partitions: int) -> list[Outgoing]:
     most, outgoing = sorted(kinds - {"fine"}), []
     kind = "fine"
-    for number in range(count):
+    for number in range(COUNT):
         if kind not in ENDING or chance.random() < 0.5:
             kind = chance.choice(most) if chance.random() < 0.4 else "fine"
         headers = {"key": chance.choice("abc")}
@@ -99,49 +99,38 @@ def ends_worker(kind: str, mode: str) -> bool:
 Supervise = Callable[[int, list[str]], Supervised]
 
 
-class Play:
-    """Supervises a worker of a queue with drawn messages, until each is done or a dead letter.
-
-    Args:
-        workers: The system with the queue.
-        supervise: Starts a supervisor with a max number of starts and arguments of ``qdo work``.
-        mode: One of :data:`MODES`.
-    """
-
-    def __init__(self, workers: Workers, supervise: Supervise, mode: str) -> None:
-        self._workers = workers
-        self._supervise = supervise
-        self._mode = mode
-
-    async def __call__(self, chance: random.Random, kinds: set[str], count: int, *options: str) -> None:
-        partitions = chance.choice([1, 2, 3])
-        queue = await self._workers.system.queue(partitions=partitions)
-        outgoing = draw_outgoing(chance, kinds, count, partitions)
-        await self._workers.system.client.send_many(queue.name, outgoing)
-        bodies = {str(each.body): str(each.body).partition(":")[0] for each in outgoing}
-        ending = sum(ends_worker(kind, self._mode) for kind in bodies.values())
-        held = sum(kind in {"hang", "swallow", "block"} for kind in bodies.values())
-        handler = "handle_async" if self._mode == "tasks" else "handle"
-        by = ["--by", "header:key"] if chance.random() < 0.5 else []
-        supervised = self._supervise(
-            1 + ending * (ATTEMPTS + ending),
-            [f"{handlers.__name__}:{handler}", "--queue", queue.name, *MODES[self._mode], *by, *options],
-        )
-        letters: set[str] = set()
-        deadline = time.monotonic() + 2 * PATIENCE_SECONDS  # Lives of workers one after another, each with its session.
-        while not bodies.keys() <= {*supervised.said("done"), *letters}:
-            assert time.monotonic() < deadline, (bodies, letters, supervised.log)
-            assert supervised.process.poll() is None, (bodies, supervised.said("ended"), letters, supervised.log)
-            await asyncio.sleep(0.1)
-            letters = {str(body) for body, _ in await list_dead_letters(self._workers, queue)}
-        code = await supervised.stop()
-        assert letters == {body for body, kind in bodies.items() if kind != "fine"}, supervised.log
-        assert set(supervised.said("done")) == bodies.keys() - letters, supervised.log
-        begun = Counter(supervised.said("begun"))
-        for body, times in begun.items():
-            in_a_life = ATTEMPTS if body in letters else 1
-            assert times <= len(supervised.said("started")) * in_a_life + held * ATTEMPTS, (begun, supervised.log)
-        assert code == ExitCode.ENDED or (held and code == ExitCode.UNFINISHED), supervised.log
+async def play(
+    workers: Workers, supervise: Supervise, mode: str, chance: random.Random, kinds: set[str], *options: str
+) -> None:
+    """Supervises a worker of a queue with ten drawn messages, until each is done or a dead letter."""
+    partitions = chance.choice([1, 2, 3])
+    queue = await workers.system.queue(partitions=partitions)
+    outgoing = draw_outgoing(chance, kinds, partitions)
+    await workers.system.client.send_many(queue.name, outgoing)
+    bodies = {str(each.body): str(each.body).partition(":")[0] for each in outgoing}
+    ending = sum(ends_worker(kind, mode) for kind in bodies.values())
+    held = sum(kind in {"hang", "swallow", "block"} for kind in bodies.values())
+    handler = "handle_async" if mode == "tasks" else "handle"
+    by = ["--by", "header:key"] if chance.random() < 0.5 else []
+    supervised = supervise(
+        1 + ending * (ATTEMPTS + ending),
+        [f"{handlers.__name__}:{handler}", "--queue", queue.name, *MODES[mode], *by, *options],
+    )
+    letters: set[str] = set()
+    deadline = time.monotonic() + 2 * PATIENCE_SECONDS  # Lives of workers one after another, each with its session.
+    while not bodies.keys() <= {*supervised.said("done"), *letters}:
+        assert time.monotonic() < deadline, (bodies, letters, supervised.log)
+        assert supervised.process.poll() is None, (bodies, supervised.said("ended"), letters, supervised.log)
+        await asyncio.sleep(0.1)
+        letters = {str(body) for body, _ in await list_dead_letters(workers, queue)}
+    code = await supervised.stop()
+    assert letters == {body for body, kind in bodies.items() if kind != "fine"}, supervised.log
+    assert set(supervised.said("done")) == bodies.keys() - letters, supervised.log
+    begun = Counter(supervised.said("begun"))
+    for body, times in begun.items():
+        in_a_life = ATTEMPTS if body in letters else 1
+        assert times <= len(supervised.said("started")) * in_a_life + held * ATTEMPTS, (begun, supervised.log)
+    assert code == ExitCode.ENDED or (held and code == ExitCode.UNFINISHED), supervised.log
 
 
 @pytest.fixture
@@ -171,7 +160,7 @@ def supervise(running: Served, tmp_path: Path) -> Iterator[Supervise]:
 async def test_every_message_is_done_or_dead(workers: Workers, supervise: Supervise, mode: str, seed: int) -> None:
     """With handlers that kill, exit and raise every message ends; a static worker does not wait for its old session."""
     where = ["--name", "worker", "--grace", "1m"]
-    await Play(workers, supervise, mode)(random.Random(seed), INSTANT_KINDS, 10, *where)
+    await play(workers, supervise, mode, random.Random(seed), INSTANT_KINDS, *where)
 
 
 @pytest.mark.slow
@@ -185,4 +174,4 @@ async def test_handlers_of_all_kinds_leave_nothing_undone(
     options = ["--session-timeout", str(RESPONSIVE_SESSION_SECONDS), "--stalled-after", "5s"]
     if chance.random() < 0.5:
         options += ["--name", "worker", "--grace", "1m"]
-    await Play(workers, supervise, mode)(chance, KINDS, 10, *options)
+    await play(workers, supervise, mode, chance, KINDS, *options)
