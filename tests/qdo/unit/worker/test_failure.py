@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from qdo.errors import HandlerError, TimeLimit
-from qdo.worker.failure import Failure, StopWorker
+from qdo.worker.failure import Failure
 
 
 class Mute(Exception):
@@ -15,27 +12,6 @@ class Mute(Exception):
 
     def __str__(self) -> str:
         raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(
-    ("error", "effect"),
-    [
-        (ValueError("x"), "fail"),
-        (MemoryError(), "fail"),
-        (RecursionError(), "fail"),
-        (TimeLimit("too long"), "fail"),
-        (asyncio.CancelledError(), "fail"),
-        (StopWorker(), "stop"),
-        (SystemExit(3), "fail"),
-        (KeyboardInterrupt(), "fail"),
-        (GeneratorExit(), "fail"),
-        (BaseExceptionGroup("several", [KeyboardInterrupt()]), "fail"),
-        (HandlerError("unusable"), "exit"),
-    ],
-)
-def test_an_error_fails_an_attempt_or_ends_the_worker(error: BaseException, effect: str) -> None:
-    """An error of a handler fails its message, unless it shows that no message can be handled."""
-    assert Failure.of(error).effect == effect
 
 
 def test_a_failure_names_class_text_and_place() -> None:
