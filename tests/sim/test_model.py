@@ -7,12 +7,10 @@ import pytest
 from queuey.storage import Store
 from tests.contract.claims.test_claim_logs import (  # noqa: F401 - they are run here on the model
     test_appended_in_order,
-    test_empty_log,
     test_long_logs_come_in_pages,
     test_newer_snapshots_replace_older,
     test_partitions_and_queues_are_apart,
     test_refused,
-    test_sent_again,
     test_snapshots,
     test_truncation,
 )
