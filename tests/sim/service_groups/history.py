@@ -175,6 +175,7 @@ class History:
         if any(
             (one.instance, one.state == "leaving") != (member.instance, False)
             or (one.state == "absent" and one.absent + one.grace < after.head.epoch)
+            or (not one.grace and self._is_over(one.number, before.head.epoch))
             or before.subscriptions[one.subscription] != after.subscriptions[member.subscription]
             for one in gone
         ):
@@ -188,6 +189,11 @@ class History:
             return
         if not all(one in replaced and to == member.number for one, to in moved.values()):
             self.record_violation(f"O7: {member.number} has come back as {member.instance}, and {moved} moved")
+
+    def _is_over(self, number: int, epoch: int) -> bool:
+        """Returns whether a member's session is over by its own count: without a grace nobody inherits from it."""
+        life = self.life_of(number, epoch)
+        return life is not None and life.end <= self.now
 
     def _state_of(self, state: GroupState, number: int) -> str:
         return state.members[number].state if number in state.members else "new"
