@@ -50,22 +50,21 @@ def test_service(tmp_path: Path, record_property: Record, plan: Plan) -> None:
 
 @plans("groups/services", Plan(189, SERVICE, 40.0, LEAST | {"restart": 1}, slow=True))
 def test_services(tmp_path: Path, record_property: Record, plan: Plan) -> None:
-    """The same with two services on one SQLite file, of which one after the other has faults."""
-    verify(
-        plan, lambda: GroupRun(tmp_path, ServiceGroups(), settings=settings, webs=2).run(plan, SLOTS), record_property
-    )
+    """A group keeps its promises on two services that share a SQLite file, while each in turn is stopped and killed."""
+    run = GroupRun(tmp_path, ServiceGroups(), settings=settings, webs=2)
+    verify(plan, lambda: run.run(plan, SLOTS), record_property)
 
 
 @plans("groups/processes", Plan(189, SERVICE, 40.0, LEAST | {"restart": 1}, slow=True))
 def test_workers_of_one_service(tmp_path: Path, record_property: Record, plan: Plan) -> None:
-    """The same with four processes of one service, which are stopped and killed one by one."""
+    """A group keeps its promises while the four processes of a service are stopped and killed one by one."""
     run = GroupRun(tmp_path, ServiceGroups(), settings=settings, workers=4)
     verify(plan, lambda: run.run(plan, SLOTS), record_property)
 
 
 @plans("groups/cassandra", Plan(1, CASSANDRA, 60.0, LEAST | {"events": 30, "node-kill": 1, "node-pause": 1}, slow=True))
 def test_cassandra(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
-    """The same with three services on three nodes, which are killed and stopped too."""
+    """A group keeps its promises on three services and three nodes, while services and nodes are stopped and killed."""
     store = three_nodes(SPAN, difference=0.5, row_age=1.0)
     run = GroupRun(tmp_path, ServiceGroups(store, SESSION), store=store, settings=settings, webs=3)
     verify(plan, lambda: run.run(plan, SLOTS), record_property)

@@ -1,4 +1,4 @@
-"""What members of a group do with messages. Its rules are checked as it happens, whoever assigns the partitions."""
+"""What members of a group do with messages, checked as it happens. The rules are the same for each coordinator."""
 
 from __future__ import annotations
 
