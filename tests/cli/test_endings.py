@@ -17,8 +17,7 @@ import pytest
 from queuey.client import Client
 from tests.commands import Run
 from tests.contract.samples import eventually
-from tests.qdo.worker.test_signals import children
-from tests.servers.processes import ending
+from tests.servers.processes import children, ending
 from tests.servers.served import Served, environment
 
 
@@ -79,7 +78,7 @@ def test_a_signal_in_the_first_moments(first: bool, command: str, number: int, t
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "importing\n"
-        os.kill(next(children(process.pid)) if first else process.pid, number)
+        os.kill(children(process.pid)[0] if first else process.pid, number)
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (128 + number if first else -number, "")
 

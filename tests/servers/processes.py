@@ -1,4 +1,4 @@
-"""Programs that tests start: they receive Ctrl-C, and they end with their test."""
+"""Programs that tests start: they receive Ctrl-C, they end with their test, and they have children."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import AnyStr
 
 
@@ -36,3 +37,24 @@ def ending(process: subprocess.Popen[AnyStr], patience: float = 30.0) -> Iterato
                 process.wait(patience)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def _list_processes() -> Iterator[tuple[int, int, int]]:
+    """Yields the id, the parent and the group of each process; a zombie counts as ended."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent, group = stat.read_text().rpartition(")")[2].split()[:3]
+            if state != "Z":
+                yield int(stat.parent.name), int(parent), int(group)
+
+
+def children(parent: int) -> list[int]:
+    return [process for process, its_parent, _ in _list_processes() if its_parent == parent]
+
+
+def live_processes(group: int) -> list[int]:
+    return [process for process, _, its_group in _list_processes() if its_group == group]
+
+
+def is_alive(process: int) -> bool:
+    return any(process == each for each, _, _ in _list_processes())

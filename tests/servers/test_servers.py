@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import jars
-from tests.servers import containers
-from tests.servers.plugin import CassandraAddresses, Source, choose_source, find_needed_jars, unique_name
+from tests.servers.plugin import Source, choose_source
 
 ROOT = Path(__file__).parents[2]
 RUN_SECONDS = 300
@@ -43,72 +41,11 @@ def test_never_runs(zookeeper):
         ("", 1, True, Source.DOCKER),
         ("", 1, False, Source.JVM),
         ("", 3, True, Source.JVM),
-        ("", 3, False, Source.JVM),
     ],
 )
 def test_way(address: str, nodes: int, docker: bool, way: Source) -> None:  # noqa: FBT001 - a column of the table
     """Named servers are used; otherwise Docker runs single ones; otherwise, and if tests break them, they run here."""
     assert choose_source("SERVERS", {"SERVERS": address}, nodes, lambda: docker) is way
-
-
-def test_docker_is_not_asked_in_vain() -> None:
-    """If servers are named, no Docker engine is asked."""
-
-    def never() -> bool:
-        raise AssertionError
-
-    assert choose_source("SERVERS", {"SERVERS": "db1"}, 1, never) is Source.GIVEN
-
-
-@pytest.mark.parametrize(
-    ("text", "hosts", "port"),
-    [
-        ("db1", ["db1"], 9042),
-        ("db1, db2", ["db1", "db2"], 9042),
-        ("db1,db2:9142", ["db1", "db2"], 9142),
-        ("db1:9142,db2:9142", ["db1", "db2"], 9142),
-    ],
-)
-def test_addresses(text: str, hosts: list[str], port: int) -> None:
-    """Named servers share a port, written once or with each."""
-    assert CassandraAddresses.parse(text) == CassandraAddresses(hosts, port)
-
-
-def test_engine_that_listens(tmp_path: Path) -> None:
-    """A Docker engine is found at the address in the environment, a socket or a host."""
-    path = tmp_path / "docker.sock"
-    assert not containers.listens(f"unix://{path}")
-    with socket.socket(socket.AF_UNIX) as engine:
-        engine.bind(str(path))
-        engine.listen()
-        assert containers.listens(f"unix://{path}")
-    with socket.create_server(("127.0.0.1", 0)) as engine:
-        assert containers.listens(f"tcp://127.0.0.1:{engine.getsockname()[1]}")
-    with socket.socket() as silent:  # holds a port without listening
-        silent.bind(("127.0.0.1", 0))
-        assert not containers.listens(f"tcp://127.0.0.1:{silent.getsockname()[1]}")
-    assert not containers.listens("ssh://somewhere")
-
-
-@pytest.mark.parametrize(
-    ("fixtures", "bundles"),
-    [
-        (["tmp_path", "store"], set()),
-        (["servers", "cassandra_cluster", "cassandra_nodes"], {jars.CASSANDRA}),
-        (["servers", "zookeeper"], {jars.ZOOKEEPER}),
-        (["servers"], {jars.CASSANDRA, jars.ZOOKEEPER}),
-    ],
-)
-def test_needed(fixtures: list[str], bundles: set[jars.Bundle]) -> None:
-    """Only the jars that some test may need are fetched."""
-    assert find_needed_jars(fixtures) == bundles
-
-
-def test_unique_names() -> None:
-    """Names differ, and are valid for keyspaces without quotes."""
-    names = {unique_name() for _ in range(100)}
-    assert len(names) == 100
-    assert all(re.fullmatch(r"[a-z][a-z0-9_]{0,47}", name) for name in names)
 
 
 def run_suite(directory: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:

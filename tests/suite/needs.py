@@ -57,7 +57,6 @@ BY_PATH: dict[str, str | None] = {
     "tests/qdo/worker/": "needs_programs",
     "tests/qdo/zookeeper/": "needs_zookeeper",
     "tests/servers/": "needs_programs",
-    "tests/servers/test_containers.py": None,
     "tests/sim/": "needs_histories",
     "tests/sim/groups/": None,
     "tests/sim/service_groups/test_histories.py": None,

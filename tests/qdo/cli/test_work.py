@@ -20,8 +20,7 @@ from tests.commands import Run
 from tests.qdo.cli.conftest import Group, ServiceGroup
 from tests.qdo.cli.workers import Hire, WorkerProcess
 from tests.qdo.worker.conftest import until
-from tests.qdo.worker.test_processes import live_processes
-from tests.qdo.worker.test_signals import children
+from tests.servers.processes import children, live_processes
 
 
 @pytest.fixture

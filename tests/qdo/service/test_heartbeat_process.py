@@ -15,10 +15,12 @@ from tests.qdo.consumer.conftest import System
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS
 from tests.qdo.contract.events import PATIENCE
 from tests.qdo.contract.in_service import ServiceGroups
-from tests.qdo.contract.membership.test_held_up import BLOCKED_SESSIONS, child_processes, until_ended
+from tests.qdo.contract.membership.test_held_up import BLOCKED_SESSIONS
 from tests.qdo.contract.processes import Process, Refused
 from tests.servers.plugin import unique_name
+from tests.servers.processes import children, is_alive
 from tests.servers.served import Served
+from tests.waiting import until_async
 
 pytestmark = pytest.mark.needs_programs
 LONG = 600.0
@@ -59,9 +61,10 @@ async def start(system: System, running: Served, groups: ServiceGroups) -> Async
 
 
 async def until_gone(coordinator: ServiceCoordinator) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while await coordinator.members():  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.05)
+    async def is_gone() -> bool:
+        return not await coordinator.members()
+
+    await until_async(is_gone)
 
 
 async def test_a_member_that_is_held_up_stays(system: System, coordinator: ServiceCoordinator, start: Start) -> None:
@@ -91,8 +94,8 @@ async def test_a_member_that_was_killed_is_not_kept(
 ) -> None:
     """The process that sends heartbeats for a member ends with it, so its session ends in time."""
     process, _ = await start(groups.short, LONG)
-    speakers = list(child_processes(process.id))
+    speakers = children(process.id)
     assert speakers
     process.signal(signal.SIGKILL)
     await until_gone(coordinator)
-    await until_ended(speakers)
+    await until_async(lambda: not any(map(is_alive, speakers)))

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,8 @@ from tests.qdo.contract.events import PATIENCE
 from tests.qdo.contract.ownership.test_fencing import read_recorded
 from tests.qdo.contract.processes import Process, Refused
 from tests.qdo.contract.samples import PARTITION
+from tests.servers.processes import children, is_alive
+from tests.waiting import until_async
 
 BLOCKED_SESSIONS = 1.5
 """Session timeouts for which a member is blocked. Where its session must survive, the timeout outlasts a pause of the
@@ -44,11 +45,11 @@ async def test_a_member_that_is_held_up_stays(hold: Hold, coordinator: Coordinat
 async def test_whoever_speaks_for_a_member_is_replaced_when_killed(hold: Hold) -> None:
     """If the helper process is killed it is replaced: the session lives on, and the member may be blocked again."""
     process = await hold("held", session_timeout=RESPONSIVE_SESSION_SECONDS, max_blocked_seconds=600.0)
-    former = set(child_processes(process.id))
+    former = set(children(process.id))
     for speaker in former:
         os.kill(speaker, signal.SIGKILL)
     async with asyncio.timeout(PATIENCE):
-        while not any(map(_ready, set(child_processes(process.id)) - former)):  # noqa: ASYNC110 - there is no event for it
+        while not any(map(_ready, set(children(process.id)) - former)):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
     await _claim_and_commit_until_accepted(process, "1")
     await process.ask("hold", BLOCKED_SESSIONS * RESPONSIVE_SESSION_SECONDS)
@@ -59,7 +60,7 @@ async def test_whoever_speaks_for_a_member_is_replaced_when_killed(hold: Hold) -
 async def test_a_stopped_speaker_ends_no_session(hold: Hold) -> None:
     """With a stopped helper process no session ends: the member sends heartbeats itself, or starts another helper."""
     process = await hold("a", session_timeout=RESPONSIVE_SESSION_SECONDS, max_blocked_seconds=600.0)
-    stopped = list(child_processes(process.id))
+    stopped = children(process.id)
     for speaker in stopped:
         os.kill(speaker, signal.SIGSTOP)
     try:
@@ -85,23 +86,10 @@ async def _claim_and_commit_until_accepted(process: Process, offset: str) -> Non
 async def test_whoever_speaks_for_a_member_ends_when_it_leaves(start: Start) -> None:
     """When a member leaves, nothing is left of its helper process."""
     process = await start("leaving", max_blocked_seconds=600.0)
-    speakers = list(child_processes(process.id))
+    speakers = children(process.id)
     assert speakers
     await process.end()
-    await until_ended(speakers)
-
-
-async def until_ended(processes: list[int]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while any(map(_alive, processes)):  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.01)
-
-
-def child_processes(parent: int) -> Iterator[int]:
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
-                yield int(stat.parent.name)
+    await until_async(lambda: not any(map(is_alive, speakers)))
 
 
 def _ready(speaker: int) -> bool:
@@ -109,10 +97,4 @@ def _ready(speaker: int) -> bool:
     with suppress(OSError):
         ignored = re.search(r"^SigIgn:\s*(\w+)$", Path(f"/proc/{speaker}/status").read_text(), re.MULTILINE)
         return ignored is not None and bool(int(ignored[1], 16) >> (signal.SIGTERM - 1) & 1)
-    return False
-
-
-def _alive(process: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
