@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from types import ModuleType
@@ -49,16 +48,3 @@ def test_help_stays_light(line: str) -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
     assert ended.returncode == 0, ended.stderr
-
-
-@pytest.mark.parametrize("program", [queuey, qdo])
-def test_help_has_the_markup_of_a_terminal(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No help of a command or a group, at any depth, has the double backticks of docstrings."""
-    run = make_runner(program.__name__, program.cli.main, monkeypatch)
-    commands = [[name] for name in program.cli.COMMANDS]
-    for command in commands:
-        shown = run(*command, "--help").text
-        assert "``" not in shown, command
-        _, _, listed = shown.partition(" Commands ─")
-        commands += [[*command, name] for name in re.findall(r"^│ ([a-z][a-z-]*)", listed, re.MULTILINE)]
-    assert any(len(command) > 1 for command in commands)

@@ -1,1 +1,1 @@
-"""Tests of groups on a service that follows a script."""
+"""Tests of a group's member on simulated ZooKeeper servers."""
