@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from qdo.coordination import CommittedOffset, Coordinator, OwnedOffset, Session
+from qdo.coordination import Coordinator, Session
 from qdo.coordination.opening import open_coordinator
 from qdo.coordination.paths import GroupPaths
-from qdo.coordination.records import encode_offset
 from qdo.coordination.tree import ANY_VERSION, Applied, Link, SetData
-from qdo.partitions import Partition
-from tests.replacing import replace
-from tests.sim.groups.tree import TreeLink
 
 if TYPE_CHECKING:
     from tests.servers.plugin import ZooKeeper
@@ -87,41 +83,6 @@ class Service(abc.ABC):
         async with self.opened() as link:
             (outcome,) = await link.apply([(SetData(path, data, ANY_VERSION),)])
         assert isinstance(outcome, Applied)
-
-
-def link_beside(link: Link) -> Link:
-    """Returns a link to the same place as another one, with a session of its own; it is not open."""
-    if isinstance(link, TreeLink):
-        return TreeLink(link.tree, link.host, link.timeout)
-    from qdo.coordination.zookeeper.driver.link import ZooKeeperLink  # noqa: PLC0415 - needs kazoo
-
-    assert isinstance(link, ZooKeeperLink)
-    return ZooKeeperLink(link._access)
-
-
-async def commit_unfenced(
-    self: Session, offsets: Iterable[tuple[OwnedOffset, str | None]]
-) -> dict[Partition, OwnedOffset | None]:
-    """Commits over whatever is there, under another session.
-
-    An unmodified ZooKeeper client behaves so: it begins a new session by itself and sends the requests of the old
-    session there.
-    """
-    written: dict[Partition, OwnedOffset | None] = {}
-    link = link_beside(self.link)
-    await link.open()
-    for held, identifier in offsets:
-        partition, offset = held.partition, CommittedOffset(identifier)
-        (outcome,) = await link.apply([(SetData(self._paths.offset(partition), encode_offset(offset), ANY_VERSION),)])
-        assert isinstance(outcome, Applied)
-        written[partition] = OwnedOffset(partition, offset, outcome.versions[-1])
-    await link.close()
-    return written
-
-
-def disable_fences() -> contextlib.AbstractContextManager[None]:
-    """Disables the checks of a commit: session, owner and version of the offset."""
-    return replace(Session.commit, commit_unfenced)
 
 
 def make_zookeeper(request: pytest.FixtureRequest) -> Service:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import sys
 import threading
@@ -19,7 +18,6 @@ from qdo.worker.worker import Worker
 from queuey.client import AsyncClient
 from tests.harness.checking.records import Assigned, Gone, place_of
 from tests.harness.history import Journal, now, record_stalls
-from tests.qdo.contract.backends import disable_fences
 from tests.qdo.faults.job import Job, from_environment
 from tests.qdo.faults.recording import record
 
@@ -114,9 +112,7 @@ def coordinator_of(job: Job, client: AsyncClient) -> AnyCoordinator:
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
-    job = from_environment()
-    with contextlib.nullcontext() if job.fenced else disable_fences():
-        return asyncio.run(serve(job))
+    return asyncio.run(serve(from_environment()))
 
 
 if __name__ == "__main__":

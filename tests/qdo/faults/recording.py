@@ -113,8 +113,7 @@ def name_of(session: AnySession) -> str:
     """Returns the name of a session by which another process can end it; empty if none can."""
     if isinstance(session, ServiceSession):
         return ""
-    from qdo.coordination.zookeeper.driver.link import ZooKeeperLink  # noqa: PLC0415 - needs kazoo
+    from tests.qdo.contract.zookeeper import client_of  # noqa: PLC0415 - needs kazoo
 
-    assert isinstance(session.link, ZooKeeperLink)
-    number, password = session.link._client.client_id or (0, b"")
+    number, password = client_of(session).client_id or (0, b"")
     return f"{number}:{password.hex()}"

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from tests.harness.checking.history import History, Stay
 from tests.harness.checking.records import Handled
-from tests.harness.plans import SUMMARY_PROPERTY, Plan, Record, plans, verify
+from tests.harness.plans import Plan, Record, plans, verify
 from tests.qdo.faults.group_run import GroupRun
 from tests.qdo.faults.servers.services import Service, ServiceGroups
-
-if TYPE_CHECKING:
-    pass
 
 QUEUES = {"crew-a": 6, "crew-b": 6}
 LEAVER = "w4.1"
@@ -30,11 +25,7 @@ def settings(slot: str, worker: str) -> dict[str, object]:
     return {"rest": SLOW if worker == LEAVER else QUICK, "runs": "tasks" if slot == "w2" else "threads"}
 
 
-def longest_gap(times: list[float]) -> float:
-    return max((after - before for before, after in pairwise(times)), default=0.0)
-
-
-def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Record) -> None:
+def test_a_worker_leaves(tmp_path: Path, service: Service) -> None:
     """When a worker leaves, the others' partitions are handled without a break, and the moved ones without a repeat."""
     service.session_timeout = SESSION
     run = GroupRun(tmp_path, service, queues=QUEUES, settings=settings)
@@ -49,23 +40,13 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Reco
     assert (result.counts["twice"], result.counts["lost"]) == (0, 0)
     (leave,) = (fault for fault in result.history.faults if fault.kind == "leave")
     staying = _present(result.history, leave.start)
-    moving = [stay for stay in staying if stay.worker == LEAVER]
-    assert len(moving) == 3
-    pauses = []
+    assert sum(stay.worker == LEAVER for stay in staying) == 3
     for stay in (stay for stay in staying if stay.worker != LEAVER):
         assert stay.end > leave.end, f"{stay.place} was interrupted"
-        during = [each.at for each in stay.handled if leave.start <= each.at <= leave.end]
+        during = [each for each in stay.handled if leave.start <= each.at <= leave.end]
         assert len(during) > 1 or not _had_unhandled(result.history, stay, leave.end), (
             f"{stay.place} stood still while another worker left"
         )
-        pauses.append(longest_gap(during))
-    record_property(
-        SUMMARY_PROPERTY,
-        f"one of 4 left within {leave.end - leave.start:.2f} s: {len(pauses)} partitions stayed, paused for "
-        f"{max(pauses) * 1000:.0f} ms at most (a handler takes {QUICK * 1000:.0f}); {len(moving)} moved, paused for "
-        f"{max(_handover(result.history, stay) for stay in moving) * 1000:.0f} ms; none of "
-        f"{result.counts['messages']} messages was handled twice",
-    )
 
 
 COMING = Plan(1, "grow,join,leave", 17.5, {"events": 12, "join": 3, "leave": 2, "stays": 30, "messages": 500})
@@ -91,9 +72,3 @@ def _had_unhandled(history: History, stay: Stay, instant: float) -> bool:
     """
     loaded = {each for post in history.posts if post.writer == "load" for each in post.ids}
     return any(each.at > instant and each.id in loaded for each in stay.handled)
-
-
-def _handover(history: History, stay: Stay) -> float:
-    stays = history.stays[stay.place]
-    after = stays[stays.index(stay) + 1]
-    return after.handled[0].at - stay.handled[-1].at
