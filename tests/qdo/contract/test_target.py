@@ -24,7 +24,10 @@ async def test_a_target_is_set_at_the_version_that_was_read(join: Join, open_one
         TargetAssignment({PARTITION: "a"}),
         TargetAssignment({PARTITION: "b"}, {"c": 1.25}, frozenset({"c", "d"})),
     )
-    assert await mine.set_target(first, -1)
+    assert await mine.set_target(TargetAssignment(), -1)
+    target, version = await mine.target()
+    assert (target, version == -1) == (TargetAssignment(), False), "it assigns nothing, and is there"
+    assert await mine.set_target(first, version)
     assert not await other.set_target(second, -1)
     target, version = await other.target()
     assert target == first
@@ -34,16 +37,6 @@ async def test_a_target_is_set_at_the_version_that_was_read(join: Join, open_one
     assert (await mine.target()).target == second
     assert (await mine.target()).version not in {-1, version}
     assert await (await open_one()).target() == second
-
-
-@once
-async def test_an_empty_target_is_a_target(join: Join) -> None:
-    """A target that assigns nothing differs from a missing one."""
-    session, _ = await join("a")
-    assert await session.set_target(TargetAssignment(), -1)
-    target, version = await session.target()
-    assert target == TargetAssignment()
-    assert version != -1
 
 
 @once

@@ -29,6 +29,8 @@ from qdo.errors import SessionLost
 from tests.qdo.contract.backends import BACKENDS, RESPONSIVE_SESSION_SECONDS, make_borrowed
 from tests.qdo.contract.events import PATIENCE
 
+BORROWED = pytest.param("borrowed", marks=pytest.mark.needs_zookeeper)
+
 
 class Tree:
     """A tree with an empty node.
@@ -52,7 +54,7 @@ class Tree:
         return f"{self.top}/{name}"
 
 
-@pytest.fixture(params=[*sorted(BACKENDS), "borrowed"])
+@pytest.fixture(params=[*sorted(BACKENDS), BORROWED])
 async def tree(request: pytest.FixtureRequest) -> AsyncIterator[Tree]:
     """Each tree in turn, with an empty node."""
     async with contextlib.AsyncExitStack() as opened:
@@ -198,7 +200,7 @@ async def test_a_node_knows_its_children(tree: Tree) -> None:
     assert await link.count([tree.top, tree / "a/b", tree / "a/c"]) == [2, 0, None]
 
 
-@pytest.mark.parametrize("tree", ["borrowed", "zookeeper"], indirect=True)
+@pytest.mark.parametrize("tree", [BORROWED, "zookeeper"], indirect=True)
 async def test_names_are_completed_by_a_number(tree: Tree) -> None:
     """With names numbered by the tree, the outcome has the paths, also for a node created beside them."""
     link = await tree.open()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from qdo.coordination import Member, Session, TargetAssignment
+from qdo.coordination import Member, Session
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import RecordedEvents, eventually
@@ -33,15 +33,6 @@ async def test_members_that_come_and_go_are_heard_of(join: Join, open_one: Open,
     await eventually(heard, mine.members, lambda members: "d" in members)
     await wait_for_change(heard, mine.members, service.expire(ended))
     await eventually(heard, mine.members, lambda members: set(members) == {"a", "b"})
-
-
-async def test_a_target_is_heard_of(join: Join) -> None:
-    """The first target and each replacement are noticed."""
-    mine, heard = await join("a")
-    other, _ = await join("b")
-    for _ in range(3):
-        _, version = await other.target()
-        await wait_for_change(heard, mine.target, other.set_target(TargetAssignment({PARTITION: "a"}), version))
 
 
 async def test_what_becomes_free_is_heard_of(join: Join, service: Service) -> None:

@@ -84,19 +84,26 @@ def kazoo_client(hosts: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 -
         client.close()
 
 
+def client_of(session: Session) -> Any:  # noqa: ANN401 - kazoo's
+    """Returns kazoo's client of a session."""
+    assert isinstance(session.link, ZooKeeperLink)
+    return session.link._client
+
+
+def socket_of(client: Any) -> Any:  # noqa: ANN401 - kazoo's
+    """Returns the socket of a connected client of kazoo."""
+    return client._connection._socket
+
+
 async def expire(hosts: str, session: Session) -> None:
     """Ends a session at the servers; returns when its member has noticed."""
-    link = session.link
-    assert isinstance(link, ZooKeeperLink)
-    identity = link._client.client_id
+    identity = client_of(session).client_id
     async with asyncio.timeout(60):
         while session.state != "lost":
             if identity is not None:
                 await asyncio.to_thread(_close, hosts, identity)
             await until(lambda: session.state != "suspended")
-            link = session.link
-    assert isinstance(link, ZooKeeperLink)
-    identity = link._client.client_id
+            identity = client_of(session).client_id
 
 
 def _close(hosts: str, identity: tuple[int, bytes]) -> None:

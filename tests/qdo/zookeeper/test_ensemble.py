@@ -11,11 +11,11 @@ import pytest
 from deploy.local import ZooKeeperNode
 from qdo.coordination import Coordinator, Member, OwnedOffset, Session
 from qdo.coordination.opening import open_coordinator
-from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
 from qdo.errors import CoordinationLost, MemberExists
 from qdo.partitions import Partition
 from tests.qdo.contract.events import PATIENCE, RecordedEvents
 from tests.qdo.contract.samples import PARTITION
+from tests.qdo.contract.zookeeper import client_of, socket_of
 from tests.servers.plugin import ZooKeeperEnsemble, unique_name
 
 T = TypeVar("T")
@@ -57,8 +57,7 @@ async def run_in_thread(call: Callable[[], T]) -> T:
 
 
 def server_of(session: Session, ensemble: ZooKeeperEnsemble) -> ZooKeeperNode:
-    assert isinstance(session.link, ZooKeeperLink)
-    _, port = session.link._client._connection._socket.getpeername()
+    _, port = socket_of(client_of(session)).getpeername()
     return next(node for node in ensemble.nodes if node.port == port)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -21,6 +23,7 @@ from qdo.errors import CoordinationLost, CoordinationRefused, InvalidArgument, Q
 from queuey.extras import install_command
 from tests.qdo.contract.events import RecordedEvents
 from tests.qdo.contract.samples import PARTITION, first_partitions
+from tests.qdo.contract.zookeeper import client_of, socket_of
 from tests.replacing import replace
 from tests.servers.plugin import ZooKeeperOptions, start_zookeeper, unique_name
 
@@ -158,7 +161,8 @@ async def test_sasl(guarded: Guarded, open_one: Open) -> None:
     heard = RecordedEvents()
     session = await coordinator.join(Member("a"), heard)
     held = (await session.claim([PARTITION]))[PARTITION]
-    session.link._client._connection._socket._connection.shutdown(2)  # type: ignore[attr-defined] # a coordinator on ZooKeeper
+    with socket.socket(fileno=os.dup(socket_of(client_of(session)).fileno())) as connection:
+        connection.shutdown(socket.SHUT_RDWR)
     await heard.next("connected")
     assert (await session.commit([(held, "1")]))[PARTITION]
     await refuses(open_one, f"zookeeper://{guarded.plain}/{root}")
@@ -218,8 +222,6 @@ async def test_a_server_by_another_name_is_not_trusted(guarded: Guarded) -> None
 
 def resolve(address: str) -> Callable[..., object]:
     """Returns a resolver that knows one name, and asks the real one for others."""
-    import socket  # noqa: PLC0415 - before its function is replaced
-
     real = socket.getaddrinfo
 
     def ask(host: str, *rest: object, **more: object) -> object:

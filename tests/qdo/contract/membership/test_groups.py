@@ -46,7 +46,7 @@ async def test_a_group_with_members_is_not_forgotten(join: Join, open_one: Open)
 
 
 async def test_a_forgotten_group_is_gone(join: Join, open_one: Open, service: Service) -> None:
-    """A forgotten group loses offsets, target and name; other groups keep theirs; forgetting it again does nothing."""
+    """A forgotten group loses offsets, target and name, also for later members; other groups keep theirs."""
     await (await open_one("other")).set_offsets({PARTITION: "9"})
     session, _ = await join("a")
     held = await session.claim([PARTITION])
@@ -60,21 +60,9 @@ async def test_a_forgotten_group_is_gone(join: Join, open_one: Open, service: Se
     assert await looking.offsets() == {}
     assert await looking.target() is None
     assert (await (await open_one("other")).offsets())[PARTITION].id == "9"
-
-
-async def test_a_forgotten_group_may_begin_again(join: Join, open_one: Open) -> None:
-    """Members that join a forgotten group later find nothing of its past."""
-    first, _ = await join("a")
-    held = await first.claim([PARTITION])
-    await first.commit([(held[PARTITION], "1")])
-    await first.set_target(TargetAssignment({PARTITION: "a"}), -1)
-    await first.leave()
-    await (await open_one()).forget()
     again, _ = await join("a")
     assert await again.target() == (None, -1)
-    claimed = await again.claim([PARTITION])
-    assert claimed[PARTITION].offset.id is None
-    assert (await again.commit([(claimed[PARTITION], "2")]))[PARTITION]
+    assert (await again.claim([PARTITION]))[PARTITION].offset.id is None
 
 
 async def test_what_is_kept_of_some_queues_is_forgotten(join: Join, open_one: Open) -> None:

@@ -86,16 +86,6 @@ async def test_moving_is_allowed_once_the_owner_is_gone(join: Join, coordinator:
     assert await ids(coordinator) == dict.fromkeys(first_partitions(3), "3")
 
 
-async def test_an_earlier_owner_does_not_undo_a_move(join: Join, coordinator: Coordinator) -> None:
-    """A version from before the move commits nothing."""
-    session, _ = await join("a")
-    old = (await session.claim([PARTITION]))[PARTITION]
-    await session.release([PARTITION])
-    await coordinator.set_offsets({PARTITION: "1"})
-    assert await session.commit([(old, "9")]) == {PARTITION: None}
-    assert await ids(coordinator) == {PARTITION: "1"}
-
-
 async def test_moving_at_what_is_expected(coordinator: Coordinator) -> None:
     """A conditional move is done if the recorded offset, or its absence, is as expected."""
     first, second, third = first_partitions(3)

@@ -17,6 +17,7 @@ from qdo.curator import TEXT, QueueBuilder
 from qdo.errors import CoordinationLost
 from qdo.settings import Retry
 from tests.harness.proxy import Proxy
+from tests.qdo.contract.zookeeper import socket_of
 
 Kazoo: TypeAlias = Any
 """A client of kazoo, which has no types."""
@@ -123,7 +124,7 @@ def expire(client: Kazoo) -> None:
     """Ends a client's session at the servers; returns once the client has noticed."""
     ended = threading.Event()
     client.add_listener(lambda state: ended.set() if state == "LOST" else None)
-    host, port = client._connection._socket.getpeername()[:2]
+    host, port = socket_of(client).getpeername()[:2]
     end_session(f"{host}:{port}", client.client_id)
     assert ended.wait(PATIENCE)
 

@@ -28,16 +28,6 @@ def test_messages_come_in_order_and_leave_nothing(nodes: Nodes, client: Kazoo, h
     until(lambda: not client.get_children(nodes.lock_path))
 
 
-def test_priorities(nodes: Nodes, client: Kazoo, heard: RecordedCalls) -> None:
-    """The smallest number comes first, and the oldest of one number."""
-    with nodes.opened(nodes.builder(client).build_priority_queue()) as queue:
-        for number, priority in enumerate([5, -1, 0, 5, -(2**31), 2**31 - 1, -1]):
-            queue.put(f"{priority} {number}", priority)
-        queue.put_multi(["x", "y"], 1)
-    with nodes.opened(nodes.builder(client, heard).build_priority_queue()):
-        assert heard.wait(9) == ["-2147483648 4", "-1 1", "-1 6", "0 2", "x", "y", "5 0", "5 3", "2147483647 5"]
-
-
 def test_delays(nodes: Nodes, client: Kazoo, heard: RecordedCalls) -> None:
     """A message comes at its instant and not before, the earliest first, in whatever order they were put."""
     now = int(time.time() * 1000)
