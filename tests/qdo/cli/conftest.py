@@ -18,6 +18,7 @@ from qdo.coordination.zookeeper import ConnectionOptions
 from qdo.partitions import Partition, Queue
 from queuey.client import AsyncClient, Client
 from queuey.client.credentials.profile import Profile
+from tests.cli.conftest import client, queue, served
 from tests.commands import Run, make_runner
 from tests.qdo.cli.workers import Hire
 from tests.replacing import replace_in
@@ -25,26 +26,10 @@ from tests.servers.plugin import unique_name
 from tests.servers.served import Served, environment
 from tests.sim.groups.tree import LoopHost, TreeLink, make_loop_tree
 
+__all__ = ["client", "queue", "served"]
+
 GROUP = "group"
 Answer = TypeVar("Answer")
-
-
-@pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Served(tmp_path_factory.mktemp("served")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(served: Served) -> Iterator[Client]:
-    """A client of the service, to check the effects of commands."""
-    with served.client() as opened:
-        yield opened
-
-
-@pytest.fixture
-def queue(client: Client) -> str:
-    return client.create_queue(partitions=3).name
 
 
 class Group:

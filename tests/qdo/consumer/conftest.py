@@ -30,7 +30,7 @@ NO_RETRIES = RetryPolicy(deadline=0)
 
 
 @pytest.fixture(autouse=True)
-def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps the environment of the person who runs the tests out of them."""
     for name in ("QUEUEY_URL", "QUEUEY_KEY", "QUEUEY_APP"):
         monkeypatch.delenv(name, raising=False)

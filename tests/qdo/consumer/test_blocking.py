@@ -188,29 +188,6 @@ def test_a_start_that_fails_leaves_nothing_behind(make: Make, profile: Profile, 
     assert eventually(lambda: set(threading.enumerate()) <= before)  # A link's thread announces its end before it ends.
 
 
-def test_what_an_interrupted_poll_found_is_found_again(make: Make, client: Client, queue: str) -> None:
-    """Messages of a poll that was interrupted before they arrived are handed out again."""
-    send(client, queue, 6)
-    with make() as consumer:
-        assert numbers(consumer, 2, most=2) == [1, 2]
-        thread = consumer._thread
-        assert thread is not None
-        call = thread.call
-
-        def interrupted(work: Any) -> Any:  # noqa: ANN401 - passed on
-            call(work)
-            raise KeyboardInterrupt
-
-        thread.call = interrupted  # type: ignore[method-assign] # stands for the signal
-        with pytest.raises(KeyboardInterrupt):
-            consumer.poll(2)
-        thread.call = call  # type: ignore[method-assign]
-        partition = min(consumer.assignment)
-        consumer.commit()
-        assert numbers(consumer, 4) == [3, 4, 5, 6]
-        assert consumer.committed(partition) != consumer.position(partition)
-
-
 async def test_the_thread_of_a_callback_that_is_cancelled_is_waited_for() -> None:
     """The thread of a cancelled callback is waited for: it cannot be stopped, and the next must not run beside it."""
     go = threading.Event()

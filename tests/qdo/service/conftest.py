@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.qdo.consumer.conftest import _own_environment, profile, running, system
+from tests.qdo.consumer.conftest import own_environment, profile, running, system
 
-__all__ = ["_own_environment", "profile", "running", "system"]
+__all__ = ["own_environment", "profile", "running", "system"]

@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 from qdo.assignment import AssignmentPlan, assign, plan_assignment
 from qdo.coordination import Member, TargetAssignment, Visibility
 from qdo.partitions import Partition, Queue, Subscription
-from queuey.groups.assignment.balancing import balance
-from queuey.groups.assignment.fewest_moves import undo_needless_moves
-from queuey.groups.assignment.partition_pools import make_pools
 
 Members = dict[str, dict[Queue, int]]
 Owners = Mapping[Partition, str]
@@ -151,21 +148,6 @@ def test_the_order_of_what_is_given_does_not_matter(case: Case, random: object) 
 
     other: Members = disordered({name: disordered(seen) for name, seen in members.items()})  # type: ignore[arg-type,assignment]
     assert assign(other, disordered(before)) == assign(members, before)  # type: ignore[arg-type]
-
-
-@given(different)
-def test_without_time_for_savings_it_is_even_all_the_same(case: Case) -> None:
-    """The search for needless moves may end at any step and leaves a complete assignment."""
-    members, before = case
-    names = sorted(members)
-    for effort in (0, 3, 10, 30):
-        shares = make_pools(names, members, before.items(), ())
-        balance(shares)
-        even = sorted(shares.loads)
-        undo_needless_moves(shares, effort)
-        assert sorted(shares.loads) == even
-        assert shares.loads == [sum(pool.now.get(member, 0) for pool in shares.pools) for member in range(len(names))]
-        assert all(count >= 0 for pool in shares.pools for count in pool.now.values())
 
 
 def test_partitions_of_one_queue_are_spread() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from queuey.client import Message, deadletters
@@ -23,6 +23,7 @@ def with_headers(one: Message, headers: Mapping[str, str], body: Any = None) -> 
     return Message(one.id, one.timestamp, one.partition, one.body if body is None else body, one.content_type, headers)
 
 
+@settings(max_examples=max(10, settings().max_examples // 3))
 @given(queue=texts, headers=some.dictionaries(names, texts, max_size=16))
 def test_a_dead_letter_says_what_it_was(queue: str, headers: dict[str, str]) -> None:
     """Any queue name and headers pass through HTTP headers and are read back exactly."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo import InvalidArgument, Jobs, TaskCall
+from qdo import InvalidArgument, Jobs, Task
 from qdo.jobs.tasks import Invocation
 from qdo.worker.handlers import set_state, state_setter
 from queuey.client import InvalidArgument as Refused
@@ -78,27 +78,24 @@ def alike(sent: Any, found: Any) -> bool:  # noqa: ANN401 - any values
     return type(sent) is type(found) and bool(sent == found)
 
 
-def read_argument(call: TaskCall, jobs: Jobs) -> Any:  # noqa: ANN401 - any value
-    invocation = msgspec.json.decode(call.body, type=Invocation)
-    return jobs._tasks[invocation.task].bound(invocation).arguments["value"]
-
-
-def task_with(kind: Any) -> tuple[Jobs, Callable[..., TaskCall]]:  # noqa: ANN401 - a type
-    jobs = Jobs("q")
-
+def task_with(kind: Any) -> Task[..., None, Any]:  # noqa: ANN401 - a type
     def take(value: Any) -> None:  # noqa: ANN401
         """Takes it."""
 
     take.__annotations__["value"] = kind
-    return jobs, jobs.task(take).call
+    return Jobs("q").task(take)
+
+
+def send_and_read(task: Task[..., None, Any], value: Any) -> Any:  # noqa: ANN401 - any values
+    """Returns the argument as a worker gets it."""
+    return task.bound(msgspec.json.decode(task.call(value).body, type=Invocation)).arguments["value"]
 
 
 @given(value=ANY)
 def test_of_tasks_without_types(value: Any) -> None:  # noqa: ANN401 - any value
     """An argument of a parameter without a type arrives as it was sent, or is refused."""
-    jobs, call = task_with(Any)
     with suppress(InvalidArgument):
-        assert alike(value, read_argument(call(value), jobs))
+        assert alike(value, send_and_read(task_with(Any), value))
 
 
 @pytest.mark.parametrize(
@@ -116,8 +113,7 @@ def test_of_tasks_without_types(value: Any) -> None:  # noqa: ANN401 - any value
 )
 def test_plain_values_for_types(kind: Any, value: Any, found: Any) -> None:  # noqa: ANN401 - any
     """A plain JSON value arrives as the parameter's type converts it."""
-    jobs, call = task_with(kind)
-    assert read_argument(call(value), jobs) == found
+    assert send_and_read(task_with(kind), value) == found
 
 
 @pytest.mark.parametrize(
@@ -127,17 +123,15 @@ def test_plain_values_for_types(kind: Any, value: Any, found: Any) -> None:  # n
 )
 def test_values_that_their_type_cannot_carry(kind: Any, value: Any) -> None:  # noqa: ANN401 - any
     """A value that its declared type cannot carry is refused."""
-    _, call = task_with(kind)
     with pytest.raises(InvalidArgument, match="argument value"):
-        call(value)
+        task_with(kind).call(value)
 
 
 @pytest.mark.parametrize("value", [math.nan, [math.inf], {1: 2}, {"a": b"x"}, {3}, Color.RED, Decimal("1.0")], ids=repr)
 def test_the_error_of_a_task(value: Any) -> None:  # noqa: ANN401 - any value
     """The error names the task, the parameter and the value."""
-    _, call = task_with(Any)
     with pytest.raises(InvalidArgument) as error:
-        call(value)
+        task_with(Any).call(value)
     assert f"argument value of task take is {value!r}" in str(error.value)
 
 

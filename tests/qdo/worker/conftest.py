@@ -15,10 +15,10 @@ from qdo.settings import ConsumerSettings, Retry, WorkerSettings
 from qdo.worker.failure import ExitCode
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Message
-from tests.qdo.consumer.conftest import POLL_SECONDS, System, _own_environment, profile, running, system, until
+from tests.qdo.consumer.conftest import POLL_SECONDS, System, own_environment, profile, running, system, until
 from tests.qdo.consumer.controlled_transport import PATIENCE
 
-__all__ = ["IMMEDIATE_RETRY", "Workers", "_own_environment", "profile", "running", "system", "until"]
+__all__ = ["IMMEDIATE_RETRY", "Workers", "own_environment", "profile", "running", "system", "until"]
 
 IMMEDIATE_RETRY = Retry(attempts=3, base=0.001, cap=0.001)
 """Three attempts, at once."""

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -16,7 +15,7 @@ from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.coordination import Member, Session
 from qdo.errors import CoordinationLost, NotOwner
-from qdo.partitions import Partition, Queue
+from qdo.partitions import Partition
 from qdo.settings import Retry
 from qdo.worker.failure import ExitCode, StopWorker
 from queuey.client import AsyncClient, Message, Outgoing, RetryPolicy
@@ -47,7 +46,6 @@ async def test_a_clean_end_fills_the_gaps_between_keys(workers: Workers, suspend
     await workers.system.client.send_many(queue.name, sent)
     settings = quick(by="header:key", parallel=2)
     worker = await workers.make(handle, queue, settings=settings)
-    source: Any = worker._source
     task = workers.start(worker)
     await until(lambda: len(workers.seen) == 90)
     worker.stop()
@@ -55,11 +53,11 @@ async def test_a_clean_end_fills_the_gaps_between_keys(workers: Workers, suspend
     go_on.set()
     await until(lambda: 11 in begun)
     if suspended:
-        source.suspended()
+        await workers.system.service.cut()
     filled.set()
     if suspended:
         await until(lambda: len(workers.seen) == 92)
-        source.resumed()
+        await workers.system.service.heal()
     assert await task == ExitCode.ENDED
     assert len(workers.seen) == 100
     await workers.serve_until(await workers.make(handle, queue, settings=settings), 100)
@@ -242,33 +240,7 @@ async def test_what_cannot_be_noted_is_not_tried_without_a_pause(workers: Worker
     assert tried[2] - tried[0] > 0.9
 
 
-SHORT_RETRY = Retry(attempts=5, base=2.0, cap=2.0)
 DISTANT_RETRY = Retry(attempts=5, base=31_536_000.0, cap=31_536_000.0)
-
-
-async def send(workers: Workers, queue: Queue, partition: int = 1) -> str:
-    """Stores a message that fails, three with other keys and one behind it with its key; returns the last one's id."""
-    keys = ("bad", "b", "c", "d", "bad")
-    outgoing = [
-        Outgoing(f"{partition}:{key}{at}", headers={"key": key}, partition=partition) for at, key in enumerate(keys)
-    ]
-    return (await workers.system.client.send_many(queue.name, outgoing))[-1].id
-
-
-class FailsOnce:
-    """Fails on the first attempt at some messages; records the failed and the handled ones."""
-
-    def __init__(self, workers: Workers, *bad: str) -> None:
-        self._workers = workers
-        self._bad = set(bad)
-        self.failed: list[str] = []
-
-    async def __call__(self, message: Message, context: object) -> None:
-        if message.body in self._bad:
-            self._bad.discard(message.body)
-            self.failed.append(message.body)
-            raise ValueError
-        self._workers.note(message, context)
 
 
 @pytest.mark.parametrize("end", ["signal", "StopWorker"])
@@ -277,11 +249,12 @@ async def test_a_stop_says_that_messages_will_be_repeated(
 ) -> None:
     """A stop reports at once, by code and log, that a message will be repeated: it waits, or it ended the worker."""
     queue = await workers.system.queue()
-    await send(workers, queue)
+    outgoing = [Outgoing(f"1:{key}", headers={"key": key}) for key in ("bad", "b", "c", "d", "bad")]
+    await workers.system.client.send_many(queue.name, outgoing)
     others = asyncio.Event()
 
     async def handle(message: Message, context: object) -> None:
-        if message.body == "1:bad0":
+        if message.body == "1:bad":
             await others.wait()
             raise StopWorker if end == "StopWorker" else ValueError
         workers.note(message, context)
@@ -298,19 +271,3 @@ async def test_a_stop_says_that_messages_will_be_repeated(
     (said,) = [record for record in caplog.records if "some will be handled again" in record.message]
     assert said.__dict__["partitions"] == [str(partition_of(queue))]
     assert await workers.offsets() == {1: None} or not await workers.offsets()
-
-
-async def test_a_rebalance_repeats_nothing(workers: Workers) -> None:
-    """A partition moves once the message that waits in it was tried again, so nothing is repeated."""
-    queue = await workers.system.queue(partitions=2)
-    last = [await send(workers, queue, partition) for partition in (1, 2)]
-    handle = FailsOnce(workers, "1:bad0", "2:bad0")
-    settings = quick(by="header:key", retry=SHORT_RETRY)
-    workers.start(await workers.make(handle, queue, settings=settings))
-    await until(lambda: len(workers.seen) >= 6 and len(handle.failed) == 2)
-    second = await workers.make(handle, queue, settings=settings)
-    workers.start(second)
-    await until(lambda: len(second.consumer.assignment) == 1)
-    for number, identifier in enumerate(last, 1):
-        await workers.wait_until_recorded(identifier, number)
-    assert max(Counter(workers.seen).values()) == 1

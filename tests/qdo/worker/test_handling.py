@@ -147,7 +147,7 @@ async def test_the_context_is_entered_once_and_left_at_the_end(workers: Workers)
 async def test_a_context_that_fails_is_told_before_the_group_is_joined(workers: Workers, processes: int) -> None:
     """A worker whose context fails, here or in its processes, ends with the reason and takes no partition."""
     queue, settings = await workers.system.queue(), quick(processes=processes)
-    worker = await workers.make(f"{MODULE}:obey", queue, context=f"{MODULE}:broken", settings=settings)
+    worker = await workers.make(f"{MODULE}:handle", queue, context=f"{MODULE}:broken", settings=settings)
     with pytest.raises(HandlerError, match="no database"):
         await worker.serve()
     assert await (await workers.system.coordinator()).members() == {}

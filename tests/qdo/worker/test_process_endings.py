@@ -6,37 +6,36 @@ import pytest
 
 from queuey.client import Outgoing
 from queuey.client.deadletters import read_dead_letter
-from tests.qdo.worker.claiming.test_claims import dead_letters, make, wait_until_drained
+from tests.qdo.worker.claiming.test_claims import MODULE, dead_letters, make, wait_until_drained
 from tests.qdo.worker.conftest import Workers
+from tests.qdo.worker.test_processes import book
+
+__all__ = ["book"]
 
 LIMIT = 1.0
-FORMS = {
-    "function": None,
-    "coroutine_function": None,
-    "mixed_jobs": "plain",
-    "mixed_jobs ": "async",
-}
+FORMS = {"handle": None, "handle_async": None, "mixed_jobs": "plain", "mixed_jobs ": "async"}
 """Handlers, and the task that is called."""
 ENDINGS = {
-    "returns": None,
-    "forks": None,
-    "sleeps": ("TimeLimit", "and was killed"),
-    "swallows": ("TimeLimit", "and was killed"),
-    "exits": ("Crashed", "exited with code 3"),
-    "is killed": ("Crashed", "ended by SIGKILL"),
-    "leaves": ("SystemExit", "0"),
-    "returns too": None,
+    "return": None,
+    "fork": None,
+    "sleep 600": ("TimeLimit", "and was killed"),
+    "swallow": ("TimeLimit", "and was killed"),
+    "exit": ("Crashed", "exited with code 3"),
+    "kill": ("Crashed", "ended by SIGKILL"),
+    "leave": ("SystemExit", "0"),
+    "return too": None,
 }
 """Kind and text of the failure, or None if the message is handled."""
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.usefixtures("book")
 async def test_endings(workers: Workers, form: str) -> None:
     """A message that does not return is a failed attempt with its reason and task; the next message is handled."""
     queue, task = await workers.system.queue(max_deliveries=1), FORMS[form]
     calls = [Outgoing(how) if task is None else Outgoing(json={"task": task, "args": [how]}) for how in ENDINGS]
     sent = await workers.system.client.send_many(queue.name, calls)
-    worker = make(workers, f"tests.qdo.worker.endings:{form.strip()}", queue, processes=1, time_limit=LIMIT)
+    worker = make(workers, f"{MODULE}:{form.strip()}", queue, processes=1, time_limit=LIMIT)
     failures = {receipt.id: ENDINGS[how] for receipt, how in zip(sent, ENDINGS, strict=True) if ENDINGS[how]}
     async with workers.serving(worker):
         await wait_until_drained(workers, queue)

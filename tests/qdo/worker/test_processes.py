@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import json
 import os
@@ -22,6 +21,7 @@ from tests.qdo.worker import hands
 from tests.qdo.worker.conftest import Workers, quick, until
 from tests.qdo.worker.test_failing import letters
 from tests.replacing import replace
+from tests.servers.processes import live_processes
 
 MODULE = "tests.qdo.worker.hands"
 
@@ -46,21 +46,10 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
     return Book(path)
 
 
-def live_processes(group: int) -> list[int]:
-    """Returns the live processes of a process group; a zombie counts as dead."""
-    processes = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
-            if int(its_group) == group and state != "Z":
-                processes.append(int(stat.parent.name))
-    return processes
-
-
 async def make_process_worker(
     workers: Workers,
     queue: Queue,
-    handler: Any = f"{MODULE}:obey",  # noqa: ANN401 - a handler or its name
+    handler: Any = f"{MODULE}:handle",  # noqa: ANN401 - a handler or its name
     *,
     processes: int = 1,
     **settings: Any,  # noqa: ANN401 - of WorkerSettings
@@ -85,7 +74,7 @@ async def send(workers: Workers, queue: Queue, *bodies: str) -> list[str]:
     return [receipt.id for receipt in await workers.system.client.send_many(queue.name, bodies)]
 
 
-@pytest.mark.parametrize("name", ["obey", "obey_async"])
+@pytest.mark.parametrize("name", ["handle", "handle_async"])
 async def test_children_handle_in_order_and_leave_their_contexts(workers: Workers, book: Book, name: str) -> None:
     """Each child is prepared, enters a context and leaves it; messages of one partition keep their order."""
     queue = await workers.system.queue(partitions=2)
@@ -134,7 +123,7 @@ async def test_a_crash_is_a_failed_attempt_at_the_message_in_hand(workers: Worke
     ids = await send(workers, queue, "fine 1", "fine 2", "crash", "fine 3")
     assert await serve_all(workers, await make_process_worker(workers, queue), ids[-1]) == ExitCode.ENDED
     assert [line[1:3] for line in book.lines("done")] == [["fine", "1"], ["fine", "2"], ["fine", "3"]]
-    assert [line[-1] for line in book.lines("begun") if line[1] == "crash"] == ["1", "2", "3"]
+    assert [line[1] for line in book.lines("attempt") if line[2] == "crash"] == ["1", "2", "3"]
     assert len(book.lines("entered")) == 4
     (dead_letter,) = await letters(workers, queue)
     assert dead_letter.cause.error == "qdo.worker.executors.processes.Crashed"
@@ -144,7 +133,7 @@ async def test_a_crash_is_a_failed_attempt_at_the_message_in_hand(workers: Worke
 async def test_the_time_limit_begins_anew_with_each_message(workers: Workers, book: Book) -> None:
     """Messages that together take longer than the limit are handled in one run."""
     queue = await workers.system.queue()
-    ids = await send(workers, queue, *["slow 1"] * 3)
+    ids = await send(workers, queue, *["sleep 1"] * 3)
     worker = await make_process_worker(workers, queue, time_limit=2.5, retry=Retry(attempts=1))
     assert await serve_all(workers, worker, ids[-1]) == ExitCode.ENDED
     assert len(book.lines("done")) == 3
@@ -154,7 +143,7 @@ async def test_the_time_limit_begins_anew_with_each_message(workers: Workers, bo
 async def test_a_stop_reaches_a_child_in_the_middle_of_a_run(workers: Workers, book: Book) -> None:
     """A child that is told to stop ends after the message in hand, and its handled messages are recorded."""
     queue = await workers.system.queue()
-    ids = await send(workers, queue, *(f"slow 0.0{at % 10}" for at in range(600)))
+    ids = await send(workers, queue, *(f"sleep 0.0{at % 10}" for at in range(600)))
     worker = await make_process_worker(workers, queue, slice=60)
     async with workers.serving(worker):
         await until(lambda: len(book.lines("done")) >= 5)
@@ -210,5 +199,5 @@ async def test_a_child_that_ended_while_idle_costs_no_attempt(workers: Workers, 
     await until(lambda: len(book.lines("done")) == 2)
     worker.stop()
     assert await serving == ExitCode.ENDED
-    assert [line[-1] for line in book.lines("begun")] == ["1", "1"]
+    assert [line[1] for line in book.lines("attempt")] == ["1", "1"]
     assert await letters(workers, queue) == []

@@ -18,8 +18,8 @@ from queuey.client import AsyncClient, Client, Message
 from tests.qdo.cli.workers import WorkerProcess
 from tests.qdo.contract.in_service import ServiceGroups
 from tests.qdo.worker.conftest import Workers, until
-from tests.qdo.worker.test_processes import live_processes
 from tests.servers.plugin import unique_name
+from tests.servers.processes import children, live_processes
 from tests.servers.served import Served, environment
 
 ROOT = Path(__file__).parents[3]
@@ -36,7 +36,7 @@ def start(running: Served, workers: Workers) -> Iterator[Start]:
     with contextlib.ExitStack() as started:
 
         def begin(queue: Queue, kind: str, *options: str) -> WorkerProcess:
-            handler = f"tests.qdo.worker.program:{'handle_async' if kind == 'tasks' else 'handle'}"
+            handler = f"tests.qdo.worker.hands:{'handle_async' if kind == 'tasks' else 'handle'}"
             retries = ["--retry-base", "0.001", "--retry-cap", "0.001"]
             command = [handler, "--queue", queue.name, *KINDS[kind], *retries, *options]
             return started.enter_context(WorkerProcess(command, ROOT, environment(**variables)))
@@ -85,12 +85,12 @@ async def test_the_first_signal_drains(
 async def test_the_second_signal_ends_it_at_once(workers: Workers, start: Start) -> None:
     """The second signal ends the worker at once, with the processes that it started, and the code is 1."""
     queue = await workers.system.queue()
-    await workers.system.client.send(queue.name, "endless 600")
+    await workers.system.client.send(queue.name, "rest 600")
     program = start(queue, "processes")
-    program.wait_for("begun endless")
+    program.wait_for("begun rest")
     program.process.send_signal(signal.SIGTERM)
     program.wait_for_log("no more are started")
-    started = list(children(program.process.pid))
+    started = children(program.process.pid)
     assert started
     await asyncio.sleep(0.2)  # Signals within a tenth of a second count as one.
     assert program.end() == ExitCode.FAILED
@@ -112,9 +112,9 @@ async def test_a_child_that_a_handler_forks_ends_alone(workers: Workers, start: 
 async def test_a_drain_ends_in_time(workers: Workers, start: Start, kind: str) -> None:
     """A message that never ends does not keep the process: earlier messages are recorded, and the code reports it."""
     queue = await workers.system.queue()
-    receipts = await workers.system.client.send_many(queue.name, ["first", "endless 600"])
+    receipts = await workers.system.client.send_many(queue.name, ["first", "rest 600"])
     program = start(queue, kind, "--drain", "0.2")
-    program.wait_for("begun endless")
+    program.wait_for("begun rest")
     assert program.end() == ExitCode.UNFINISHED
     assert (await workers.offsets())[1] == receipts[0].id
     assert await (await workers.system.coordinator()).members() == {}
@@ -123,20 +123,13 @@ async def test_a_drain_ends_in_time(workers: Workers, start: Start, kind: str) -
 async def test_children_do_not_outlive_a_worker_that_was_killed(workers: Workers, start: Start) -> None:
     """Children of a killed worker end too: their results could not be recorded, and another worker repeats them."""
     queue = await workers.system.queue()
-    await workers.system.client.send(queue.name, "endless 600")
+    await workers.system.client.send(queue.name, "rest 600")
     program = start(queue, "processes", "--processes", "2")
-    program.wait_for("begun endless")
-    started = list(children(program.process.pid))
+    program.wait_for("begun rest")
+    started = children(program.process.pid)
     assert len(started) == 2
     program.process.kill()
     await until(lambda: not any(live_processes(child) for child in started))
-
-
-def children(parent: int) -> Iterator[int]:
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
-                yield int(stat.parent.name)
 
 
 def test_a_worker_runs_without_a_loop_of_the_callers(running: Served) -> None:

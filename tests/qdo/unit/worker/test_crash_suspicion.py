@@ -1,6 +1,6 @@
 """Messages that may have crashed their worker: what is noted of them, and the attempts that they are charged.
 
-tests/qdo/worker/hostile holds that workers give up the culprits and nobody else.
+tests/qdo/worker/test_random_handlers.py holds that workers give up the culprits and nobody else.
 """
 
 from __future__ import annotations

@@ -171,6 +171,7 @@ class KeyedModel(QueueModel):
 TestOrderedQueue = QueueModel.TestCase
 TestKeyedQueue = KeyedModel.TestCase
 TestOrderedQueue.settings = settings(max_examples=max(1, settings().max_examples // 4))
+TestKeyedQueue.settings = settings(max_examples=max(1, 2 * settings().max_examples // 3))
 
 
 def feed_keys(partition_queue: PartitionQueue, keys: str) -> list[Message]:

@@ -1,11 +1,13 @@
-"""The number of messages to take at once."""
+"""The number of messages to take at once, and the age of a run."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from qdo.worker.runs import BatchSize
+from qdo.worker.runs import BatchSize, MessageRun
+from tests.qdo.unit.samples import ONE, messages
 
 
 @given(some.floats(1e-9, 100), some.integers(1, 5000))
@@ -39,3 +41,12 @@ def test_it_turns_with_the_handler() -> None:
     for _ in range(1000):
         batch_size.record_run(batch_size.max_messages, 0.00001)
     assert batch_size.max_messages == 1000
+
+
+def test_a_handler_that_does_not_come_to_an_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A message in hand for over a minute is logged with its age, and again when that has doubled."""
+    run = MessageRun(messages(1, 2), 1)
+    run.begun = True
+    for now, logged in ((50.0, 0), (100.0, 1), (150.0, 1), (200.0, 2)):
+        assert run.check_age(ONE, now, lambda _: None) == now
+        assert caplog.text.count(f"message {run.messages[0].id} of {ONE} for") == logged

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +12,6 @@ from hypothesis import strategies as st
 
 from qdo.coordination.zookeeper.driver.handler import CLOSE_TIMEOUT, MAX_READ_BYTES, Handler, SessionLease, Wire
 from qdo.keepalive.vitals import Vitals
-from tests.waiting import join
 
 GREETING = struct.pack(">iiiq", 16, 0, 6000, 99)
 REQUEST = struct.pack(">iii", 8, 1, 3)
@@ -120,21 +117,6 @@ def test_closing_takes_little_time(ends: tuple[socket.socket, socket.socket]) ->
     assert handler.select([wire], [], [], 3600.0) == ([], [], [])
     with pytest.raises(TimeoutError):
         handler.select([wire], [], [], 3600.0)
-
-
-def test_no_callback_is_lost_or_doubled_in_a_race() -> None:
-    """One thread can answer while another requests the callback."""
-    called: list[object] = []
-    until = time.monotonic() + 0.2
-    tried = 0
-    while time.monotonic() < until:
-        answer = Handler(SessionLease(5.0), None).async_result()
-        thread = threading.Thread(target=answer.set)
-        thread.start()
-        answer.rawlink(called.append)
-        join(thread)
-        tried += 1
-        assert len(called) == tried
 
 
 INSTANTS = st.lists(st.floats(0.0, 30.0), min_size=1, max_size=20)

@@ -8,15 +8,11 @@ import time
 from pathlib import Path
 
 from qdo import Jobs, delivery, set_state
+from tests.qdo.worker.hands import note
 from tests.waiting import until
 
 jobs = Jobs(os.environ.get("ERRANDS_QUEUE", "errands"))
 slow_jobs = Jobs(os.environ.get("ERRANDS_QUEUE", "errands"))
-
-
-def note(text: str) -> None:
-    with Path(os.environ["TEST_BOOK"]).open("a") as file:
-        file.write(f"{text}\n")
 
 
 @jobs.task

@@ -103,9 +103,11 @@ async def test_a_call_creates_its_queue(client: Client, workers: Workers, name: 
     assert ran == [0, 0, 1, 1, 2, 2]
 
 
-async def test_without_admin(group: GroupWithKeys, name: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_admin(
+    group: GroupWithKeys, workers: Workers, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """A worker with only the right to claim goes on and logs what to run; if all options match, it logs nothing."""
-    system, workers = group.system, Workers(group.system, group.system._opened)
+    system = group.system
     key = group.key(system.refer_to(name), allow="send,read,claim")
     with Client(system.profile.url, key=key) as client:
         jobs = Jobs(name, client=client, async_client=system.connect(key=key), max_deliveries=5)

@@ -187,7 +187,7 @@ async def test_a_loop_gives_back_what_it_has_not_begun(workers: Workers, book: B
 
     def loop() -> None:
         with Client(profile.url, key=profile.key) as client:
-            client.job_queue(queue.name).run(lambda job: hands.end_last(job.message, book.path), limit=100, idle=1)
+            client.job_queue(queue.name).run(lambda job: hands.end_last(job.message, None), limit=100, idle=1)
 
     await asyncio.gather(*(asyncio.to_thread(loop) for _ in range(2)))
     assert book.lines("done")[-1] == ["done", "last", str(COUNT - 1)]

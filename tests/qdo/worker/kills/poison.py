@@ -20,7 +20,7 @@ def handle(message: Message, _context: Any = None) -> None:  # noqa: ANN401 - no
 
 def end_if_poison(body: str | bytes, attempt: int) -> None:
     """Records an attempt; the one at the poison ends the process at once."""
-    hands.note(os.environ["TEST_BOOK"], f"{body!s} {attempt}")
+    hands.note(f"{body!s} {attempt}")
     if body == POISON:
         os._exit(9)
     time.sleep(0.001)
