@@ -16,22 +16,30 @@ from queuey.web import make_app
 from queuey.web.admission.scheduling import FairQueue
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
-from tests.backends import BACKENDS, Backend
+from tests.backends import BACKENDS, Backend, prepare_sqlite
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace, replace_in
 from tests.web.caller import Caller, Tokens
 from tests.web.gateway_calls import KEY, stop_all
 
 GUEST_KEY = "f" * 64
+LIMITS = Limits(max_batch=50, max_batch_bytes=1024 * 1024)
 
 
 __all__ = ["GUEST_KEY", "KEY"]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "one_app: the tests of a module share an application, without each other's queues"
+    )
+
+
 @pytest.fixture(autouse=True)
-def ended() -> Iterator[None]:
+def ended(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
-    stop_all()
+    if "lasting" not in request.fixturenames:
+        stop_all()
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +55,7 @@ def backend() -> Backend:
 
 @pytest.fixture
 def limits() -> Limits:
-    return Limits(max_batch=50, max_batch_bytes=1024 * 1024)
+    return LIMITS
 
 
 @pytest.fixture
@@ -60,13 +68,49 @@ def between(store: Store) -> InterposedStore:
     return InterposedStore(store)
 
 
-@pytest.fixture
-def app(store: Store, between: InterposedStore, limits: Limits, stopping: threading.Event) -> App:
-    """The application for two tenants with a key each, whose rows stay in memory however long a test takes."""
+def make_tenants(store: Store) -> None:
     for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
         bridge.run(store.applications.create_application(name))
         bridge.run(store.applications.add_key(name, digest_of(key)))
-    return make_app(between.store, limits=limits, stopping=stopping, clock=lambda: 0.0)
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """The application of a module with the mark ``one_app``."""
+    store = prepare_sqlite(tmp_path_factory.mktemp("lasting") / "store").open()
+    make_tenants(store)
+    yield make_app(store, limits=LIMITS, clock=lambda: 0.0)
+    stop_all()
+    store.close()
+
+
+def is_shared(request: pytest.FixtureRequest) -> bool:
+    """Returns whether a test uses the application of its module: it does not fail its store, end its service or run a gateway."""
+    marked = request.node.get_closest_marker("one_app") is not None
+    return marked and not {"between", "clock", "other", "run", "stopping"} & {*request.node.fixturenames}
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> Store:
+    if not is_shared(request):
+        own: Store = request.getfixturevalue("store")
+        return own
+    app: App = request.getfixturevalue("lasting")
+    return app.service.store
+
+
+@pytest.fixture
+def app(request: pytest.FixtureRequest, store: Store) -> Iterator[App]:
+    """The application for two tenants with a key each, whose rows stay in memory however long a test takes."""
+    if is_shared(request):
+        yield request.getfixturevalue("lasting")
+        for name in ("queuey", "guest"):
+            for queue in bridge.run(store.catalogue.list_queues(name, start="", limit=10_000)):
+                bridge.run(store.catalogue.delete_queue(queue))
+        return
+    make_tenants(store)
+    between, limits, stopping = map(request.getfixturevalue, ("between", "limits", "stopping"))
+    yield make_app(between.store, limits=limits, stopping=stopping, clock=lambda: 0.0)
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 from tests.web.gateway_calls import blank_request
 
+pytestmark = pytest.mark.one_app
+
 PROBLEM = {"Accept": "text/html, application/problem+json;q=0.9"}
 
 

@@ -7,6 +7,8 @@ import pytest
 from tests.backends import Clock
 from tests.web.caller import Caller
 
+pytestmark = pytest.mark.one_app
+
 
 @pytest.fixture
 def keys(owner: Caller) -> list[str]:

@@ -8,6 +8,8 @@ import pytest
 
 from tests.web.caller import Caller
 
+pytestmark = pytest.mark.one_app
+
 
 def test_create_answers_with_all_fields(owner: Caller) -> None:
     """A new queue is 201 with every field, those not given at their defaults."""

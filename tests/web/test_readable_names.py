@@ -13,6 +13,8 @@ from queuey.messages import is_readable
 from queuey.storage import Store, bridge
 from tests.web.caller import Caller, Reply
 
+pytestmark = pytest.mark.one_app
+
 UNREADABLE = {
     "an override of the direction": "a\u202eb",
     "a space without width": "a\u200bb",

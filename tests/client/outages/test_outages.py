@@ -64,6 +64,8 @@ CALLS: dict[str, Call] = {
     "result": lambda client: result(client, None),
 }
 """Calls that may be repeated."""
+TRIED = [*itertools.product(("read", "send", "result"), FAULTS), *((name, "accepts and breaks") for name in CALLS)]
+"""Calls with faults: three with every fault, and each with one after which a call may have been done."""
 ONCE: dict[str, Call] = {
     "create_queue": lambda client: client.create_queue("q"),
     "update_queue": lambda client: client.update_queue("q"),
@@ -89,8 +91,7 @@ def wait_of(name: str) -> float:
     return 20 if name == "result" else 0
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(("name", "fault"), dict.fromkeys(TRIED))
 def test_a_service_that_is_back_after_twenty_seconds(connect: Connect, name: str, fault: str) -> None:
     """A call that may be repeated succeeds once the service works again, after a few attempts only."""
     service = Outage(fault, 20)
@@ -99,8 +100,7 @@ def test_a_service_that_is_back_after_twenty_seconds(connect: Connect, name: str
     assert len(service.requests) <= 12
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(("name", "fault"), dict.fromkeys(TRIED))
 def test_a_service_that_stays_away(connect: Connect, name: str, fault: str) -> None:
     """A call that may be repeated ends with an error at the deadline, neither much earlier nor later."""
     service = Outage(fault)

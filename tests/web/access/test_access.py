@@ -23,6 +23,8 @@ from queuey.web.parts import App
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
 
+pytestmark = pytest.mark.one_app
+
 ID = "0123456789ab11e88000000000000001"
 
 

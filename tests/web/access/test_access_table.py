@@ -282,24 +282,22 @@ def test_every_request_by_every_caller(store: Store, tokens: Tokens, kind: str, 
     scene = Scene(make_app(store, readers=[tokens]), store, tokens, drawn, kind)
     for column in COLUMNS:
         bridge.run(store.catalogue.delete_queue(scene.ensure_queue()))
-        for row in rows_played(kind, drawn):
-            if EXAMPLES > 1 or depends_on_kind(row, column) or is_turn(row, column, kind):
+        for row in ROWS:
+            if EXAMPLES > 1 or kind in kinds_played(row, column):
                 check(scene, row, column, kind)
 
 
-def depends_on_kind(row: Row, column: str) -> bool:
-    return bool(KINDS.keys() & {*row[column].split(), *row["anonymous"].split()})
+def kinds_played(row: Row, column: str) -> set[str]:
+    """Returns the kinds of queues with which a quick run plays a cell.
 
-
-def is_turn(row: Row, column: str, kind: str) -> bool:
-    """Returns whether a quick run plays a cell that is the same for all kinds of queues with this kind."""
-    return (ROWS.index(row) + COLUMNS.index(column)) % len(KINDS) == list(KINDS).index(kind)
-
-
-def rows_played(kind: str, drawn: Names) -> list[Row]:
-    """Returns the rows to play: all for similar names or in a run with many examples, else a share for each kind.
-
-    Other names are played with each row and with each kind of queue, but not with each row for each kind.
+    A cell that names kinds is played with each of them in the first row of all that are alike. Every other cell is
+    played with the kind for which its caller decides: principals count only where a queue has some.
     """
-    whole = drawn == ALIKE or EXAMPLES > 1
-    return ROWS if whole else ROWS[list(KINDS).index(kind) :: len(KINDS)]
+    is_first = not any(is_alike(row, earlier) for earlier in ROWS[: ROWS.index(row)])
+    if is_first and KINDS.keys() & {*row[column].split(), *row["anonymous"].split()}:
+        return set(KINDS)
+    return {"s" if column.startswith(("`app:", "`bid:")) else "p" if column == "anonymous" else "n"}
+
+
+def is_alike(row: Row, other: Row) -> bool:
+    return {**row, "route": ""} == {**other, "route": ""}

@@ -18,6 +18,8 @@ from tests.test_docs_links import options_of, part_of
 from tests.web.access.test_access_table import Row, rows
 from tests.web.caller import Caller, limited_caller
 
+pytestmark = pytest.mark.one_app
+
 
 @pytest.fixture
 def tenant(owner: Caller, store: Store) -> Caller:

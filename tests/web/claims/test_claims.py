@@ -19,6 +19,8 @@ from tests.contract.samples import eventually, new_message
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
 
+pytestmark = pytest.mark.one_app
+
 
 @pytest.fixture
 def q(owner: Caller) -> str:

@@ -12,6 +12,8 @@ from tests.waiting import until
 from tests.web.caller import Caller, Reply
 from tests.web.claims.test_claims import bodies
 
+pytestmark = pytest.mark.one_app
+
 
 @pytest.fixture
 def queue(owner: Caller) -> str:

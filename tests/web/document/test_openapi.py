@@ -21,6 +21,8 @@ from queuey.web.v1.spec import OPERATIONS, document
 from queuey.web.v1.views import Operation
 from tests.web.caller import Caller
 
+pytestmark = pytest.mark.one_app
+
 ID = "0123456789ab11e88000000000000001"
 NAMES = {"app": "queuey", "queue": "q", "ids": ID, "id": ID, "group": "g", "name": "n"}
 NAMES |= {"member": "m", "move": "0" * 16, "schedule": "s"}

@@ -9,6 +9,8 @@ import pytest
 from tests.web.caller import Caller
 from tests.web.gateway_calls import Request, serve
 
+pytestmark = pytest.mark.one_app
+
 JSON = {"Content-Type": "application/json"}
 ID = "ab" * 6 + "1bcd8" + "0" * 15
 DEEP = "[" * 100_000 + "]" * 100_000

@@ -16,6 +16,8 @@ from tests.backends import Clock
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 
+pytestmark = pytest.mark.one_app
+
 JSON = {"Content-Type": "application/json"}
 
 json_values = st.recursive(

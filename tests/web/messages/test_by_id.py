@@ -8,6 +8,8 @@ from queuey.messages import Message, Meta
 from queuey.web.v1.messages import make_raw_response
 from tests.web.caller import Caller
 
+pytestmark = pytest.mark.one_app
+
 ID = "0123456789ab11e88000000000000001"
 OTHER = "0123456789ab11e88000000000000002"
 

@@ -14,6 +14,8 @@ from queuey.messages import MAX_TTL
 from tests.backends import Clock
 from tests.web.caller import Caller
 
+pytestmark = pytest.mark.one_app
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -21,6 +21,8 @@ from queuey.web.v1.messages import read_batch
 from queuey.web.validators import JSON_ERRORS, BadField, decode_any
 from tests.web.gateway_calls import blank_request
 
+pytestmark = pytest.mark.one_app
+
 LIMITS = Limits()
 QUEUE = Queue(application="a", name="q", uid=1, qid=1)
 MIB = 1024 * 1024

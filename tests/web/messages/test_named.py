@@ -8,6 +8,8 @@ import pytest
 
 from tests.web.caller import Caller
 
+pytestmark = pytest.mark.one_app
+
 
 @pytest.fixture
 def q(owner: Caller) -> str:

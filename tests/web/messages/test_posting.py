@@ -15,6 +15,8 @@ from queuey.service import Limits
 from tests.backends import Clock
 from tests.web.caller import Caller
 
+pytestmark = pytest.mark.one_app
+
 FIRST_ID = "0" * 12 + "10008" + "0" * 15
 
 

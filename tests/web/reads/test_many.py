@@ -16,6 +16,8 @@ from tests.web.caller import Caller
 from tests.web.gateway_calls import Run, make_runner, until
 from tests.web.reads.test_streams import Event, Reader, reading
 
+pytestmark = pytest.mark.one_app
+
 
 def test_answers_are_in_the_order_asked(owner: Caller) -> None:
     """Each queue is read by its own parameters, and answered as a range read with its name."""

@@ -11,6 +11,8 @@ from queuey.web.requests import record_unknown_names
 from tests.web.caller import Caller
 from tests.web.gateway_calls import blank_request
 
+pytestmark = pytest.mark.one_app
+
 ID = "ab" * 6 + "1bcd8" + "0" * 15
 
 

@@ -15,6 +15,8 @@ from queuey.service import Limits
 from tests.backends import Clock
 from tests.web.caller import Caller
 
+pytestmark = pytest.mark.one_app
+
 PAST = 1_517_363_399
 """Seconds since 1970, long before the test."""
 
