@@ -30,9 +30,7 @@ __all__ = ["GUEST_KEY", "KEY"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "one_app: the tests of a module share an application, without each other's queues"
-    )
+    config.addinivalue_line("markers", "one_app: tests of a module share an application")
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +83,7 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
 
 
 def is_shared(request: pytest.FixtureRequest) -> bool:
-    """Returns whether a test uses the application of its module: it does not fail its store, end its service or run a gateway."""
+    """Returns whether a test uses its module's application, as it changes neither store nor clock nor service."""
     marked = request.node.get_closest_marker("one_app") is not None
     return marked and not {"between", "clock", "other", "run", "stopping"} & {*request.node.fixturenames}
 

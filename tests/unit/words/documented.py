@@ -7,7 +7,6 @@ the builtins. A dotted name may also begin at a package; leading dots stand for 
 from __future__ import annotations
 
 import ast
-import inspect
 import pkgutil
 import re
 from collections.abc import Sequence
@@ -71,6 +70,11 @@ class Source:
         """Its classes; a class comes before those in it."""
         return self.nodes(ast.ClassDef)
 
+    def text_of(self, name: str) -> str:
+        """Returns the text of a class."""
+        lines = self.text.splitlines()
+        return "\n".join(line for x in self.classes if x.name == name for line in lines[x.lineno : x.end_lineno])
+
     @property
     def functions(self) -> list[Function]:
         return [*self.nodes(ast.FunctionDef), *self.nodes(ast.AsyncFunctionDef)]
@@ -112,8 +116,8 @@ def exists(name: str) -> bool:
     if resolve(name) is not None:
         return True
     kinds = getattr(resolve(owner), "__mro__", ())
-    sources = [inspect.getsource(kind) for kind in kinds if kind.__module__.startswith(PACKAGES)]
-    return any(re.search(rf"\b{last}\b[^=\n]*(?::|=)", source) for source in sources)
+    texts = [sources()[kind.__module__].text_of(kind.__name__) for kind in kinds if kind.__module__ in sources()]
+    return any(re.search(rf"\b{last}\b[^=\n]*(?::|=)", text) for text in texts)
 
 
 @cache

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
@@ -22,14 +23,14 @@ from queuey.console import pages
 from queuey.console.resources import make_console
 from queuey.storage import Store
 from queuey.web import api_page, make_app
-from queuey.web.gateway.asgi import Gateway
 from queuey.web.gateway.serve import open_service
 from queuey.web.v1.spec import OPERATIONS, document
 from tests.console.conftest import examine
-from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
-from tests.web.gateway_calls import Request, make_runner
+from tests.web.gateway_calls import Request, serve
+
+pytestmark = pytest.mark.one_app
 
 
 class Page(HTMLParser):
@@ -125,16 +126,17 @@ def test_policy(anonymous: Caller) -> None:
     assert set(page.elements) & {"script", "link", "img", "form", "iframe", "object", "base"} == set()
 
 
-@pytest.fixture
-def local(between: InterposedStore) -> Caller:
-    """Sends a request to a service that listens on a loopback address."""
-    return Caller(make_app(between.store, on_loopback=True))
+def get_locally(store: Store, *hosts: str) -> Iterator[Reply]:
+    """Yields the page of a service that listens on a loopback address, asked for by each name of its host."""
+    caller = Caller(make_app(store, on_loopback=True))
+    for host in hosts:
+        yield caller("GET", "/docs", headers={"Host": host})
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:5000", "127.0.0.2", "LOCALHOST:1", "[::1]:5000"])
-def test_policy_of_the_page_with_forms(local: Caller, host: str) -> None:
+def test_policy_of_the_page_with_forms(store: Store) -> None:
     """On this machine the page has one script, which may ask its own origin and make no elements of text."""
-    answer = local("GET", "/docs", headers={"Host": host})
+    answer, *others = get_locally(store, "127.0.0.1:5000", "127.0.0.2", "LOCALHOST:1", "[::1]:5000")
+    assert {policy_of(other)["script-src"] for other in others} == {policy_of(answer)["script-src"]}
     assert policy_of(answer) == {
         **CLOSED,
         "style-src": in_page(answer, "style")[1],
@@ -149,12 +151,10 @@ def test_policy_of_the_page_with_forms(local: Caller, host: str) -> None:
     assert page.elements.count("script") == 1
 
 
-@pytest.mark.parametrize(
-    "host", ["queues.example.com", "127.0.0.1.example.com", "localhost.example", "10.0.0.1", "[::1"]
-)
-def test_other_names_of_this_machine_get_no_forms(local: Caller, host: str) -> None:
+def test_other_names_of_this_machine_get_no_forms(store: Store) -> None:
     """Under a name that a stranger may have bound to this machine, the page has no field for a key."""
-    assert "script" not in Page(local("GET", "/docs", headers={"Host": host}).text).elements
+    hosts = ("queues.example.com", "127.0.0.1.example.com", "localhost.example", "10.0.0.1", "[::1")
+    assert not any("<script" in answer.text for answer in get_locally(store, *hosts))
 
 
 @pytest.mark.parametrize(
@@ -226,16 +226,14 @@ def test_text_stays_text() -> None:
 PAGES = ["/docs", "/client/queuey.js", "/client/queuey.d.ts", "/console/login"]
 
 
-@pytest.mark.parametrize("path", [*PAGES, *map(pages.file_address, pages.FILE_TYPES)])
-def test_a_file_that_is_gone(store: Store, path: str) -> None:
+def test_a_file_that_is_gone(store: Store) -> None:
     """A file that was removed is sent as it was at the start."""
     app = make_app(store, includes=[make_console(examine)])
+    paths = [*PAGES, *map(pages.file_address, pages.FILE_TYPES)]
 
     def gone(*_: object, **__: object) -> str:
-        raise FileNotFoundError(path)
-
-    async def ask(gateway: Gateway) -> int:
-        return (await Request("GET", path).to(gateway)).status
+        raise FileNotFoundError
 
     with replace(Path.read_text, gone), replace(Path.read_bytes, gone), replace(resources.files, gone):
-        assert make_runner(app)(ask) == 200
+        statuses = {path: serve(app).reply_to(Request("GET", path)).status for path in paths}
+    assert statuses == dict.fromkeys(paths, 200)

@@ -123,7 +123,8 @@ def play() -> dict[str, tuple[int, bytes]]:
             make_change(other)
             for method, path, body, headers in REQUESTS:
                 for name, caller in known.items():
-                    reply = caller(method, path, body, headers=headers)
+                    place, _, query = path.partition("?")
+                    reply = caller.send(method, f"/v1/queuey/{place}", body.encode(), headers, query)
                     replies[f"{step}: {name} {method} {path} {headers}"] = essence(reply)
     return replies
 
