@@ -47,7 +47,7 @@ def check(beside: StoreLocation, backend: Backend, *, histories: int, steps: int
 
 def test_short_histories(location: StoreLocation, backend: Backend, clock: Clock) -> None:
     """Runs many histories of a few dozen steps."""
-    check(location, backend, histories=40, steps=30, same=True)
+    check(location, backend, histories=24, steps=30, same=True)
 
 
 @pytest.mark.slow

@@ -167,7 +167,7 @@ def test_what_is_gone(store: Store, other: Store) -> None:
     assert claimed_bodies(claim(there, limit=1)) == ["b1"]
     bridge.run(store.messages.delete(queue, places[1:3]))
     acknowledge(here, first)
-    assert claimed_bodies(claim(there, limit=1, ttl=1)) == ["a4"]
+    assert claimed_bodies(claim(there, limit=1, ttl=0.2)) == ["a4"]
     bridge.run(store.messages.delete(queue, places[3:4]))
     send(*here, "a5")
     claimed = claim_soon(here)
@@ -179,7 +179,7 @@ def test_what_expires(store: Store, other: Store) -> None:
     """Every process skips a message that expires while it waits."""
     queue = make_ordered(store)
     here, there = enter(store, queue), enter(other, queue)
-    ttl = 12 if store.ids_follow_clocks else 3
+    ttl = 12 if store.ids_follow_clocks else 1
     places = post(here[0], here[1], [Draft("a1", key="a"), Draft("a2", key="a", ttl=ttl), Draft("a3", key="a")])
     claimed = claim_soon(here, limit=1)
     assert claimed_bodies(claimed) == ["a1"]

@@ -45,8 +45,7 @@ BODIES = ["x", "\x01" * 500, '"\\' * 300, "\U0001f409" * 200, "ü\n" * 250, b"\x
 METAS = [None, Meta(headers=(("a", "x" * 8000),)), Meta("text/plain", (("b", '"' * 50),)), Meta(json=True)]
 
 
-@pytest.mark.parametrize("meta", METAS)
-@pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
+@pytest.mark.parametrize(("body", "meta"), [*zip(BODIES, METAS * 2, strict=False)], ids=range(len(BODIES)))
 def test_a_page_ends_by_what_its_messages_take_in_an_answer(store: Store, body: str | bytes, meta: Meta | None) -> None:
     """The bytes of a message count escapes, characters of several bytes, base64, headers and the text around a body."""
     queue = make_queue(store)
@@ -110,14 +109,13 @@ def test_empty_partition(store: Store) -> None:
     assert (down.messages, down.more, down.next) == ([], False, None)
 
 
-@pytest.mark.parametrize("partition", [0, -1, 3, 200, 256, 257])
-def test_partition_outside_the_queue(store: Store, partition: int) -> None:
+def test_partition_outside_the_queue(store: Store) -> None:
     """Partitions beyond the queue's give empty pages, and never another queue's messages."""
     queue = make_queue(store, partitions=2)
     for neighbour in [make_queue(store, partitions=2) for _ in range(3)]:
         append_bodies(store, neighbour, "x")
         append_bodies(store, neighbour, "x", partition=2)
-    for descending in (False, True):
+    for partition, descending in itertools.product([0, -1, 3, 200, 256, 257], [False, True]):
         page = read_one(store, queue, Slice(partition=partition, descending=descending))
         assert (page.messages, page.more) == ([], False)
 

@@ -68,7 +68,7 @@ def test_told_before_the_read_delay_is_over(store: Store, writer: Store) -> None
 
 def test_told_when_the_read_delay_is_over(store: Store, writer: Store) -> None:
     """A reader with the read delay is woken when the message shows, without any write at that time."""
-    queue = make_queue(store, read_delay=1.5)
+    queue = make_queue(store, read_delay=0.4)
     watcher = Watcher(store, queue)
     append_bodies(writer, queue, "x")
     assert watcher.wait_until(lambda: bool(bridge.run(store.messages.read(queue, [Slice(1)]))[0].messages))
@@ -87,12 +87,12 @@ def test_watchers_are_not_woken_without_news(store: Store, other: Store) -> None
     queue, busy = make_queue(store, partitions=2), make_queue(store)
     watcher = Watcher(store, queue, 1)
     told = 0
-    for number in range(20):
+    for number in range(10):
         append_bodies(other if number % 2 else store, busy, str(number))
         append_bodies(store, queue, str(number), partition=2)
         told += watcher.told.wait(0.05)
         watcher.told.clear()
-    assert told < 5
+    assert told < 4
 
 
 def test_told_no_more(store: Store) -> None:
@@ -144,7 +144,7 @@ def test_a_reader_that_waits_misses_nothing(store: Store, other: Store, seed: in
                 stored.extend(positions)
             threading.Event().wait(pause)
 
-    pauses = [[rng.choice((0.0, 0.01, 0.3)) for _ in range(15)] for _ in range(4)]
+    pauses = [[rng.choice((0.0, 0.01, 0.05)) for _ in range(15)] for _ in range(4)]
     threads = [threading.Thread(target=write, args=((store, other)[n % 2], some)) for n, some in enumerate(pauses)]
     for thread in threads:
         thread.start()

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from queuey.messages import Queue
+from queuey.service import workers
 from queuey.service.workers import Answer, GiveUp, WorkerIdentity, Workers, news
 from queuey.service.workers.news import NEWS, News
 from queuey.storage import Store, watching
@@ -46,6 +47,7 @@ def _pair(store: Store, other: Store) -> Iterator[tuple[Worker, Worker]]:
     service = WorkerIdentity.of_service(2)
     with ExitStack() as stack:
         stack.enter_context(replace_in(watching, watching.POLL_INTERVAL, 10 * LONG))
+        stack.enter_context(replace_in(workers, workers.RECONNECT_SECONDS, 0.05))
         first, second = (Worker(service._replace(number=number), each) for number, each in ((1, store), (2, other)))
         stack.callback(first.leave)
         stack.callback(second.leave)

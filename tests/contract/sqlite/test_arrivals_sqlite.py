@@ -5,53 +5,39 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
+import apsw
 import pytest
 
-from queuey.errors import StoreBusy
 from queuey.storage import bridge, watching
-from queuey.storage.sqlite import SqliteOptions, arrivals, open_store, row_codec
-from queuey.storage.sqlite.arrivals import CommittedArrivals
-from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite import SqliteOptions, open_store
 from tests.backends import APP
 from tests.contract.samples import append_bodies, make_queue
-from tests.replacing import replace, replace_in
+from tests.contract.sqlite.counted import prepared_connections
+from tests.replacing import replace_in
 from tests.waiting import PATIENCE_SECONDS, until
 
 OPTIONS = SqliteOptions(sweep_interval=None)
 
 
-@pytest.mark.parametrize("step", ["clock", "messages", "queues"])
-def test_a_poll_that_fails_forgets_nothing(tmp_path: Path, step: str) -> None:
-    """Whichever step of the polls fails for a while, all watches with news of that time are woken after it."""
-    poll, failures = CommittedArrivals._poll, list[BaseException]()
+@pytest.mark.parametrize("failing", ["FROM clock", "json_each", "FROM queues"])
+def test_a_poll_that_fails_forgets_nothing(tmp_path: Path, failing: str) -> None:
+    """Whichever statement of the polls fails for a while, all watches with news of that time are woken after it."""
+    broken, failures = threading.Event(), list[str]()
 
-    def counted(*arguments: Any) -> None:  # noqa: ANN401 - as the method has them
-        try:
-            poll(*arguments)
-        except BaseException as error:
-            failures.append(error)
-            raise
+    def trace(_cursor: object, sql: str, _bindings: object) -> bool:
+        if broken.is_set() and failing in sql and threading.current_thread().name == "queuey-watch":
+            failures.append(sql)
+            raise apsw.IOError("disk I/O error")
+        return True
 
-    def failing(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the function has them
-            if threading.current_thread().name == "queuey-watch":
-                raise StoreBusy("broken")
-            return function(*arguments, **named)
+    def prepare(connection: apsw.Connection) -> None:
+        connection.exec_trace = trace
 
-        return call
-
-    broken = {
-        "clock": partial(replace, Database.read_clock, failing(Database.read_clock)),
-        "messages": partial(replace_in, arrivals, arrivals._SELECT_RANGES_WITH_MESSAGES, "SELECT broken"),
-        "queues": partial(replace_in, row_codec, row_codec.verify, failing(row_codec.verify)),
-    }
     with (
-        replace(CommittedArrivals._poll, counted),
+        replace_in(watching, watching.POLL_INTERVAL, 0.05),
+        prepared_connections(prepare),
         contextlib.closing(open_store(tmp_path, options=OPTIONS)) as store,
         contextlib.closing(open_store(tmp_path, options=OPTIONS)) as other,
     ):
@@ -66,14 +52,15 @@ def test_a_poll_that_fails_forgets_nothing(tmp_path: Path, step: str) -> None:
         time.sleep(3 * watching.POLL_INTERVAL)
         for event in woken.values():
             event.clear()
-        with broken[step]():
-            bridge.run(other.catalogue.purge_queue(bridge.run(other.catalogue.queue(APP, purged.name))))
-            append_bodies(other, make_queue(other), "in a queue that nobody watches")
-            until(lambda: failures)
-            append_bodies(other, prompt, "of another process")
-            append_bodies(store, delayed, "shown after its delay")
-            before = len(failures)
-            until(lambda: len(failures) > before + 2)
+        broken.set()
+        bridge.run(other.catalogue.purge_queue(bridge.run(other.catalogue.queue(APP, purged.name))))
+        append_bodies(other, make_queue(other), "in a queue that nobody watches")
+        until(lambda: failures)
+        append_bodies(other, prompt, "of another process")
+        append_bodies(store, delayed, "shown after its delay")
+        before = len(failures)
+        until(lambda: len(failures) > before + 2)
+        broken.clear()
         expected = {prompt, delayed, purged}
         until(lambda: {queue for queue, event in woken.items() if event.is_set()} >= expected)
         assert not woken[calm].is_set()

@@ -23,7 +23,7 @@ from tests.contract.sqlite.counted import counted_store, database_of
 from tests.replacing import replace_in
 
 T = TypeVar("T")
-PARTITIONS = 100
+PARTITIONS = 10
 Count = Callable[[Callable[[], T]], int]
 
 

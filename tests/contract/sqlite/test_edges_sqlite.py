@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,7 +32,7 @@ from tests.contract.samples import (
     new_message,
     start_append,
 )
-from tests.contract.sqlite.counted import database_of
+from tests.contract.sqlite.counted import busy_writer, database_of
 from tests.replacing import replace, replace_in
 
 T = TypeVar("T")
@@ -267,25 +266,6 @@ class TestReadsAtOnce:
         assert self.bodies(store, queue) is None
         seconds[0] += 2 * SLOW_READ_SECONDS
         assert self.bodies(store, queue) == []
-
-
-@contextlib.contextmanager
-def busy_writer(store: SqliteStore) -> Iterator[None]:
-    """Keeps the writer's thread in one transaction until the block ends; other writes queue up meanwhile."""
-    began, go_on = threading.Event(), threading.Event()
-
-    def work(_transaction: Transaction) -> None:
-        began.set()
-        go_on.wait(60)
-
-    busy = threading.Thread(target=database_of(store).writer.perform, args=(work,))
-    busy.start()
-    try:
-        assert began.wait(60)
-        yield
-    finally:
-        go_on.set()
-        busy.join(60)
 
 
 class TestWriter:

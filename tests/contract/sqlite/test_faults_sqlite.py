@@ -6,13 +6,11 @@ import contextlib
 import multiprocessing
 import os
 import resource
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
@@ -22,7 +20,6 @@ from queuey.messages import OffsetChange, Queue
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, check, open_store
 from queuey.storage.sqlite import connection as driver
-from queuey.storage.sqlite.write.writer import SqliteWriter
 from tests.backends import APP, Clock
 from tests.contract.catalogue.test_lifecycle import CALLS, DIGEST, PLACE
 from tests.contract.samples import (
@@ -34,9 +31,8 @@ from tests.contract.samples import (
     new_message,
     start_append,
 )
-from tests.contract.sqlite.counted import database_of
-from tests.replacing import replace
-from tests.waiting import call_until, join
+from tests.contract.sqlite.counted import busy_writer, database_of, prepared_connections
+from tests.waiting import call_until, until
 
 WRITES = {
     *("create_queue", "update_queue", "purge_queue", "delete_queue", "append", "put", "delete", "ping"),
@@ -50,7 +46,7 @@ NO_OPS = {"add_key", "settle_named", "forget_covers", "remove_record", "remove_g
 """Writes that change nothing here: the key, offsets and name exist, the covers and the group do not."""
 MEMORY = {"queue", "has_application"}
 """Calls that may answer without the file."""
-SHORT_TIMEOUTS = SqliteOptions(busy_timeout=0.05, sweep_interval=None)
+SHORT_TIMEOUTS = SqliteOptions(busy_timeout=0.02, sweep_interval=None)
 
 
 @contextlib.contextmanager
@@ -170,40 +166,21 @@ class TestLocked:
     def test_deadline(self, tmp_path: Path) -> None:
         """At its deadline a call fails: with outcome "none" if its write was not begun, otherwise "unknown"."""
         made = prepare(tmp_path / "data", SHORT_TIMEOUTS)
-        stuck = open_store(made.directory, options=SqliteOptions(busy_timeout=60.0, deadline=1.0))
-        errors: dict[str, StoreUnavailable] = {}
-        threads: list[threading.Thread] = []
-        attempt, taken = SqliteWriter._commit_group, threading.Event()
+        stuck = open_store(made.directory, options=SqliteOptions(busy_timeout=60.0, deadline=0.3))
 
-        def noticed(self: SqliteWriter, group: Any) -> None:  # noqa: ANN401 - what the writer takes
-            taken.set()
-            attempt(self, group)
-
-        def write(body: str) -> None:
-            try:
+        def outcome_of(body: str) -> str:
+            with pytest.raises(StoreUnavailable) as caught:
                 append_bodies(stuck, made.queue, body)
-            except StoreUnavailable as error:
-                errors[body] = error
+            return caught.value.outcome
 
-        def start() -> None:
-            threads.append(threading.Thread(target=write, args=(str(len(threads)),)))
-            threads[-1].start()
-
-        with connect_directly(made.file) as connection, replace(attempt, noticed):
+        with connect_directly(made.file) as connection:
             connection.execute("BEGIN IMMEDIATE")
-            while not taken.is_set():  # On a suspended machine the time of the first ones may be over before.
-                start()
-                taken.wait(2.0)
-            for _ in range(5):
-                start()
-            for thread in threads:
-                join(thread)
+            until(lambda: outcome_of("begun") == "unknown")  # On a suspended machine the time may be over before.
             connection.execute("ROLLBACK")
-        assert len(errors) == len(threads)
+        with busy_writer(stuck):
+            assert outcome_of("waiting") == "none"
         stuck.close()
-        with_none = {body for body, error in errors.items() if error.outcome == "none"}
-        assert with_none.isdisjoint(set(bodies_in_partition(made.store, made.queue)))
-        assert len(with_none) < len(errors)
+        assert "waiting" not in bodies_in_partition(made.store, made.queue)
         made.store.close()
 
     def test_closing_refuses_what_waits(self, tmp_path: Path) -> None:
@@ -302,14 +279,11 @@ class FailingStatements:
 def fuse() -> Iterator[FailingStatements]:
     """Makes any statement of any connection of the store fail as on a broken disk."""
     new_fuse = FailingStatements()
-    connect = driver.connect
 
-    def connect_fused(*arguments: object, **options: object) -> apsw.Connection:
-        connection: apsw.Connection = connect(*arguments, **options)  # type: ignore[arg-type]
-        connection.exec_trace = new_fuse
-        return connection
+    def fuse(opened: apsw.Connection) -> None:
+        opened.exec_trace = new_fuse
 
-    with replace(connect, connect_fused):
+    with prepared_connections(fuse):
         yield new_fuse
 
 
@@ -350,7 +324,6 @@ class TestBroken:
     def test_failing_after_the_commit(self, tmp_path: Path, call: str) -> None:
         """A commit that fails after it was made is not reported with the outcome "none"."""
         armed: list[bool] = []
-        connect = driver.connect
 
         def fail(*arguments: object) -> int:
             if armed:
@@ -358,12 +331,7 @@ class TestBroken:
                 raise apsw.IOError(message)
             return 0
 
-        def connect_failing(*arguments: object, **options: object) -> apsw.Connection:
-            connection: apsw.Connection = connect(*arguments, **options)  # type: ignore[arg-type]
-            connection.set_wal_hook(fail)
-            return connection
-
-        with replace(connect, connect_failing):
+        with prepared_connections(lambda opened: opened.set_wal_hook(fail)):
             made = prepare(tmp_path / "data", SHORT_TIMEOUTS)
             before = state(made.store)
             armed.append(True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queuey import ids
@@ -17,10 +17,9 @@ from queuey.messages import Meta, PostKey, Queue
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite.write.transaction import Append, Transaction
-from tests.backends import APP, UNSYNCED, Clock
+from tests.backends import APP, UNSYNCED, Clock, prepare_sqlite
 from tests.contract.samples import make_queue, new_message
-from tests.contract.sqlite.counted import database_of
-from tests.contract.sqlite.test_edges_sqlite import busy_writer
+from tests.contract.sqlite.counted import busy_writer, database_of
 
 Act = Literal[
     "append", "append many", "append kept", "append delayed", "append once", "put", "remove", "purge", "flush"
@@ -97,7 +96,7 @@ def opened() -> Iterator[tuple[SqliteStore, Queue, Callable[[], Any]]]:
     """Opens a store with a queue; also yields a function that returns all that the store holds and has counted."""
     with TemporaryDirectory() as directory:
         options = SqliteOptions(clock=Clock(ids.EPOCH_TICKS + NOW), sweep_interval=None, pragmas=UNSYNCED)
-        store = open_store(Path(directory), options=options)
+        store = open_store(prepare_sqlite(Path(directory)).path, options=options)
         bridge.run(store.applications.create_application(APP))
         queue = make_queue(store, "q", partitions=2)
 
@@ -120,6 +119,7 @@ def _without_random(table: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
     return row[:3] if table == "idempotency_keys" else row
 
 
+@settings(max_examples=15)
 @given(group=st.lists(works, min_size=1, max_size=6))
 @example([Work(["append"], is_refused=True), Work(["append"], is_refused=False)])
 @example([Work(["append many", "append kept"], is_refused=True), Work(["put"], is_refused=False)])

@@ -13,8 +13,10 @@ from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
+from queuey.storage.cassandra.store import groups
 from queuey.storage.cassandra.store.groups import CassandraGroups
-from tests.replacing import replace
+from queuey.storage.contracts.groups import SEARCH_TTL, session_ttl
+from tests.replacing import replace, replace_in
 from tests.unit.cassandra.simulated import FaultlessDriver
 
 GROUP = "acme", "group"
@@ -97,12 +99,13 @@ def test_sessions_expire(opened: Opened) -> None:
     """Sessions, and the queues that members are asked about, expire without deletes."""
     seen = opened.run_call(CassandraGroups.renew_session, *GROUP, 1, 3000)
     opened.run_call(CassandraGroups.ask_member, *GROUP, 1, 7, 3000)
-    opened.run_call(CassandraGroups.record_search, *GROUP, seen)
+    with replace_in(groups, SEARCH_TTL, session_ttl(3000)):
+        opened.run_call(CassandraGroups.record_search, *GROUP, seen)
     sessions = opened.run_call(CassandraGroups.group_sessions, *GROUP)
     assert (sessions.members[1].seen, sessions.members[1].asked, sessions.searched) == (seen, {7}, seen)
     opened.calm.advance(5)
     assert opened.run_call(CassandraGroups.group_sessions, *GROUP).members[1].asked == set()
-    opened.calm.world.now += 86_400
+    opened.calm.world.now += session_ttl(3000) / 1000
     sessions = opened.run_call(CassandraGroups.group_sessions, *GROUP)
     assert (sessions.members, sessions.searched) == ({}, 0)
 

@@ -30,7 +30,7 @@ NOW = ids.EPOCH_TICKS + 1_700_000_000 * ids.TICKS_PER_SECOND
         (10_000, 900, 100, bucketing.LOAD_WIDTH),
         (4, 0.001, 4_000_000, bucketing.DENSE_LOAD_WIDTH),
         (4, 900, 4_000_000, bucketing.LOAD_WIDTH),
-        (40, 900, 4_000_000, bucketing.DENSE_LOAD_WIDTH),
+        (4, 90, 4_000_000, bucketing.DENSE_LOAD_WIDTH),
     ],
 )
 def test_places_do_not_get_too_full(count: int, seconds: float, size: int, level: int) -> None:
