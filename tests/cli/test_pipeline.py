@@ -45,6 +45,10 @@ CLASS = ErrorClass(
 )
 
 
+PIPED = ("--checkpoint", "c", "--sql", "SELECT 1 FROM messages")
+"""What a pipe is given beside its queues."""
+
+
 class FirstStepReached(Exception):
     """Raised by a command's first step, when nothing was refused."""
 
@@ -135,6 +139,8 @@ def test_every_job_has_a_command() -> None:
             "is not NAME=VALUE",
         ),
         (["pipe", "a", "--to", "b", "--checkpoint", "c", "--sql", "SELECT (1 FROM messages"], "is never closed"),
+        (["pipe", "a", "--route", "--create", *PIPED], "create needs the name of the target queue"),
+        (["pipe", "--pattern", "b.*", "--to", "b", *PIPED], "the pattern matches it"),
         (["replay", "x", "a", "--into", "a/b"], "cannot be the name of a queue"),
         (["archive", "a"], "--to"),
         (["archive", "a", "--pattern", "b", "--to", "x"], "name queues, or give --pattern"),
@@ -143,13 +149,16 @@ def test_every_job_has_a_command() -> None:
         (["archive", "a", "--to", "x", "--stream"], "checkpoint"),
         (["archive", "a", "--to", "x", "--once"], "needs --stream"),
         (["archive", "a", "--to", "x", "--stream", "--checkpoint", "c", "--check"], "cannot be used with --check"),
+        (["archive", "a", "--to", "x", "--stream", "--checkpoint", "c", "--dry-run"], "cannot be used with --dry-run"),
         (["replay", "x", "--from", "soon"], "not a position in time"),
         (["replay", "x", "--from", "-1h", "--to", "-2h"], "has to be after its start"),
         (["replay", "x", "--ttl", "1h", "--keep-expiry"], "messages keep their expiry"),
+        (["replay", "x", "--run", ""], "the name of a run"),
         (["stats", "--group", "g"], "need --lag"),
         (["stats", "--lag", "--offsets", "absent"], "cannot be read"),
         (["audit"], "Missing argument"),
         (["audit", "r", "--as", "x"], "OLD=NEW"),
+        (["audit", "r", "--offsets", "x="], "GROUP=FILE"),
         (["audit", "r", "--only-archive"], "needs the archive"),
     ],
 )
@@ -331,6 +340,23 @@ def test_pipe(run: Run, job: Job, tmp_path: Path) -> None:
         "value",
         "\\x1bbody",
     ]
+
+
+@pytest.mark.parametrize(
+    ("messages", "start", "said"),
+    [
+        (40, "earliest", "the transform returned no rows"),
+        (0, "latest", "--from earliest"),
+        (0, "earliest", "There were no messages."),
+    ],
+)
+def test_a_pipe_that_writes_nothing(run: Run, job: Job, tmp_path: Path, messages: int, start: str, said: str) -> None:
+    """A pipe that writes nothing reports that, with the reason."""
+    make_queues(tmp_path, "a", "c")
+    job(pipe.run, Piped("q-1", 1, messages, 0))
+    ended = run("pipeline", "pipe", "a", "--to", "c", *PIPED, "--from", start)
+    assert ended.code == 0
+    assert said in ended.err
 
 
 def test_a_pipe_is_told_to_stop_by_signals() -> None:

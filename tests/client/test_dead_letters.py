@@ -85,6 +85,20 @@ async def test_letters_of_hidden_queues_stay(connect: Connect, owner: AsyncClien
     assert await bodies(owner, "failed") == ["gone", "mails"]
 
 
+async def test_a_small_queue_of_dead_letters_takes_all(connect: Connect, owner: AsyncClient) -> None:
+    """A letter whose partition is missing there goes to another one, if the worker may not add partitions."""
+    await owner.create_queue("orders", partitions=3)
+    await owner.create_queue("orders.dead")
+    worker = connect("read,send", "orders,orders.dead")
+    await owner.send("orders", "job", partition=3)
+    (job,) = await read_stored(worker, "orders")
+    for _ in range(2):
+        assert await bury(worker, "orders", job, CAUSE) == "orders.dead"
+    assert await bodies(owner, "orders.dead") == ["job"]
+    assert await redrive(owner, DeadLetterFilter(queues=("orders",))) == Redriven({"orders": 1})
+    assert {message.partition for message in await read_stored(owner, "orders")} == {3}
+
+
 @pytest.mark.parametrize("dead_queue", [None, "payroll", "invented"])
 async def test_no_right_no_letter(connect: Connect, owner: AsyncClient, dead_queue: str | None) -> None:
     """A worker stores no letter where its key does not reach, and nothing is created or changed for it."""

@@ -32,6 +32,13 @@ def test_what_is_written_is_read(
     assert tomllib.loads(path.read_text("utf-8")) == {"url": url, "application": application, "key": key}
 
 
+def test_the_key_is_not_shown() -> None:
+    """A profile's repr leaves the key out."""
+    assert (
+        repr(Profile(url="http://a", application="b", key="k3y")) == "Profile(url='http://a', application='b', key=...)"
+    )
+
+
 def test_a_file_is_private_before_the_key_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At no moment does a file that others could open hold the key, nor is its folder open to others."""
     modes: list[tuple[int, int]] = []

@@ -99,6 +99,16 @@ def test_several_queues(queuey: Queuey) -> None:
         list(jobs.claim(partitions=1))
 
 
+def test_a_paused_queue(queuey: Queuey, queue: str) -> None:
+    """Nobody gets a message until it is resumed."""
+    queuey.send(queue, "a")
+    jobs = queuey.job_queue(queue)
+    jobs.pause()
+    assert jobs.receive() == []
+    jobs.resume()
+    assert [job.body for job in jobs.claim(idle=0)] == ["a"]
+
+
 def test_a_run_goes_on_after_errors(queuey: Queuey, queue: str, caplog: pytest.LogCaptureFixture) -> None:
     """Jobs whose handler returns are acknowledged; where it raises, the job is released with the error, and kept."""
     sent = queuey.send_many(queue, ["1", "0", "x", "2"])

@@ -16,7 +16,7 @@ from queuey.client.calls.call import Call
 from queuey.client.claims import renewers
 from queuey.client.claims.held import LEAVE_TIMEOUT
 from queuey.client.claims.renewers import AsyncClaimRenewer, ClaimRenewer
-from tests.client.scripted import ONE, Script, break_connection, claims, settlement, sync_client
+from tests.client.scripted import ONE, Script, async_client, break_connection, claims, settlement, sync_client
 from tests.replacing import replace_in
 from tests.waiting import until, until_async
 
@@ -171,6 +171,17 @@ def test_a_client_that_closes_waits_for_what_is_released_again() -> None:
             break
     assert script.released == [False, True]
     assert script.sent(2) == script.sent(3) == {"receipts": ["r1"], "delay": 1}
+
+
+async def test_an_async_client_that_closes_waits_for_what_is_released_again() -> None:
+    """The same in async code, where it is the client that releases the job of a loop that was left."""
+    script = SlowRenewals(tasks=True)
+    with replace_in(renewers, LEAVE_TIMEOUT, WAIT_TIMEOUT):
+        async with async_client(script) as client:
+            async for _ in client.job_queue("mail").claim(ttl=4000):
+                await until_async(lambda: script.renews)
+                break
+    assert script.released == [False, True]
 
 
 def test_a_client_that_closes_does_not_wait_for_other_renewals() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from html import unescape
 from typing import Any
 
 import pytest
@@ -79,6 +80,16 @@ def test_a_link_logs_in_once(local: App, token: str) -> None:
     again = use_link_token(other, token)
     assert (again.status, "used before" in again.text, cookies.SESSION_COOKIE in other.cookies) == (403, True, False)
     assert 'name="key"' in again.text
+
+
+def test_a_login_by_link_is_recorded(local: App, token: str) -> None:
+    """The audit log names the key that has logged in, and no token."""
+    browser = Browser(local)
+    use_link_token(browser, token)
+    log = unescape(browser.get("/console/a/queuey/_audit").text)
+    assert "log-in" in log
+    assert re.search(r"key \w+ of queuey \(made by queuey serve\)", log)
+    assert token not in log
 
 
 def test_a_link_expires(store: Store) -> None:

@@ -13,19 +13,23 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 import msgspec
 import pytest
 
-from queuey.console import cookies
+from queuey.console import cookies, login
+from queuey.console.login import MAX_EXCHANGE_RATE, MAX_WRONG_CODE_RATE
 from queuey.console.resources import make_console
 from queuey.messages import QueueSpec
 from queuey.settings import UserIssuer, Users
 from queuey.storage import Store, bridge
 from queuey.user_queues import issuer_tag, queue_name, user_name
 from queuey.web import make_app
-from queuey.web.credentials import digest_of
+from queuey.web.admission.rates import Rate
+from queuey.web.credentials import code_flow, digest_of
+from queuey.web.credentials.code_flow import MAX_EXCHANGES
 from queuey.web.parts import App
 from tests.console.acting import act, follow_redirect
 from tests.console.browser import Browser
 from tests.console.conftest import examine
 from tests.contract.samples import eventually
+from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.conftest import KEY
 from tests.web.users.issuer import Behaviour
@@ -365,6 +369,66 @@ def test_exchanges_that_give_no_token(browser: Browser, provider: OpenIdProvider
     provider.troubled, provider.content = "/token", content
     reply = come_back(browser, answer)
     assert (reply.status, 'name="key"' in reply.text) == (403, True)
+
+
+def test_an_error_with_a_token(browser: Browser, provider: OpenIdProvider) -> None:
+    """An answer with another status than 200 begins no session, even with a token that is good."""
+    address = begin_login(browser, provider)
+    nonce = dict(parse_qsl(urlsplit(address).query))["nonce"]
+    answer = read_redirect(address)
+    provider.troubled, provider.behaviour = "/token", "fail"
+    provider.content = msgspec.json.encode({"id_token": provider.issuer.token("ann", nonce=nonce)})
+    assert come_back(browser, answer).status == 403
+    provider.behaviour = "serve"
+    assert come_back(browser, answer).status == 303
+
+
+def test_a_provider_that_names_itself_always_does(store: Store, app: App, users: Users) -> None:
+    """If the discovery document says that answers name the issuer, one without is refused."""
+    with providing() as provider:
+        provider.discovery["authorization_response_iss_parameter_supported"] = True
+        issuer = msgspec.structs.replace(users["queuey"][0], issuer=provider.root, keys=provider.url)
+        browser = Browser(assemble_app(store, {"queuey": (issuer,)}))
+        reply = log_in(browser, provider)
+        assert (reply.status, "another provider" in reply.text) == (403, True)
+        provider.answer_fields = {"iss": provider.root}
+        assert log_in(browser, provider).status == 303
+
+
+@pytest.mark.parametrize(
+    ("module", "limit", "least", "wrong", "statuses"),
+    [
+        (code_flow, MAX_EXCHANGES, 0, {}, [503]),
+        (login, MAX_EXCHANGE_RATE, Rate(5, 1), {}, [303, 429]),
+        (login, MAX_WRONG_CODE_RATE, Rate(5, 1), {"code": "wrong"}, [403, 429]),
+    ],
+    ids=["at once", "of all", "of an address"],
+)
+def test_what_a_provider_is_asked_is_bounded(
+    store: Store,
+    users: Users,
+    provider: OpenIdProvider,
+    module: Any,  # noqa: ANN401
+    limit: object,
+    least: object,
+    wrong: dict[str, str],
+    statuses: list[int],
+) -> None:
+    """Few codes at once, few in all, and fewer wrong ones of an address, whatever its cookies; keys still log in."""
+    bridge.run(store.applications.create_application("queuey"))
+    bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
+    with replace_in(module, limit, least):
+        app = assemble_app(store, users)
+    stop_clock(app)
+    provider.answer_fields = wrong
+    replies = []
+    for number, _ in enumerate(statuses):
+        provider.user = f"user {number}"
+        replies.append(log_in(Browser(app), provider))
+    assert [reply.status for reply in replies] == statuses
+    assert replies[-1].headers["Retry-After"] == "1"
+    assert len(provider.exchanged) == len(statuses) - 1
+    assert Browser(app).log_in(KEY).status == 303
 
 
 def stop_clock(app: App) -> None:

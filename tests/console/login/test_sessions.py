@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from queuey.console import cookies
+from queuey.console import cookies, pages
 from queuey.console.login import own_page
 from queuey.console.resources import make_console
 from queuey.errors import NotAuthenticated
@@ -12,6 +14,7 @@ from queuey.service.operating.credentials import SESSION_SECONDS, Sessions
 from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.admission.scheduling import rate_limit_name
+from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser
 from tests.console.conftest import examine
@@ -42,6 +45,30 @@ def test_a_part_of_a_page_leads_to_the_form(stranger: Browser) -> None:
     """A script gets no form to put into the page: it has the browser open the form."""
     reply = stranger.get_part("/console/a/queuey/q/options")
     assert (reply.status, reply.headers["HX-Redirect"], reply.body) == (401, "/console/login", b"")
+
+
+@pytest.mark.parametrize(
+    ("shown", "following"),
+    [
+        ("http://localhost:5000/console/a/queuey/q/messages?text=x#top", "/console/a/queuey/q/messages?text=x"),
+        ("http://localhost:5000/v1/queuey", ""),
+        ("http://[", ""),
+    ],
+)
+def test_a_part_of_a_page_leads_back_to_the_page(stranger: Browser, shown: str, following: str) -> None:
+    """After the login the browser is where the script was whose session had ended."""
+    reply = stranger.get("/console/a/queuey/q/messages", headers={"hx-request": "true", "hx-current-url": shown})
+    assert (reply.status, reply.headers["HX-Redirect"]) == (401, pages.link("login", next=following))
+
+
+def test_a_link_of_another_site_leaves_an_open_form_alone(stranger: Browser) -> None:
+    """A form that is open stays good when another site leads to the login in the same browser."""
+    token = stranger.read_form_token("/console/login")
+    kept = dict(stranger.cookies)
+    reply = stranger.get("/console/login", query="next=/console/health", headers={"sec-fetch-site": "cross-site"})
+    assert stranger.cookies == kept
+    assert 'content="0;url=/console/login?next=%2Fconsole%2Fhealth"' in reply.text
+    assert stranger.post("/console/login", {"form_token": token, "key": KEY}).status == 303
 
 
 def test_a_link_of_another_site_ends_no_session(browser: Browser) -> None:
@@ -142,6 +169,38 @@ def test_wrong_keys(stranger: Browser, key: str) -> None:
     assert "unknown or was revoked" in reply.text
     assert SESSION not in stranger.cookies
     assert not key or key not in reply.text
+
+
+def test_expired_and_revoked_keys(store: Store, app: App) -> None:
+    """An expired key begins no session, and a session ends with its key."""
+    bridge.run(store.applications.add_key("guest", digest_of("9" * 64), expires=time.time() - 1))
+    assert Browser(app).log_in("9" * 64).status == 403
+    browser = Browser(app)
+    assert browser.log_in(GUEST_KEY).status == 303
+    [key] = [key for key in bridge.run(store.applications.keys("guest")) if key.expires is None]
+    bridge.run(store.applications.revoke_key("guest", key.id))
+    browser.app = make_app(store, includes=[make_console(examine)])
+    assert browser.get("/console/health").status == 303
+
+
+def test_a_login_ends_the_session_before(browser: Browser) -> None:
+    """Logging in again ends the session before."""
+    before = Browser(browser.app)
+    before.cookies = dict(browser.cookies)
+    assert browser.log_in(GUEST_KEY).status == 303
+    assert browser.get("/console/health").status == 200
+    assert before.get("/console/health").status == 303
+
+
+def test_logins_in_two_windows(stranger: Browser) -> None:
+    """A form that was open while another window logged in leads to its page; the session stays as it is."""
+    form = {"form_token": stranger.read_form_token("/console/login"), "key": KEY, "next": "/console/a/queuey"}
+    assert stranger.post("/console/login", form).status == 303
+    kept = dict(stranger.cookies)
+    for key in (KEY, "wrong"):
+        reply = stranger.post("/console/login", form | {"key": key})
+        assert (reply.status, reply.headers["Location"]) == (303, "/console/a/queuey")
+        assert stranger.cookies == kept
 
 
 def test_wrong_keys_are_bounded(stranger: Browser) -> None:
