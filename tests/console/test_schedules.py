@@ -71,6 +71,14 @@ def test_run(browser: Browser, owner: ApiCaller) -> None:
         assert f"{APPLICATION}/q/messages/1%3A{message['message_id']}" in browser.get(path).text
 
 
+def test_a_run_that_fails(browser: Browser, owner: ApiCaller) -> None:
+    """If the queue does not take the message, nothing was done, and the page of the schedule says why."""
+    owner("DELETE", "q")
+    reply = act(browser, acts("run"), "schedule=s")
+    assert (reply.status, "Nothing was done." in text_of(reply.text)) == (409, True)
+    assert "failed" in text_of(browser.get(f"{LIST}/s").text)
+
+
 @pytest.mark.parametrize("name", ["run", "pause", "resume", "change", "remove"])
 def test_a_schedule_that_others_changed(browser: Browser, owner: ApiCaller, name: str) -> None:
     """An act on a schedule that was changed since the form was opened is refused; the new form has the new state."""

@@ -411,7 +411,7 @@ def test_what_a_provider_is_asked_is_bounded(
     module: Any,  # noqa: ANN401
     limit: object,
     least: object,
-    wrong: dict[str, str],
+    wrong: dict[str, str | None],
     statuses: list[int],
 ) -> None:
     """Few codes at once, few in all, and fewer wrong ones of an address, whatever its cookies; keys still log in."""
