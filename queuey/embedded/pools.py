@@ -28,7 +28,7 @@ class InProcessPool(httpcore2.ConnectionInterface):
     """
 
     def __init__(self, service: EmbeddedService, application: str) -> None:
-        self._service = service
+        self.service = service
         self._caller = _make_caller_header(application)
 
     def handle_request(self, request: httpcore2.Request) -> httpcore2.Response:
@@ -40,7 +40,7 @@ class InProcessPool(httpcore2.ConnectionInterface):
             RemoteProtocolError: The answer ended before it was complete.
         """
         parts: SimpleQueue[Part] = SimpleQueue()
-        answering = self._service.begin(_head_of(request, self._caller), _body_of(request), parts.put)
+        answering = self.service.begin(_head_of(request, self._caller), _body_of(request), parts.put)
         answer = _BlockingBody(answering, parts, _timeout_of(request))
         start = answer.next_part()
         assert isinstance(start, Start)  # noqa: S101 - the first part of every answer
@@ -48,7 +48,7 @@ class InProcessPool(httpcore2.ConnectionInterface):
         return httpcore2.Response(start.status, headers=start.headers, content=content)
 
     def close(self) -> None:
-        self._service.close()
+        self.service.close()
 
 
 class _BlockingBody:
@@ -90,7 +90,7 @@ class AsyncInProcessPool(httpcore2.AsyncConnectionInterface):
     """:class:`InProcessPool` for async code. The event loop may change between requests."""
 
     def __init__(self, service: EmbeddedService, application: str) -> None:
-        self._service = service
+        self.service = service
         self._caller = _make_caller_header(application)
         self._calls: LoopCalls | None = None
 
@@ -104,7 +104,7 @@ class AsyncInProcessPool(httpcore2.AsyncConnectionInterface):
         def put(piece: Part) -> None:
             calls(parts.put_nowait, piece)
 
-        answering = self._service.begin(_head_of(request, self._caller), _body_of(request), put)
+        answering = self.service.begin(_head_of(request, self._caller), _body_of(request), put)
         answer = _AsyncBody(answering, parts, _timeout_of(request))
         start = await answer.next_part()
         assert isinstance(start, Start)  # noqa: S101 - as above
@@ -112,7 +112,7 @@ class AsyncInProcessPool(httpcore2.AsyncConnectionInterface):
         return httpcore2.Response(start.status, headers=start.headers, content=content)
 
     async def aclose(self) -> None:
-        await asyncio.to_thread(self._service.close)
+        await asyncio.to_thread(self.service.close)
 
 
 class _AsyncBody:

@@ -101,7 +101,7 @@ class EmbeddedService:
             core=core,
         )
         self.service = app.service
-        self._gateway = make_gateway(app, settings)
+        self.gateway = make_gateway(app, settings)
         self._loop = new_loop()
         self._calls = LoopCalls(self._loop)
         self._stop = asyncio.Event()
@@ -110,8 +110,8 @@ class EmbeddedService:
         self._is_closed = self._is_ending = self._is_forked = self._is_exiting = False
         self._file = file
         started: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run_loop, args=(started,), name="queuey-embedded", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run_loop, args=(started,), name="queuey-embedded", daemon=True)
+        self.thread.start()
         started.result()
         register_forkable(self)
         atexit.register(self._close_at_exit)
@@ -195,7 +195,7 @@ class EmbeddedService:
     async def _answer(self, head: Head, exchange: InProcessExchange) -> None:
         """Answers a request. An error is logged, not raised, and the answer breaks off."""
         try:
-            await self._gateway.answer(head, exchange)
+            await self.gateway.answer(head, exchange)
         except Exception:
             logger.exception("a request to the embedded service failed")
         finally:
@@ -216,14 +216,14 @@ class EmbeddedService:
 
     async def _serve(self, started: Future[None]) -> None:
         """Serves until stopped, then ends requests and background work; ``close`` closes the store."""
-        self._gateway.start(self._loop)
+        self.gateway.start(self._loop)
         self.service.start_background_work()
         started.set_result(None)
         await self._stop.wait()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT)
         await self.service.end(LEAVE_TIMEOUT)
-        self._gateway.stop()
+        self.gateway.stop()
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in others:
                 task.cancel()
@@ -241,7 +241,7 @@ class EmbeddedService:
         try:
             self.service.stopping.set()
             self._calls(self._stop.set)
-            self._thread.join()
+            self.thread.join()
             self.service.leave(LEAVE_TIMEOUT)
             self.service.store.close(CLOSE_TIMEOUT)
         except BaseException:

@@ -111,19 +111,19 @@ class Queries(Generic[T]):
 
     def __init__(self, read: Callable[[Request], T]) -> None:
         self._read = read
-        self._cache: dict[str, T] = {}
+        self.cache: dict[str, T] = {}
 
     def read(self, request: Request) -> T:
         text = request.query
-        parsed = self._cache.get(text)
+        parsed = self.cache.get(text)
         if parsed is None:
             ignored_before = request.ignored
             parsed = self._read(request)
             # A query with unknown fields is not cached, so that each response has its warning.
             if request.ignored is ignored_before and len(text) <= MAX_QUERY:
-                if len(self._cache) >= MAX_QUERIES:
-                    self._cache.clear()
-                self._cache[text] = parsed
+                if len(self.cache) >= MAX_QUERIES:
+                    self.cache.clear()
+                self.cache[text] = parsed
         return parsed
 
 

@@ -57,10 +57,10 @@ class OpsViews:
     ) -> None:
         self._service = service
         counts = WorkerCounts(lambda: metrics.make_snapshot(service.metrics, service.statistics()), service.workers)
-        self._counts = Collection(
+        self.counts = Collection(
             lambda: metrics.make_exposition(counts.collect_all(), backlogs(), lags()), HEARTBEAT_INTERVAL, clock
         )
-        self._clock = clock
+        self.clock = clock
         self._ping_lock = threading.Lock()
         self._health: StoreUnavailable | None = None
         self._warning: str | None = None
@@ -81,7 +81,7 @@ class OpsViews:
         return response
 
     def _is_due(self) -> bool:
-        return self._pinged_at is None or self._clock() >= self._pinged_at + HEARTBEAT_INTERVAL
+        return self._pinged_at is None or self.clock() >= self._pinged_at + HEARTBEAT_INTERVAL
 
     def _ping_if_due(self) -> None:
         """Writes to the store unless that was done a moment ago: any caller may ask for a heartbeat."""
@@ -100,7 +100,7 @@ class OpsViews:
             self._health = None
         except StoreUnavailable as error:
             self._health = error.with_traceback(None)
-        self._pinged_at = self._clock()
+        self._pinged_at = self.clock()
 
     async def lbheartbeat(self, request: Request, match: Match) -> Response:
         if self._service.stopping.is_set():
@@ -117,7 +117,7 @@ class OpsViews:
 
         However many scrapes there are, and however long other workers take, it uses no thread of the requests.
         """
-        counting = asyncio.wrap_future(self._counts.begin_or_reuse())
+        counting = asyncio.wrap_future(self.counts.begin_or_reuse())
         text = await asyncio.shield(counting)  # other requests wait for it, too
         return Response(200, text, ("Content-Type", metrics.CONTENT_TYPE))
 
@@ -136,7 +136,7 @@ class Collection(Generic[T]):
     ) -> None:
         self._collect = collect
         self._seconds = seconds
-        self._clock = clock
+        self.clock = clock
         self._lock = threading.Lock()
         self._latest: Future[T] | None = None
         self._until = 0.0
@@ -144,7 +144,7 @@ class Collection(Generic[T]):
     def begin_or_reuse(self) -> Future[T]:
         """Returns the running collection, or a recent one, even if that failed; else starts one. Does not block."""
         with self._lock:
-            if self._latest is None or self._clock() >= self._until:
+            if self._latest is None or self.clock() >= self._until:
                 latest: Future[T] = Future()
                 threading.Thread(target=self._collect_into, args=(latest,), name="queuey-counts", daemon=True).start()
                 self._latest, self._until = latest, math.inf
@@ -162,7 +162,7 @@ class Collection(Generic[T]):
 
     def _record_end(self) -> None:
         with self._lock:
-            self._until = self._clock() + self._seconds
+            self._until = self.clock() + self._seconds
 
 
 class WorkerCounts:

@@ -357,7 +357,7 @@ class BodyReader:
         self._max_body = max_body
         self._memory = memory
         self._arrival = arrival
-        self._arriving: dict[asyncio.Task[Any], int] = {}
+        self.arriving: dict[asyncio.Task[Any], int] = {}
         self._seconds = 0
 
     def take_received_body(self, request: Request, exchange: Exchange) -> bool:
@@ -394,7 +394,7 @@ class BodyReader:
         """Receives the body, or raises InvalidRequest when it is late; holds memory unless it is small."""
         task = asyncio.current_task(loop)
         if task is not None:
-            self._arriving[task] = self._seconds + self._arrival
+            self.arriving[task] = self._seconds + self._arrival
         try:
             if announced is not None and announced > MAX_SMALL_BODY:
                 self._hold(request, announced)
@@ -403,12 +403,12 @@ class BodyReader:
             if len(body) != announced or message["type"] != "http.request":
                 body = await self._receive_pieces(request, message, receive, announced)
         except asyncio.CancelledError:
-            if task is None or self._arriving[task] > self._seconds or task.uncancel():
+            if task is None or self.arriving[task] > self._seconds or task.uncancel():
                 raise  # The server has cancelled it.
             raise InvalidRequest({"body": "Has not arrived in time"}) from None
         finally:
             if task is not None:
-                del self._arriving[task]
+                del self.arriving[task]
         request.body = body
 
     async def _receive_pieces(
@@ -458,7 +458,7 @@ class BodyReader:
     def cancel_late(self) -> None:
         """Ends the arrival of bodies whose time is over. Called every second."""
         self._seconds += 1
-        for task, deadline in list(self._arriving.items()):
+        for task, deadline in list(self.arriving.items()):
             if deadline > self._seconds:
                 break
             task.cancel()

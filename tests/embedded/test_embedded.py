@@ -71,7 +71,7 @@ def test_a_group_of_the_program(client: Client) -> None:
 def service_of(client: Client) -> EmbeddedService:
     pool = client._sender._connections.endpoint_of(client.servers[0]).pool
     assert isinstance(pool, InProcessPool)
-    return pool._service
+    return pool.service
 
 
 def once(client: Client, timeout: float = 10) -> Client:
@@ -136,13 +136,13 @@ async def test_a_stream_that_is_left_holds_nothing(file: Path) -> None:
         writer.create_queue("mails")
         writer.send_many("mails", [Outgoing("x" * 100_000) for _ in range(4 * MAX_UNREAD // 100_000)])
     async with embedded.open_async(file, settings=QUICK) as client:
-        service = client._sender._connections.endpoint_of(client.servers[0]).pool._service
-        service._gateway._sender._stall = TEST_TIMEOUT  # The call is not abandoned for being slow.
+        service = client._sender._connections.endpoint_of(client.servers[0]).pool.service
+        service.gateway._sender._stall = TEST_TIMEOUT  # The call is not abandoned for being slow.
         async with asyncio.timeout(60):
             events = client.stream("mails", since=0)
             assert len((await anext(events)).message.body) == 100_000
             await events.aclose()  # type: ignore[attr-defined] # it is a generator
-            while held_quotas(service._gateway):  # noqa: ASYNC110 - the condition is over everything that runs there
+            while held_quotas(service.gateway):  # noqa: ASYNC110 - the condition is over everything that runs there
                 await asyncio.sleep(0.01)
         await client.send("mails", "the service goes on")
 
@@ -167,7 +167,7 @@ def test_closing_ends_what_waits(file: Path) -> None:
     waiting.join(TEST_TIMEOUT)
     assert time.monotonic() - began < 200
     assert jobs == []
-    assert not service._thread.is_alive()
+    assert not service.thread.is_alive()
     with pytest.raises(InvalidArgument, match="closed"):
         client.send("mails", "x")
 
@@ -175,15 +175,15 @@ def test_closing_ends_what_waits(file: Path) -> None:
 def test_a_close_that_was_interrupted_is_repeated(client: Client) -> None:
     """Ctrl-C in a close leaves neither a thread nor the file open once the client is closed again, or at exit."""
     service = service_of(client)
-    thread = service._thread
+    thread = service.thread
 
     class Interrupted:
         @staticmethod
         def join() -> None:
-            service._thread = thread
+            service.thread = thread
             raise KeyboardInterrupt
 
-    service._thread = Interrupted()  # type: ignore[assignment] # it stands in for it
+    service.thread = Interrupted()  # type: ignore[assignment] # it stands in for it
     with pytest.raises(KeyboardInterrupt):
         service.close()
     service.close()

@@ -179,24 +179,24 @@ async def skip_short_read(*_: object) -> None:
 def held_quotas(gateway: Gateway) -> dict[str, object]:
     """Returns held quotas and running requests by kind; empty without requests."""
     polls, threads, scheduler = gateway.polls, gateway.threads, gateway.scheduler
-    gates: list[FairGate[Any]] = [polls.attempts, threads, scheduler, scheduler._pieces]
+    gates: list[FairGate[Any]] = [polls.attempts, threads, scheduler, scheduler.pieces]
     quotas: dict[str, SharedQuota] = {
         "memory": gateway.memory,
         "places": polls.places,
         "heartbeats": polls.heartbeats,
         "tries": polls.attempt_quota,
         "threads": threads.job_quota,
-        "computing": threads._computing,
-        "under way": scheduler._under_way,
+        "computing": threads.computing,
+        "under way": scheduler.under_way,
     }
     quotas_held: dict[str, object] = {
-        "streams of users": dict(polls._streams),
-        "waiting": polls._waiting,
-        "in turn": sum(len(gate._turns) for gate in gates),
-        "present": gateway.contention._requests,
-        "clients": gateway._clients._unwatched,
-        "calls": gateway._calls,
-        "bodies": gateway._bodies._arriving,
+        "streams of users": dict(polls.streams),
+        "waiting": polls.waiting,
+        "in turn": sum(len(gate.turns) for gate in gates),
+        "present": gateway.contention.requests,
+        "clients": gateway.clients.unwatched,
+        "calls": gateway.calls,
+        "bodies": gateway.bodies.arriving,
         "watching": len(polls.watchers),
     }
     quotas_held |= {name: quota.total - quota.free for name, quota in quotas.items()}

@@ -78,7 +78,7 @@ def test_monitors_are_answered_while_every_thread_is_busy(app: App, path: str) -
 
     # If another check of the store were due, a thread would have to do it.
     monitors = views_of(app, "ops.heartbeat")
-    monitors._clock = lambda: 0.0
+    monitors.clock = lambda: 0.0
 
     assert make_runner(app)(work) == [200] * 3
     requests, _, _ = app.service.metrics.copy_totals()
@@ -89,7 +89,7 @@ def test_many_scrapes_collect_once_a_second(app: App, between: InterposedStore) 
     """Scrapes share what one thread collects, for a second; meanwhile a heartbeat gets a thread to check the store."""
     now = [100.0]
     views = views_of(app, "ops.metrics")
-    views._clock = views._counts._clock = lambda: now[0]
+    views.clock = views.counts.clock = lambda: now[0]
     checks, stuck = list[int](), threading.Event()
 
     def slow() -> dict[str, float]:
@@ -102,7 +102,7 @@ def test_many_scrapes_collect_once_a_second(app: App, between: InterposedStore) 
     async def work(gateway: Gateway) -> list[int]:
         strangers = ["/metrics"] * 100 + ["/metrics/"] * 100
         tasks = [asyncio.create_task(Request("GET", path).to(gateway)) for path in strangers]
-        await until(lambda: len(gateway._calls) >= 32)
+        await until(lambda: len(gateway.calls) >= 32)
         assert (await Request("GET", "/__heartbeat__").to(gateway)).status == 200
         stuck.set()
         statuses = [(await task).status for task in tasks]
@@ -156,7 +156,7 @@ def test_metrics_do_not_grow_with_what_clients_send(owner: Caller, app: App) -> 
     owner.create("q")
     owner.get("q")
     owner.get("nothing")
-    views_of(app, "ops.metrics")._counts._clock = lambda: math.inf  # collects each time
+    views_of(app, "ops.metrics").counts.clock = lambda: math.inf  # collects each time
     samples(owner)
     before = samples(owner).keys()
     for number in range(5):

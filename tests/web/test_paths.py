@@ -129,13 +129,13 @@ def test_callers_cannot_fill_the_memory() -> None:
     read = CountingParser()
     for number in range(2 * MAX_QUERIES + 10):
         read(f"limit={number % 1000 + 1}&strict={'0' * (number // 1000)}")
-        assert len(read.queries._cache) <= MAX_QUERIES
-    cached = dict(read.queries._cache)
+        assert len(read.queries.cache) <= MAX_QUERIES
+    cached = dict(read.queries.cache)
     read("limit=2&strict=" + "0" * MAX_QUERY)
     read("limit=2&lim=3")
     with pytest.raises(InvalidRequest):
         read("limit=x")
-    assert read.queries._cache == cached
+    assert read.queries.cache == cached
 
 
 def test_applications_have_limits_of_their_own(store: Store, owner: Caller) -> None:

@@ -134,7 +134,7 @@ class History:
 
     def __init__(self, workers: Workers, clock: Callable[[], float] = time.time) -> None:
         self._workers = workers
-        self._clock = clock
+        self.clock = clock
         self._lock = threading.Lock()
         self._rings: dict[int, Ring] = {}
         workers.handle(HISTORY_TOPIC, lambda uid, answer: answer(self.read_own(uid)))
@@ -147,7 +147,7 @@ class History:
         """
         if not sent and not taken:
             return
-        last = int(self._clock()) // CELL_SECONDS
+        last = int(self.clock()) // CELL_SECONDS
         with self._lock:
             ring = self._rings.get(queue.uid)
             if ring is None:
@@ -160,7 +160,7 @@ class History:
 
     def record_depth(self, queue: Queue, count: int) -> None:
         """Records the number of messages in a queue. Adds a ring for the queue only if there is room."""
-        last = int(self._clock()) // CELL_SECONDS
+        last = int(self.clock()) // CELL_SECONDS
         with self._lock:
             ring = self._rings.get(queue.uid)
             if ring is None and len(self._rings) < MAX_QUEUES:
@@ -181,17 +181,17 @@ class History:
     def read_own(self, uid: int) -> Cells:
         with self._lock:
             ring = self._rings.get(uid)
-            return _NO_CELLS if ring is None else ring.copy_cells(int(self._clock()) // CELL_SECONDS)
+            return _NO_CELLS if ring is None else ring.copy_cells(int(self.clock()) // CELL_SECONDS)
 
     def read(self, queue: Queue) -> Cells:
         """Returns the merged cells of all processes of the service; waits up to ``ANSWER_TIMEOUT`` for the others."""
         answers = self._workers.ask_all(HISTORY_TOPIC, queue.uid, ANSWER_TIMEOUT).values()
-        now = Cells(int(self._clock()) // CELL_SECONDS, (), (), ())
+        now = Cells(int(self.clock()) // CELL_SECONDS, (), (), ())
         return merge([now, self.read_own(queue.uid), *filter(None, answers)])
 
     def read_own_activity(self, query: ActivityQuery) -> list[Activity]:
         """Returns the activity of queues in this process, at most ``MAX_ACTIVE_QUEUES``, the last used first."""
-        last, uids = int(self._clock()) // CELL_SECONDS, frozenset(query.uids)
+        last, uids = int(self.clock()) // CELL_SECONDS, frozenset(query.uids)
 
         def is_selected(uid: int, ring: Ring) -> bool:
             if (
@@ -216,7 +216,7 @@ class History:
         All cells end with the present one. Returns at most :data:`MAX_ACTIVE_QUEUES` queues.
         """
         answers = self._workers.ask_all(ACTIVITY_TOPIC, query, ANSWER_TIMEOUT).values()
-        now = Cells(int(self._clock()) // CELL_SECONDS, (), (), ())
+        now = Cells(int(self.clock()) // CELL_SECONDS, (), (), ())
         counted: dict[int, list[Activity]] = {}
         for activity in itertools.chain(self.read_own_activity(query), *filter(None, answers)):
             counted.setdefault(activity.uid, []).append(activity)

@@ -124,24 +124,24 @@ class Clients:
     """The clients of requests under way. A client is watched for a disconnect once its request is a second old."""
 
     def __init__(self) -> None:
-        self._unwatched: dict[Client, None] = {}
+        self.unwatched: dict[Client, None] = {}
 
     def begin(self, receive: Receive | None) -> Client:
         client = Client(receive)
-        self._unwatched[client] = None
+        self.unwatched[client] = None
         return client
 
     def end(self, client: Client) -> None:
-        self._unwatched.pop(client, None)
+        self.unwatched.pop(client, None)
         client.stop_listening()
 
     def watch_slow(self) -> None:
         """Watches the clients of requests that are older than :data:`MIN_WATCHED_AGE`. Called every second."""
         latest = monotonic() - MIN_WATCHED_AGE
-        for client in list(self._unwatched):
+        for client in list(self.unwatched):
             if client.began > latest:
                 break
-            del self._unwatched[client]
+            del self.unwatched[client]
             client.listen()
 
 
@@ -358,9 +358,9 @@ class LongPolls:
         self.stopping = stopping
         self.pause, self.resume = pause, resume
         self._user_streams = user_streams
-        self._waiting: dict[str | None, _CredentialPolls] = {}
+        self.waiting: dict[str | None, _CredentialPolls] = {}
         self._reauthentication: asyncio.Future[None] | None = None
-        self._streams: Counter[frozenset[str]] = Counter()
+        self.streams: Counter[frozenset[str]] = Counter()
         self._run_in_thread: Callable[[Callable[[], None]], Awaitable[None]]
 
     def start(
@@ -418,9 +418,9 @@ class LongPolls:
     def begin_stream(self, poll: LongPoll, caller: Caller | None, queues: int) -> None:
         if caller is not None and caller.tenant.startswith(USERS_TENANT_PREFIX):
             user, limit = caller.names, self._user_streams
-            if self._streams[user] >= limit:
+            if self.streams[user] >= limit:
                 raise TooManyWaiters(f"This user has {limit} streams already, the maximum for a user. End one of them.")
-            self._streams[user] += 1
+            self.streams[user] += 1
             poll.user = user
         self._require_places(poll, 1 + queues // QUEUES_PER_PLACE)
 
@@ -445,9 +445,9 @@ class LongPolls:
         if poll.is_heartbeat:
             self.heartbeats.change(poll.holder, count - poll.places)
         if not poll.places:
-            group = self._waiting.get(poll.header)
+            group = self.waiting.get(poll.header)
             if group is None:
-                group = self._waiting[poll.header] = _CredentialPolls(self._find_cached_caller(poll.header))
+                group = self.waiting[poll.header] = _CredentialPolls(self._find_cached_caller(poll.header))
             group.polls.add(poll)
             poll.client.listen()
         poll.places = count
@@ -461,14 +461,14 @@ class LongPolls:
             if poll.is_heartbeat:
                 self.heartbeats.change(poll.holder, -poll.places)
             poll.places = 0
-            group = self._waiting[poll.header]
+            group = self.waiting[poll.header]
             group.polls.discard(poll)
             if not group.polls:
-                del self._waiting[poll.header]
+                del self.waiting[poll.header]
         if poll.user is not None:
-            self._streams[poll.user] -= 1
-            if not self._streams[poll.user]:
-                del self._streams[poll.user]
+            self.streams[poll.user] -= 1
+            if not self.streams[poll.user]:
+                del self.streams[poll.user]
             poll.user = None
         poll.stop_timer()
         poll.turn.future = None
@@ -480,13 +480,13 @@ class LongPolls:
         thread; while that runs, nothing is checked.
         """
         if self.stopping.is_set():
-            for group in self._waiting.values():
+            for group in self.waiting.values():
                 for poll in group.polls:
                     poll.give_up()
         elif self._reauthentication is None or self._reauthentication.done():
-            headers = list(islice(self._waiting, MAX_CREDENTIALS))
+            headers = list(islice(self.waiting, MAX_CREDENTIALS))
             for header in headers:  # They move to the end: the next tick checks others.
-                self._waiting[header] = self._waiting.pop(header)
+                self.waiting[header] = self.waiting.pop(header)
             self._wake_changed(headers)
             expired = [h for h in headers if h is not None and self._authenticate.cached_caller(h) is None]
             if expired:
@@ -499,7 +499,7 @@ class LongPolls:
     def _wake_changed(self, headers: Iterable[str | None]) -> None:
         """Wakes the polls whose callers have other rights than before, or none any more."""
         for header in headers:
-            group = self._waiting.get(header)
+            group = self.waiting.get(header)
             if group is not None and (caller := self._find_cached_caller(header)) != group.caller:
                 group.caller = caller
                 for poll in group.polls:

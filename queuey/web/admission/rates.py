@@ -67,21 +67,21 @@ class Buckets:
         max_buckets: Max buckets.
     """
 
-    __slots__ = ("_full_at", "_max_buckets")
+    __slots__ = ("_max_buckets", "full_at")
 
     def __init__(self, max_buckets: int = MAX_BUCKETS) -> None:
-        self._full_at: dict[str, float] = {}
+        self.full_at: dict[str, float] = {}
         self._max_buckets = max_buckets
 
     def __len__(self) -> int:
-        return len(self._full_at)
+        return len(self.full_at)
 
     def peek(self, name: str, rate: Rate, now: float) -> TokenBucket:
         """Returns the state of a bucket after another request, without counting one.
 
         If that request would have to wait for a token, it returns the present state with the wait.
         """
-        seconds_to_full = max(self._full_at.get(name, now) - now, 0.0)
+        seconds_to_full = max(self.full_at.get(name, now) - now, 0.0)
         after = seconds_to_full + 1 / rate.rate
         wait = after - rate.burst / rate.rate
         # Rounding errors may add up to a billionth.
@@ -91,10 +91,10 @@ class Buckets:
 
     def take(self, name: str, bucket: TokenBucket, now: float) -> None:
         """Keeps the state that :meth:`peek` has returned, so that the request counts."""
-        if len(self._full_at) >= self._max_buckets and name not in self._full_at:
-            for dropped in sorted(self._full_at, key=self._full_at.__getitem__)[: -(-self._max_buckets // 4)]:
-                del self._full_at[dropped]
-        self._full_at[name] = now + bucket.seconds_to_full
+        if len(self.full_at) >= self._max_buckets and name not in self.full_at:
+            for dropped in sorted(self.full_at, key=self.full_at.__getitem__)[: -(-self._max_buckets // 4)]:
+                del self.full_at[dropped]
+        self.full_at[name] = now + bucket.seconds_to_full
 
 
 class RateLimits:
@@ -108,8 +108,8 @@ class RateLimits:
 
     def __init__(self, rates: Rates, *, clock: Callable[[], float] = monotonic, max_buckets: int = MAX_BUCKETS) -> None:
         self._rates = rates
-        self._clock = clock
-        self._buckets = {"application": Buckets(max_buckets), "user": Buckets(max_buckets)}
+        self.clock = clock
+        self.buckets = {"application": Buckets(max_buckets), "user": Buckets(max_buckets)}
 
     def count(self, caller: Caller, application: str) -> tuple[tuple[Header, ...], TooManyRequests | None]:
         """Counts a request, for the caller's applications and, if it is a user, for that user.
@@ -122,7 +122,7 @@ class RateLimits:
             Headers with the tightest bucket of each kind, and an error if the caller has exceeded a limit. Then
             no token is taken from any bucket.
         """
-        now = self._clock()
+        now = self.clock()
         counted: list[_CountedRate] = []
         for name, users in _users_by_counted_application(caller, application).items():
             rates = self._rates.for_application(name)
@@ -137,11 +137,11 @@ class RateLimits:
         if counted and counted[0].bucket.seconds_to_token:
             return headers, _make_refusal(counted[0])
         for c in counted:
-            self._buckets[c.kind].take(c.name, c.bucket, now)
+            self.buckets[c.kind].take(c.name, c.bucket, now)
         return headers, None
 
     def _add_rate(self, counted: list[_CountedRate], kind: str, name: str, rate: Rate, now: float) -> None:
-        counted.append(_CountedRate(kind, name, rate, self._buckets[kind].peek(name, rate, now)))
+        counted.append(_CountedRate(kind, name, rate, self.buckets[kind].peek(name, rate, now)))
 
 
 def _users_by_counted_application(caller: Caller, application: str) -> dict[str, list[str]]:
@@ -192,9 +192,9 @@ class NamedRateLimiter:
     def __init__(self, rate: Rate, text: str) -> None:
         self._rate = rate
         self._text = text
-        self._clock = monotonic
+        self.clock = monotonic
         self._lock = threading.Lock()
-        self._buckets = Buckets(MAX_COUNTED)
+        self.buckets = Buckets(MAX_COUNTED)
 
     def take(self, name: str) -> None:
         """Counts one event of a name.
@@ -211,11 +211,11 @@ class NamedRateLimiter:
     def _count(self, name: str, *, takes: bool) -> None:
         """Raises TooManyRequests if the name has exceeded the limit; counts an event only if ``takes``."""
         with self._lock:
-            now = self._clock()
-            bucket = self._buckets.peek(name, self._rate, now)
+            now = self.clock()
+            bucket = self.buckets.peek(name, self._rate, now)
             if not bucket.seconds_to_token:
                 if takes:
-                    self._buckets.take(name, bucket, now)
+                    self.buckets.take(name, bucket, now)
                 return
         error = TooManyRequests(f"Too many {self._text}. Try again after {math.ceil(bucket.seconds_to_token)} s.")
         error.retry_after = math.ceil(bucket.seconds_to_token)

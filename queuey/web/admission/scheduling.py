@@ -285,7 +285,7 @@ class FairGate(Generic[TurnT]):
         self._seconds = seconds
         self._price = price
         self._bound = bound
-        self._turns: FairQueue[TurnT] = FairQueue()
+        self.turns: FairQueue[TurnT] = FairQueue()
         self._last_used: dict[str, float] = {}
         self._is_called = False
 
@@ -304,7 +304,7 @@ class FairGate(Generic[TurnT]):
         if turn.state == "idle":
             turn.state = "in line"
             turn.since = monotonic()
-            self._turns.put(turn.tenant, turn)
+            self.turns.put(turn.tenant, turn)
             self._go_on()
 
     def try_acquire(self, turn: TurnT) -> bool:
@@ -325,20 +325,20 @@ class FairGate(Generic[TurnT]):
                 if quota is not kept:
                     quota.change(turn.tenant, -weight)
             if used:
-                self._turns.charge(turn.tenant, used)
+                self.turns.charge(turn.tenant, used)
                 self._last_used[turn.tenant] = used
             self._go_on()
 
     def refuse_overdue(self, seconds: float) -> None:
         """Refuses work that has been in line for more than some seconds; then forgets idle tenants."""
         latest = monotonic() - seconds
-        for turn in self._turns.drop(lambda turn: turn.since < latest):
+        for turn in self.turns.drop(lambda turn: turn.since < latest):
             turn.state = "idle"
             turn.settle(None, turn.make_refusal())
         self.forget_idle_tenants()
 
     def forget_idle_tenants(self) -> None:
-        self._turns.forget_idle_tenants()
+        self.turns.forget_idle_tenants()
         self._last_used.clear()
 
     def dispatch(self) -> None:
@@ -347,11 +347,11 @@ class FairGate(Generic[TurnT]):
         Drops work that nobody waits for.
         """
         self._is_called, started, seconds = False, 0, 0.0
-        if not self._turns:
+        if not self.turns:
             return
         while started < self._max_started and seconds < self._seconds:
             is_full = self._bound is not None and self._bound.free <= 0
-            if is_full or (turn := self._turns.take(Turn.fits)) is None:
+            if is_full or (turn := self.turns.take(Turn.fits)) is None:
                 return
             turn.state = "idle"
             if turn.future is not None and not turn.future.done():
@@ -360,11 +360,11 @@ class FairGate(Generic[TurnT]):
                 started += 1
                 seconds += self._last_used.get(turn.tenant, 0.0)
                 if self._price:
-                    self._turns.charge(turn.tenant, self._price)
+                    self.turns.charge(turn.tenant, self._price)
         self._go_on()
 
     def _dispatch_soon(self) -> None:
-        if not self._is_called and self._turns:
+        if not self._is_called and self.turns:
             self._is_called = True
             asyncio.get_running_loop().call_soon(self.dispatch)
 
@@ -397,30 +397,30 @@ class Contention:
     SWITCH_SECONDS = 0.0001
     """Interval between switches of threads while several tenants are present, in seconds."""
 
-    __slots__ = ("_left_at", "_loop", "_on_end", "_requests", "_usual_interval", "has_several")
+    __slots__ = ("_left_at", "_loop", "_on_end", "_usual_interval", "has_several", "requests")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> None:
         self._loop = loop
         self._on_end = changed
         self._usual_interval = sys.getswitchinterval()
-        self._requests: dict[str, int] = {}
+        self.requests: dict[str, int] = {}
         self._left_at: dict[str, float] = {}
         self.has_several = False
 
     def enter(self, tenant: str) -> None:
-        requests = self._requests.get(tenant, 0)
-        self._requests[tenant] = requests + 1
+        requests = self.requests.get(tenant, 0)
+        self.requests[tenant] = requests + 1
         if not requests:
             self._left_at.pop(tenant, None)
-            if not self.has_several and len(self._requests) + len(self._left_at) > 1:
+            if not self.has_several and len(self.requests) + len(self._left_at) > 1:
                 self._update()
 
     def leave(self, tenant: str) -> None:
         """Counts the end of a request. Its tenant stays present for a moment."""
-        if self._requests[tenant] > 1:
-            self._requests[tenant] -= 1
+        if self.requests[tenant] > 1:
+            self.requests[tenant] -= 1
         else:
-            del self._requests[tenant]
+            del self.requests[tenant]
             self._left_at[tenant] = monotonic()
 
     def _update(self) -> None:
@@ -431,7 +431,7 @@ class Contention:
         latest = monotonic() - self.PRESENCE_SECONDS
         for tenant in [tenant for tenant, left_at in self._left_at.items() if left_at <= latest]:
             del self._left_at[tenant]
-        several = len(self._requests) + len(self._left_at) > 1
+        several = len(self.requests) + len(self._left_at) > 1
         if several:
             self._loop.call_later(self.PRESENCE_SECONDS / 2, self._update)
         if several != self.has_several:
@@ -466,8 +466,8 @@ class LoopScheduler(FairGate[Turn]):
 
     def __init__(self, under_way: int = 32) -> None:
         super().__init__(self.MAX_STARTED, seconds=self.MAX_TURN_SECONDS)
-        self._under_way = TenantQuota(lambda: under_way)
-        self._pieces: FairGate[Turn] = FairGate(self.MAX_PIECES, price=1)
+        self.under_way = TenantQuota(lambda: under_way)
+        self.pieces: FairGate[Turn] = FairGate(self.MAX_PIECES, price=1)
 
     async def wait_for_turn(self, tenant: str, size: int) -> Turn:
         """Waits for a request's turn and returns it; :meth:`leave` ends it.
@@ -479,16 +479,16 @@ class LoopScheduler(FairGate[Turn]):
         Raises:
             TooManyRequests: Its turn did not come in time.
         """
-        turn = Turn(tenant, (self._under_way, 1 + size // self.WEIGHT_UNIT_BYTES))
+        turn = Turn(tenant, (self.under_way, 1 + size // self.WEIGHT_UNIT_BYTES))
         await self.wait(turn)
         return turn
 
     async def wait_to_send_piece(self, tenant: str) -> None:
-        await self._pieces.wait(Turn(tenant))
+        await self.pieces.wait(Turn(tenant))
 
     def forget_idle_tenants(self) -> None:
         super().forget_idle_tenants()
-        self._pieces.forget_idle_tenants()
+        self.pieces.forget_idle_tenants()
 
 
 class Job(Turn):
@@ -516,7 +516,7 @@ class FairPool(FairGate[Job]):
         # As many jobs as there are threads may be under way, and as many ready.
         self.job_quota = SharedQuota(2 * count + 2, alpha=count)
         super().__init__(bound=self.job_quota)
-        self._computing = TenantQuota(computing)
+        self.computing = TenantQuota(computing)
         self._memory = memory
         self._name = name
         self._count = count
@@ -554,7 +554,7 @@ class FairPool(FairGate[Job]):
         needs: list[tuple[SharedQuota, int]] = [(self._memory, weight)] if weight else []
         needs.append((self.job_quota, 1))
         if computes:
-            needs.append((self._computing, 1))
+            needs.append((self.computing, 1))
         job = Job(tenant, *needs)
         job.work = work
         future = job.begin_to_wait()

@@ -122,7 +122,7 @@ class Provider:
         self._scope = issuer.scope
         self._secret = secret
         self._bearer = bearer
-        self._fetch_seconds = fetch_seconds
+        self.fetch_seconds = fetch_seconds
         self._busy = threading.BoundedSemaphore(MAX_EXCHANGES)
         place = issuer.issuer.rstrip("/") + DISCOVERY_PATH
         self.discovery = IssuerDocument(
@@ -245,7 +245,7 @@ class Provider:
         headers = {} if self._secret is None else {"Authorization": _make_basic_header(self._client, self._secret)}
         endpoint = self.discovery.get().token
         try:
-            status, content = fetch(endpoint, self._fetch_seconds, form, headers)
+            status, content = fetch(endpoint, self.fetch_seconds, form, headers)
         except Exception as error:  # whatever the HTTP client raises
             logger.warning("Codes cannot be exchanged with %s: %s.", self.issuer, short_reason(error))
             text = f"{self.host} did not send a valid response. Log in again, or with a key."

@@ -73,8 +73,8 @@ class IssuerDocument(Generic[T]):
         self._parse = parse
         self._what = what
         self._clock = clock
-        self._wait_seconds = wait
-        self._fetch_seconds = fetch
+        self.wait_seconds = wait
+        self.fetch_seconds = fetch
         self._value: T | None = None
         self._loaded = self._began = -float("inf")
         self._loading = False
@@ -153,7 +153,7 @@ class IssuerDocument(Generic[T]):
         """
         if self._loading and not self._waited:
             self._waited = True
-            self._change.wait_for(lambda: not self._loading, self._wait_seconds)
+            self._change.wait_for(lambda: not self._loading, self.wait_seconds)
         if self._loading:
             raise self._make_unavailable_error()
 
@@ -170,7 +170,7 @@ class IssuerDocument(Generic[T]):
         """Loads and parses the document in this thread, and records any error; never raises."""
         value, failure = None, ""
         try:
-            value = self._parse(_read_url_or_file(self._place, self._fetch_seconds))
+            value = self._parse(_read_url_or_file(self._place, self.fetch_seconds))
         except Exception as error:  # noqa: BLE001 - whatever a server sends, this thread must report its end
             failure = short_reason(error)
         self._record_load(value, failure)

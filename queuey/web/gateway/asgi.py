@@ -136,7 +136,7 @@ class Gateway:
         # One tenant alone gets two thirds. The largest request fits into the rest, whatever the setting says.
         self._page_bytes = page_bytes
         self.memory = room = SharedQuota(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
-        self._bodies = BodyReader(max_body, room, arrival=arrival)
+        self.bodies = BodyReader(max_body, room, arrival=arrival)
         self.scheduler = LoopScheduler(1024 if self._reads_wait else 32)  # A network store carries many at a time.
         self.threads = FairPool("queuey-request", threads, room, self._max_computing)
         self.polls = LongPolls(
@@ -148,7 +148,7 @@ class Gateway:
             self._resume,
             user_streams,
         )
-        self._clients = Clients()
+        self.clients = Clients()
         self._sender = ResponseSender(self._yield_between_pieces, stall=stall)
         self._stopping: Event = service.stopping
         self._turn = Lock()
@@ -156,7 +156,7 @@ class Gateway:
         self._call_in_loop: LoopCalls
         self.contention: Contention
         self.timer: IntervalTimer
-        self._calls: dict[Call, float] = {}
+        self.calls: dict[Call, float] = {}
         """Running calls and their deadlines, in order of the deadlines."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -175,7 +175,7 @@ class Gateway:
         self.timer.call_every(CHECK_INTERVAL, self.polls.check)
         for line in (self.scheduler, self.threads):
             self.timer.call_every(1.0, partial(line.refuse_overdue, self._max_wait))
-        for call in (self._give_up_late_calls, self._bodies.cancel_late, self._clients.watch_slow):
+        for call in (self._give_up_late_calls, self.bodies.cancel_late, self.clients.watch_slow):
             self.timer.call_every(1.0, call)
 
     def stop(self) -> None:
@@ -261,13 +261,13 @@ class Gateway:
             self._mark_present(request)
             if view.may_wait:
                 # Unread bytes of a body would arrive before the client's disconnect.
-                request.client = self._clients.begin(exchange.receive if request.body is not None else None)
+                request.client = self.clients.begin(exchange.receive if request.body is not None else None)
             try:
                 response = await self._run_view(endpoint, view, request, match)
             except BodyWanted:  # The caller was not known before.
                 self._release_memory(request)
                 self._mark_absent(request)
-                await self._bodies.receive_body(request, exchange, self._loop)
+                await self.bodies.receive_body(request, exchange, self._loop)
                 if request.client is not None:
                     request.client.receive = exchange.receive
                 self._mark_present(request)
@@ -303,10 +303,10 @@ class Gateway:
         if (
             request.body is None
             and (tenant or announced_length(request) == 0)
-            and not self._bodies.take_received_body(request, exchange)
+            and not self.bodies.take_received_body(request, exchange)
         ):
             request.holder = "" if (caller := self._authorization.stale_caller(request)) is None else caller.holder
-            await self._bodies.receive_body(request, exchange, self._loop)
+            await self.bodies.receive_body(request, exchange, self._loop)
 
     async def _verify(self, request: Request, exchange: Exchange, tenant: str) -> None:
         """Receives the body, then checks the signature on the event loop.
@@ -315,8 +315,8 @@ class Gateway:
         ``tenant``.
         """
         request.tenant = stranger_tenant(request.address)
-        if not self._bodies.take_received_body(request, exchange):
-            await self._bodies.receive_body(request, exchange, self._loop)
+        if not self.bodies.take_received_body(request, exchange):
+            await self.bodies.receive_body(request, exchange, self._loop)
         if self.contention.has_several:
             await self._wait_for_turn(request)
         try:
@@ -337,7 +337,7 @@ class Gateway:
         """Drops the request's body, and no longer counts it as present; does not release reserved memory."""
         self._mark_absent(request)
         if request.client is not None:
-            self._clients.end(request.client)
+            self.clients.end(request.client)
             request.client = None
         if request.held_body_bytes:
             self._drop_body(request)
@@ -411,7 +411,7 @@ class Gateway:
                 self._core.requester = None
             call = request.call = Call(self._core, request, work, waits_for, time.monotonic() - request.turn_began)
             if not request.is_paused:
-                self._calls[call] = request.turn_began + self._deadline
+                self.calls[call] = request.turn_began + self._deadline
             if request.client is not None:
                 request.client.on_left = call.give_up
             return await call  # type: ignore[no-any-return] # as above
@@ -419,7 +419,7 @@ class Gateway:
             if request.turn is not None:
                 self._leave_turn(request)
             if request.call is not None:
-                self._calls.pop(request.call, None)
+                self.calls.pop(request.call, None)
                 request.call = None
                 if request.client is not None:
                     request.client.on_left = None
@@ -448,7 +448,7 @@ class Gateway:
         self._mark_absent(request)
         self._leave_turn(request)
         if request.call is not None:
-            self._calls.pop(request.call, None)
+            self.calls.pop(request.call, None)
 
     async def _resume(self, request: Request) -> None:
         """Counts a request as present again, waits for its turn, and starts its deadline anew."""
@@ -458,7 +458,7 @@ class Gateway:
         request.is_paused = False
         request.turn_began = time.monotonic()
         if request.call is not None:
-            self._calls[request.call] = request.turn_began + self._deadline
+            self.calls[request.call] = request.turn_began + self._deadline
 
     # Services for requests
 
@@ -550,7 +550,7 @@ class Gateway:
 
     def _give_up_late_calls(self) -> None:
         now = time.monotonic()
-        for call, deadline in list(self._calls.items()):
+        for call, deadline in list(self.calls.items()):
             if deadline > now:
                 break
             call.give_up()
@@ -581,12 +581,12 @@ class IntervalTimer:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._ticks = 0
-        self._calls: list[tuple[int, Callable[[], object]]] = []
+        self.calls: list[tuple[int, Callable[[], object]]] = []
         self._timer = loop.call_later(TICK_INTERVAL, self._tick)
 
     def call_every(self, seconds: float, call: Callable[[], object]) -> None:
         """Calls a function at once, and from then on at intervals, rounded to ticks."""
-        self._calls.append((round(seconds / TICK_INTERVAL), call))
+        self.calls.append((round(seconds / TICK_INTERVAL), call))
         call()
 
     def stop(self) -> None:
@@ -595,6 +595,6 @@ class IntervalTimer:
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_INTERVAL, self._tick)
         self._ticks += 1
-        for ticks, call in self._calls:
+        for ticks, call in self.calls:
             if self._ticks % ticks == 0:
                 self._loop.call_soon(call)

@@ -117,7 +117,7 @@ _UNREPEATABLE_HEADERS = (b"host", b"content-length", b"transfer-encoding")
 """Headers that must not be repeated. Others may be."""
 
 
-_cached_heads: dict[bytes, Head] = {}
+cached_heads: dict[bytes, Head] = {}
 """Parsed heads by their bytes: a client mostly sends the same head again and again."""
 _MAX_CACHED_HEADS = 1000
 _MAX_CACHED_HEAD_BYTES = 2048
@@ -134,7 +134,7 @@ def read_head(data: bytes) -> Head:
     Raises:
         Refused: The head is malformed or ambiguous.
     """
-    head = _cached_heads.get(data)
+    head = cached_heads.get(data)
     if head is not None:
         return head
     line = _KEY_LINE.search(data)
@@ -148,13 +148,13 @@ def read_head(data: bytes) -> Head:
 
 def _read_cached(data: bytes) -> Head:
     """Parses a head, or takes it from the cache, which has no long or signed ones."""
-    head = _cached_heads.get(data)
+    head = cached_heads.get(data)
     if head is None:
         head = _parse(data)
         if len(data) <= _MAX_CACHED_HEAD_BYTES and b"Signature=" not in data:  # A signature differs in each request.
-            if len(_cached_heads) >= _MAX_CACHED_HEADS:
-                _cached_heads.clear()
-            _cached_heads[data] = head
+            if len(cached_heads) >= _MAX_CACHED_HEADS:
+                cached_heads.clear()
+            cached_heads[data] = head
     return head
 
 

@@ -74,7 +74,7 @@ def test_rates(app: App, browser: Browser, owner: Caller) -> None:
     owner.create("q")
     history: History = app.service.metrics.on_messages.__self__  # type: ignore[union-attr]
     now = 1_000_000.0
-    history._clock = lambda: now
+    history.clock = lambda: now
     for _ in range(30):
         owner.post("q", "x")
     owner.claim("q", limit=12, ttl=60)
@@ -97,8 +97,8 @@ def test_a_limited_key_sees_sums_of_its_queues(
     owner.post("orders-closed", "x")
     member = make_member_giving_back(owner)
     history: History = app.service.metrics.on_messages.__self__  # type: ignore[union-attr]
-    now = history._clock() + CELL_SECONDS
-    history._clock = lambda: now
+    now = history.clock() + CELL_SECONDS
+    history.clock = lambda: now
     assert tiles(browser)["Waiting"] == "6"
     sums, page = tiles(limited), text_of(limited.get_part(f"{A}/_overview").text)
     assert (sums["Waiting"], sums["Claimed"], sums["Retrying"], sums["Dead letters"]) == ("2", "1", "1", "1")

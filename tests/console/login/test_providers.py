@@ -348,9 +348,9 @@ def test_a_provider_that_does_not_exchange_codes(
     browser.get(f"{FORM}/{login.tag}")  # The discovery document is cached.
     login._bearer._keys[provider.root].get()  # So are the keys.
     requests = provider.asked
-    login._fetch_seconds = 2.0 if behaviour in {"hang", "drip"} else 60.0
+    login.fetch_seconds = 2.0 if behaviour in {"hang", "drip"} else 60.0
     reply = come_back(browser, answer)
-    login._fetch_seconds = 60.0  # A successful answer may take that long on a busy machine.
+    login.fetch_seconds = 60.0  # A successful answer may take that long on a busy machine.
     assert reply.status == (403 if behaviour in {"fail", "redirect"} else 503)
     # A provider whose request was abandoned may count it later. A redirect is not followed.
     assert eventually(lambda: provider.asked == requests + 1)
@@ -435,7 +435,7 @@ def stop_clock(app: App) -> None:
     """Counts logins as if no time passed."""
     views = app.endpoints["console.back"].view("GET").answer.__self__
     for bound in (views._of_browser, views._of_address, views._of_provider, views._of_user):
-        bound._clock = lambda: 0.0
+        bound.clock = lambda: 0.0
 
 
 def test_a_browser_with_wrong_codes_is_slowed_down(browser: Browser, provider: OpenIdProvider) -> None:

@@ -119,7 +119,7 @@ def test_a_credential_more_evades_no_limit(also: Caller, path: str, counted: set
     limits = RateLimits(rates, clock=lambda: 1000.0)
     headers, refusal = limits.count(both, path)
     assert refusal is None
-    assert {name for buckets in limits._buckets.values() for name in buckets._full_at} == counted
+    assert {name for buckets in limits.buckets.values() for name in buckets.full_at} == counted
     assert len(headers) == 2
     assert all(value.count('"application"') == 1 and value.count('"user"') <= 1 for _, value in headers)
 

@@ -148,14 +148,14 @@ def test_who_is_not_verified_uses_up_nothing(scene: Scene, claim: str) -> None:
         assert _buckets(limits) == before
         assert not any("RateLimit" in reply.headers for reply in replies[1:])
         assert gateway.memory.free == gateway.memory.total
-        assert not gateway.contention._requests
+        assert not gateway.contention.requests
         assert gateway.polls.places.free == gateway.polls.places.total
 
     make_runner(scene.app, rates=limits)(work)
 
 
 def _buckets(limits: RateLimits) -> dict[str, dict[str, float]]:
-    return {kind: dict(buckets._full_at) for kind, buckets in limits._buckets.items()}
+    return {kind: dict(buckets.full_at) for kind, buckets in limits.buckets.items()}
 
 
 def test_unknown_keys_of_one_address_keep_no_other_address_waiting(scene: Scene) -> None:
@@ -177,14 +177,14 @@ def test_unknown_keys_of_one_address_keep_no_other_address_waiting(scene: Scene)
         held = [asyncio.create_task(gateway.threads.run("another", hold)) for _ in range(3)]
         await asyncio.sleep(0)
         waiting = [asyncio.create_task(CLAIMS["unknown key"](scene).to(gateway)) for _ in range(20)]
-        await until(lambda: len(gateway.threads._turns) >= 15)
+        await until(lambda: len(gateway.threads.turns) >= 15)
         mine = scene.owner()
         mine.address = "203.0.113.9"
         waiting.append(asyncio.create_task(mine.to(gateway)))
         threads, tenant = gateway.threads, stranger_tenant(mine.address)
         # The request waits, runs, or was already read by a spare thread.
         await until(
-            lambda: tenant in threads._turns._jobs or threads.job_quota.held(tenant) > 0 or digest_of(KEY) in read
+            lambda: tenant in threads.turns._jobs or threads.job_quota.held(tenant) > 0 or digest_of(KEY) in read
         )
         release.set()
         await asyncio.gather(*held, *waiting)

@@ -123,7 +123,7 @@ def test_everything_is_given_back(most: int | None, steps: list[tuple[str, str, 
         assert all(end is None or isinstance(end, refusals) for end in ends)
         assert [quota.total - quota.free for quota in scene.quotas] == [0, 0, 0]
         scene.gate.refuse_overdue(-1)
-        assert not scene.gate._turns
+        assert not scene.gate.turns
 
     play(scenario)
 

@@ -23,7 +23,7 @@ def make_tenant_compete(gateway: Gateway) -> None:
     """Makes another tenant compete, with many requests of this one running."""
     gateway.contention.enter("app:other")
     gateway.contention.enter(TENANT)
-    gateway.scheduler._under_way.change(TENANT, 32)
+    gateway.scheduler.under_way.change(TENANT, 32)
 
 
 @pytest.mark.parametrize("path", ["q", "q/claims"])

@@ -43,7 +43,7 @@ def begin(gateway: Gateway, request: Request) -> asyncio.Task[Reply]:
 async def waiting(gateway: Gateway, count: int) -> None:
     """Waits until this many polls wait and none of them is being retried."""
     polls = gateway.polls
-    await until(lambda: polls.places.total - polls.places.free == count and not polls.attempts._turns)
+    await until(lambda: polls.places.total - polls.places.free == count and not polls.attempts.turns)
     await until(lambda: polls.attempt_quota.free == polls.attempt_quota.total)
 
 

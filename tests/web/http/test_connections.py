@@ -161,7 +161,7 @@ def test_the_same_head_is_read_once() -> None:
             read_head(GET + b"x")
     for number in range(3000):
         read_head(GET.replace(b"/a", b"/%d" % number))
-    assert len(heads._cached_heads) <= 1000
+    assert len(heads.cached_heads) <= 1000
 
 
 @pytest.fixture
@@ -332,10 +332,10 @@ def test_the_key_counts_as_a_field(count: int) -> None:
 
 def test_remembered_once() -> None:
     """Heads that differ only in their keys are parsed once, share the result, and take one place."""
-    heads._cached_heads.clear()
+    heads.cached_heads.clear()
     parsed = [read_head(head(*LINES, f'idempotency-key: "{number}"')) for number in range(50)]
     assert [each.key for each in parsed] == [b'"%d"' % number for number in range(50)]
-    assert len(heads._cached_heads) == 1
+    assert len(heads.cached_heads) == 1
     assert all(each.application_cache is parsed[0].application_cache for each in parsed)
 
 

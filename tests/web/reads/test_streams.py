@@ -149,7 +149,7 @@ def test_a_stream_of_many_queues(owner: Caller, run: Run, store: Store) -> None:
             assert deleted.data["queue_name"] == "a"
             await store.messages.append(await store.catalogue.queue("queuey", "b"), [new_message("more", partition=2)])
             await until(lambda: reader.bodies[-1] == "more")
-            [same] = gateway.polls._waiting.values()
+            [same] = gateway.polls.waiting.values()
             for poll in same.polls:
                 poll.wake()  # The rights of the reader may have changed.
             await store.messages.append(await store.catalogue.queue("queuey", "b"), [new_message("last", partition=2)])
@@ -318,7 +318,7 @@ def test_a_user_has_some_streams(with_users: Any, tokens: Tokens, store: Store) 
             assert other.bodies == []
         async with reading(gateway, ann("_stream")) as again:
             await until(lambda: again.status == 200)
-        assert not gateway.polls._streams
+        assert not gateway.polls.streams
 
     make_runner(with_users, waiters=50, beat=0.05, user_streams=2)(work)
 

@@ -186,7 +186,7 @@ def patient_readers(users: Users) -> list[CredentialReader]:
     for reader in readers:
         assert isinstance(reader, Bearer)
         for keys in reader._keys.values():
-            keys._wait_seconds = keys._fetch_seconds = 60.0
+            keys.wait_seconds = keys.fetch_seconds = 60.0
     return readers
 
 

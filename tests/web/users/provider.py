@@ -155,5 +155,5 @@ def patient_providers(users: Users, environ: dict[str, str]) -> tuple[list[Crede
     readers = patient_readers(users)
     providers = make_providers(users, readers, environ, prefetch=False)
     for provider in providers:
-        provider._fetch_seconds = provider.discovery._wait_seconds = provider.discovery._fetch_seconds = 60.0
+        provider.fetch_seconds = provider.discovery.wait_seconds = provider.discovery.fetch_seconds = 60.0
     return readers, providers

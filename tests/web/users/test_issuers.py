@@ -113,7 +113,7 @@ def test_a_request_does_not_wait_for_long(issuer: Issuer, server: KeyServer) -> 
     keys = IssuerDocument(issuer.name, server.url, KeySet, wait=0.01, fetch=THREAD_TIMEOUT)
     server.behaviour = "hang"
     for seconds in (0.01, THREAD_TIMEOUT):
-        keys._wait_seconds = seconds
+        keys.wait_seconds = seconds
         with pytest.raises(IssuerUnavailable) as caught:
             keys.get()
         assert keys._loading
@@ -285,11 +285,11 @@ def test_an_answer_that_takes_too_long_is_given_up(
 ) -> None:
     """Its time is bounded although bytes still come; when the issuer is well again, its users are let in."""
     server.behaviour = "drip"
-    keys._fetch_seconds = 0.2
+    keys.fetch_seconds = 0.2
     assert read(reader, issuer.token("ann")) == "IssuerUnavailable"
     assert "0.2 s" in keys._failure
     assert not keys._loading
     server.behaviour = "serve"
-    keys._fetch_seconds = THREAD_TIMEOUT
+    keys.fetch_seconds = THREAD_TIMEOUT
     clock.now += RETRY_INTERVAL
     assert read(reader, issuer.token("ann")) == "let in"
