@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -70,42 +70,6 @@ def test_what_headers_cannot_carry_travels_as_json(
     assert request.headers["content-type"] == "application/json"
     assert request.headers["x-after"] == message_id(3)
     assert script.sent() == {"messages": [options if item is None else item]}
-
-
-@pytest.mark.parametrize("messages", ["abc", b"bytes", ""])
-@pytest.mark.parametrize("options", [{}, {"idempotency_key": "k"}])
-def test_one_body_is_not_many_messages(connect: Connect, messages: Any, options: dict[str, str]) -> None:  # noqa: ANN401
-    """A text in the place of several messages is refused, and not sent letter by letter."""
-    script = Script(receipts())
-    with pytest.raises(InvalidArgument, match=f"messages is {messages!r}, which is one body"):
-        connect(script).send_many("q", messages, **options)
-    assert script.requests == []
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"body": "x", "json": 1},
-        {"body": 5},
-        {"json": float("nan")},
-        {"json": {1, 2}},
-        {"json": "\ud800"},
-        {"body": "\ud800"},
-        {"body": "\ud800", "key": "é"},
-        {"body": "x", "after": "no id"},
-        {"body": "x", "headers": {1: "a"}},
-        {"body": "x", "headers": "a=b"},
-        {"body": "x", "key": 5},
-        {"body": "x", "content_type": 5},
-    ],
-)
-def test_what_cannot_be_sent_is_refused_before(connect: Connect, options: dict[str, Any]) -> None:
-    """A message without body, with two, or without a form on the wire never reaches the server."""
-    script = Script(receipts())
-    with pytest.raises(InvalidArgument):
-        connect(script).send("q", **options)
-    assert script.requests == []
 
 
 def answer_batch(script: Script) -> httpx2.Response:
@@ -181,25 +145,6 @@ def test_batches_lose_nothing_and_keep_the_limits(sizes: list[int], count: int, 
     assert batcher.flush() is None
 
 
-@pytest.mark.parametrize(
-    ("places", "options"),
-    [
-        ([], {}),
-        ("messages", {}),
-        (message_id(1), {"partition": 2}),
-        (message_id(1), {"key": "k"}),
-        (message_id(1), {"delay": 1}),
-        (message_id(1), {"headers": {"a": "é"}}),
-    ],
-)
-def test_put_refuses_what_it_cannot_carry(connect: Connect, places: Any, options: dict[str, Any]) -> None:  # noqa: ANN401
-    """Without an id, or with what an id decides, nothing is sent."""
-    script = Script(ok())
-    with pytest.raises(InvalidArgument):
-        connect(script).put("q", places, "x", **options)
-    assert script.requests == []
-
-
 def test_repeated_after_a_lost_answer(connect: Connect) -> None:
     """A call whose answer was lost is sent again; a conflict is not."""
     script = Script(
@@ -225,54 +170,66 @@ def test_a_key_stands_for_a_whole_batch(connect: Connect, count: int) -> None:
     assert second.headers["idempotency-key"] == '"4711"'
 
 
-@pytest.mark.parametrize("messages", [[], ["x"] * 1001, ["x" * (5 << 20)] * 2], ids=["none", "many", "large"])
-def test_a_key_stands_for_one_batch_only(connect: Connect, messages: list[str]) -> None:
-    """What does not fit into one request is refused before anything is sent."""
+# What is refused before anything is sent
+
+
+WRONG_MESSAGES: list[tuple[Any, dict[str, Any], str]] = [
+    ("q", {}, "either a body or a JSON value; neither"),
+    ("q", {"body": "x", "json": 1}, "either a body or a JSON value; both"),
+    ("q", {"body": 5}, "body"),
+    ("q", {"json": float("nan")}, "not a JSON value"),
+    ("q", {"json": {1, 2}}, "not a JSON value"),
+    ("q", {"json": "\ud800"}, "not a JSON value"),
+    ("q", {"body": "\ud800", "key": "é"}, "no JSON form"),
+    ("q", {"body": "x", "headers": {1: "a"}}, "header"),
+    ("q", {"body": "x", "headers": "a=b"}, "headers"),
+    ("q", {"body": "x", "key": 5}, "key"),
+    ("q", {"body": "x", "content_type": 5}, "content_type"),
+    ("q", {"body": "x", "ttl": "7d"}, "ttl is '7d': give seconds as a number"),
+    ("q", {"body": "x", "ttl": Fraction(30)}, "ttl is Fraction(30, 1): give seconds as a number"),
+    ("q", {"body": "x", "delay": math.nan}, "delay is nan: give seconds as a number"),
+    ("q", {"body": "x", "partition": "2"}, "partition is '2': give a whole number"),
+    ("q", {"body": "x", "partition": 1.5}, "partition is 1.5: give a whole number"),
+    ("q", {"body": "x", "partition": True}, "partition is True: give a whole number"),
+    ("q", {"body": "x", "headers": {"a": 1}}, "header 'a' is 1: give a string"),
+    (5, {"body": "x"}, "queue is 5: give a string"),
+    ("a/b", {"body": "x"}, "'a/b' is not a valid queue name: use at least one character, without \"/\""),
+]
+"""Queues and fields of messages, and what the error says."""
+ONE_BODY, ONE_REQUEST = "which is one body", "An idempotency key is for one request"
+WRONG_CALLS: list[tuple[Callable[[Any], object], str]] = [
+    *((lambda client, text=text: client.send_many("q", text), ONE_BODY) for text in ("abc", b"bytes", "")),
+    (lambda client: client.send_many("q", "abc", idempotency_key="k"), ONE_BODY),
+    (lambda client: client.send_many("q", [], idempotency_key="k"), ONE_REQUEST),
+    (lambda client: client.send_many("q", ["x"] * 1001, idempotency_key="k"), ONE_REQUEST),
+    (lambda client: client.send_many("q", ["x" * (5 << 20)] * 2, idempotency_key="k"), ONE_REQUEST),
+    (lambda client: client.send("q", "\ud800"), "the body cannot be encoded as UTF-8"),
+    (lambda client: client.send("q", "x", after="no id"), "'no id' is not a message id"),
+    (lambda client: client.put("q", [], "x"), "needs the id of at least one message"),
+    (lambda client: client.put("q", "messages", "x"), "is not a message id"),
+    (lambda client: client.put("q", message_id(1), "x", partition=2), "partition"),
+    (lambda client: client.put("q", message_id(1), "x", key="k"), "key"),
+    (lambda client: client.put("q", message_id(1), "x", delay=1), "delay"),
+    (lambda client: client.put("q", message_id(1), "x", headers={"a": "é"}), "header"),
+    (lambda client: next(client.job_queue("q").claim(ttl=None)), "ttl is None: give seconds as a number"),
+    (lambda client: next(client.job_queue("q").claim(ttl=1)), "ttl is 1.0: a claim of less than 2 s"),
+    (lambda client: next(client.job_queue("q").claim(ttl=math.nan)), "ttl is nan: give seconds as a number"),
+    (lambda client: next(client.job_queue("q").claim(idle="30")), "idle is '30': give seconds as a number"),
+    (lambda client: next(client.job_queue("q").claim(idle=-1)), "idle is -1: use 0 or more seconds"),
+]
+
+
+def test_what_is_wrong_is_said(connect: Connect) -> None:
+    """Whatever cannot be sent is an error that names it, alone and in a batch, and nothing is sent."""
     script = Script()
-    with pytest.raises(InvalidArgument, match="An idempotency key is for one request"):
-        connect(script).send_many("q", messages, idempotency_key="4711")
-    assert script.requests == []
-
-
-@pytest.mark.parametrize(
-    ("queue", "options", "says"),
-    [
-        ("q", {"ttl": "7d"}, "ttl is '7d': give seconds as a number"),
-        ("q", {"ttl": Fraction(30)}, "ttl is Fraction(30, 1): give seconds as a number"),
-        ("q", {"delay": math.nan}, "delay is nan: give seconds as a number"),
-        ("q", {"partition": "2"}, "partition is '2': give a whole number"),
-        ("q", {"partition": 1.5}, "partition is 1.5: give a whole number"),
-        ("q", {"partition": True}, "partition is True: give a whole number"),
-        ("q", {"headers": {"a": 1}}, "header 'a' is 1: give a string"),
-        (5, {}, "queue is 5: give a string"),
-        ("a/b", {}, "'a/b' is not a valid queue name: use at least one character, without \"/\""),
-    ],
-)
-def test_what_is_wrong_is_said(connect: Connect, queue: Any, options: dict[str, Any], says: str) -> None:  # noqa: ANN401
-    """An argument of a wrong type is named with its value and the expected type."""
-    script = Script()
-    with pytest.raises(InvalidArgument, match=re.escape(says)):
-        connect(script).send(queue, "x", **options)
-    with pytest.raises(InvalidArgument, match=re.escape(says)):
-        connect(script).send_many(queue, [Outgoing("x", **options), Outgoing("y")])
-    assert script.requests == []
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"ttl": None}, "ttl is None: give seconds as a number"),
-        ({"ttl": 1}, "ttl is 1.0: a claim of less than 2 s"),
-        ({"idle": "30"}, "idle is '30': give seconds as a number"),
-        ({"ttl": math.nan}, "ttl is nan: give seconds as a number"),
-        ({"idle": -1}, "idle is -1: use 0 or more seconds"),
-    ],
-)
-def test_what_is_wrong_with_a_loop_is_said(connect: Connect, options: dict[str, Any], says: str) -> None:
-    """A wrong argument of a loop over jobs is named before anything is claimed; ``idle`` may be infinite."""
-    script = Script()
-    jobs = connect(script).job_queue("q")
-    jobs.claim(idle=math.inf)
-    with pytest.raises(InvalidArgument, match=re.escape(says)):
-        next(iter(jobs.claim(**options)))
+    client = connect(script)
+    for queue, options, says in WRONG_MESSAGES:
+        with pytest.raises(InvalidArgument, match=re.escape(says)):
+            client.send(queue, **options)
+        with pytest.raises(InvalidArgument, match=re.escape(says)):
+            client.send_many(queue, [Outgoing(**options), Outgoing("y")])
+    for call, says in WRONG_CALLS:
+        with pytest.raises(InvalidArgument, match=re.escape(says)):
+            call(client)
+    client.job_queue("q").claim(idle=math.inf)
     assert script.requests == []

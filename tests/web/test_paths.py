@@ -45,12 +45,14 @@ def test_decoding_adds_no_separator(raw: bytes, times: int) -> None:
         assert not {".", ".."} & set(parts)
 
 
-@pytest.mark.parametrize("tail", ["%2Fmessages", "%2fmessages", "%2F"])
-def test_an_encoded_slash_separates_nothing(owner: Caller, tail: str) -> None:
-    """A slash that was encoded is part of a name, of which no resource has one; in the query it is a character."""
+@pytest.mark.parametrize("slash", ["%2F", "%2f", "%252F", "%c0%af", "%5C", "%uff0f"])
+@pytest.mark.parametrize("tail", ["messages", ""])
+def test_an_encoded_slash_separates_nothing(owner: Caller, slash: str, tail: str) -> None:
+    """A slash that was encoded once, twice or oddly separates no names; in the query it is a character."""
     queue = owner.create("q")
     owner.post(queue, "kept")
-    assert owner("DELETE", f"{queue}{tail}").status == 404
+    for application in ("/v1/queuey/", f"/v1/queuey{slash}"):
+        assert owner("DELETE", f"{application}{queue}{slash}{tail}").status == 404
     assert owner.get(queue).bodies == ["kept"]
     assert owner("GET", f"{queue}?after=1%2F").status == 400
 

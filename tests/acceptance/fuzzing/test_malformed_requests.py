@@ -6,22 +6,22 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from queuey.client import QueueExists
 from tests.acceptance.fuzzing.playing import Defect, play
 from tests.acceptance.fuzzing.streams import Stream, streams
-from tests.acceptance.gateway.test_greedy import MIB, resident_bytes
 from tests.acceptance.test_serve_stop import worker_pids
-from tests.acceptance.wire import Wire, post
 from tests.servers.served import Served
 from tests.waiting import until
 
 CONCURRENT_CONNECTIONS = 80
 """Concurrent connections."""
-MAX_GROWTH_BYTES = 8 * MIB
+MAX_GROWTH_BYTES = 8 << 20
 """Max growth of the process in the second half of a run: heaps vary between runs, and caches fill up."""
 QUEUE = "fuzzed"
 OPTIONS = ["--max-wait", "0.05", "--max-body", "4096", "--max-batch-bytes", "200000"]
@@ -52,12 +52,16 @@ def count_sockets(served: Served) -> int:
 
 def assert_served(served: Served) -> None:
     """Checks that a valid caller can post and read, and creates what the streams may have deleted."""
-    create = f'{{"queue_name":"{QUEUE}"}}'.encode()
-    with Wire(served) as wire:
-        length = f"Content-Length: {len(create)}"
-        assert wire.ask("POST /v1/queuey", create, length, "Content-Type: application/json").status in {200, 201, 409}
-        assert wire.ask(post("sound"), b"x", "Content-Length: 1").status == 201
-        assert wire.ask("GET /v1/queuey/sound?limit=1").status == 200
+    with served.client() as client:
+        with suppress(QueueExists):
+            client.create_queue(QUEUE)
+        client.send("sound", "x")
+        assert client.read("sound", limit=1).messages
+
+
+def resident_bytes(served: Served) -> int:
+    statuses = [Path(f"/proc/{pid}/status").read_text() for pid in (served.process.pid, *worker_pids(served))]
+    return sum(int(line.split()[1]) * 1024 for text in statuses for line in text.splitlines() if "VmRSS" in line)
 
 
 def fuzz(served: Served, seed: int, batches: int) -> Counter[int]:
@@ -98,46 +102,3 @@ def test_clients_that_stay(served: Served) -> None:
     assert_served(served)
     asyncio.run(play(kept, served.port, BODY_SECONDS + 30))
     assert_served(served)
-
-
-# The same checks on servers with defects
-
-
-JSON = b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n"
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"HTTP/1.1 500 Internal Server Error\r\n" + JSON + b"{}",
-        b"HTTP/1.1 503 Service Unavailable\r\n" + JSON + b"{}",
-        b"HTTP/1.1 200 OK\r\n" + JSON + b"{]",
-        b"HTTP/1.1 200 OK\r\n" + JSON + b"{}}",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n",
-        None,
-    ],
-    ids=["500", "no Retry-After", "no JSON", "long", "twice", "hangs"],
-)
-def test_defects_are_noticed(answer: bytes | None) -> None:
-    """A server that gives undocumented answers, or none at all, is detected, with the bytes sent."""
-
-    async def work() -> None:
-        ended, over = asyncio.Event(), asyncio.Event()
-
-        async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            if answer is None:
-                await ended.wait()
-            else:
-                writer.write(answer)
-            writer.close()
-            over.set()
-
-        async with await asyncio.start_server(answering, "127.0.0.1", 0) as server:
-            sent = Stream((b"GET / HTTP/1.1\r\n", b"Host: x\r\n\r\n"), "answer")
-            with pytest.raises(Defect, match="Host: x"):
-                await play([sent], server.sockets[0].getsockname()[1], 0.5)
-            ended.set()
-            await over.wait()
-
-    asyncio.run(work())

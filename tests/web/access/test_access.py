@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from queuey.service import Limits
 from queuey.service.core import Core
 from queuey.service.queues import Queues
 from queuey.storage import Store, bridge
-from queuey.web import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.web.caller import Caller
@@ -97,39 +95,12 @@ def test_order_of_checks(owner: Caller, app: App, guest: Caller) -> None:
     assert owner.get("q", limit=0).status == 400
 
 
-def test_unknown_application(app: App) -> None:
-    """Everything below an unknown application is a plain 404."""
-    nobody = Caller(app, None, "/v1/nobody")
-    for method, path in (("GET", ""), ("POST", ""), ("GET", "q"), ("POST", "_read"), ("GET", "q/info")):
-        reply = nobody(method, path)
-        assert (reply.status, reply.headers["Content-Type"]) == (404, "text/plain; charset=utf-8")
-
-
 def test_a_new_key_works_at_once(store: Store, app: App) -> None:
     """A refusal is not remembered: a key added later works at the next request."""
     caller = Caller(app, "Application new")
     assert caller.get().status == 401
     bridge.run(store.applications.add_key("queuey", digest_of("new")))
     assert caller.get().status == 200
-
-
-def test_revocation_and_expiry_hold_after_the_cache(
-    store: Store,
-    app: App,
-) -> None:
-    """A revoked key works for at most the cache's 5 s more; an expiring one not past its end."""
-    clock, began = {"now": 0.0}, time.time()
-    timed = make_app(store, clock=lambda: clock["now"])
-    timed.authenticate._wall = lambda: began + clock["now"]
-    key = bridge.run(store.applications.add_key("queuey", digest_of("short")))
-    bridge.run(store.applications.add_key("queuey", digest_of("soon"), expires=began + 2))
-    caller, ending = Caller(timed, "Application short"), Caller(timed, "Application soon")
-    assert (caller.get().status, ending.get().status) == (200, 200)
-    bridge.run(store.applications.revoke_key("queuey", key.id))
-    clock["now"] = 2.1
-    assert (caller.get().status, ending.get().status) == (200, 401)
-    clock["now"] = 5.1
-    assert caller.get().status == 401
 
 
 # Lists of queues with keys that are limited to some of them

@@ -122,27 +122,51 @@ def test_an_answer_has_what_the_page_says(owner: Caller) -> None:
     assert [len(owner.claim(limit=1000)) for _ in range(3)] == [5, 5, 2]
 
 
-BAD_CLAIMS = [
-    ("limit", "0"),
-    ("limit", "1001"),
-    ("ttl", "-1"),
-    ("ttl", "43201"),
-    ("ttl", "nan"),
-    ("wait", "21"),
-    ("partitions", "x"),
-    ("partitions", "3"),
-]
-
-
-def test_bad_claims_are_refused(owner: Caller, q: str) -> None:
-    """A parameter out of its range is named, and nothing is handed out."""
-    for field, value in BAD_CLAIMS:
-        reply = owner("POST", "q/claims", b"", headers=None, **{field: value})
-        assert (reply.status, list(reply.errors)) == (400, [field]), (value, reply)
-    assert owner.get("q/claims").json["claimed"] == 0
-
-
 ID = "0123456789ab11e88000000000000001"
+REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
+    *(("POST", f"q/claims?{query}", {}, query.partition("=")[0]) for query in ("limit=0", "limit=1001", "ttl=-1")),
+    *(("POST", f"q/claims?{query}", {}, query.partition("=")[0]) for query in ("ttl=43201", "ttl=nan", "wait=21")),
+    *(("POST", f"q/claims?partitions={text}", {}, "partitions") for text in ("x", "3")),
+    *(("POST", "q/claims/renew", {"ttl": seconds}, "ttl") for seconds in (-1, 43_201, "x", [], True)),
+    *(("POST", "q/claims/release", {"delay": seconds}, "delay") for seconds in (-1, 43_201, "x", [], True)),
+    ("POST", "q/claims/ack", {"results": [1]}, "results"),
+    ("POST", "q/claims/ack", {"results": {f"r{number}": 1 for number in range(101)}}, "results"),
+    ("POST", "q/claims/ack", {"too_large": {"r": "much"}}, "too_large"),
+    ("POST", "q/claims/ack", {"too_large": {"r": 0}}, "too_large"),
+    ("POST", "q/claims/state", {"states": None}, "states"),
+    ("POST", "q/claims/state", {"states": []}, "states"),
+    ("POST", "q/claims/state", {"states": {f"r{number}": 1 for number in range(101)}}, "states"),
+    ("POST", "q/claims/state", {"states": ["r", "the receipt"]}, "states.0"),
+    ("POST", "_claims", {"queues": None}, "queues"),
+    ("POST", "_claims", {"queues": ["q", "q"]}, "queues"),
+    ("POST", "_claims", {"queues": [""]}, "queues"),
+    ("POST", "_claims", {"queues": [str(number) for number in range(11)]}, "queues"),
+    ("POST", "_claims", {"queues": ["q"], "acknowledge": ["x"]}, "acknowledge"),
+    ("POST", "_claims", {"queues": ["q"], "acknowledge": {"other": []}}, "acknowledge"),
+    ("POST", "_claims", {"queues": ["q"], "acknowledge": {"q": ["x"]}}, "acknowledge.q.0"),
+    *(("POST", f"nowhere/claims{path}", {"receipts": []}, "InvalidQueueName") for path in ("", "/ack")),
+    *((method, "nowhere/claims", {}, "InvalidQueueName") for method in ("GET", "DELETE")),
+]
+"""Requests, and the name in the refusal. The receipt of the claimed message is sent where receipts are."""
+
+
+def test_what_is_refused(owner: Caller, q: str) -> None:
+    """Each bad field is named; nothing is handed out, acknowledged, renewed, released or set."""
+    (claimed,) = owner.claim(limit=1, ttl=100)
+    before = owner.get("q/jobs", states=1).json
+    for method, path, fields, name in REFUSED:
+        content: dict[str, Any] = {"receipts": [claimed["receipt"]], **fields}
+        if "states" in fields:
+            content = {"states": {"r": 1, claimed["receipt"]: 2} if name == "states.0" else fields["states"]}
+        if "?" in path or path == "_claims":
+            content = fields
+        reply = owner.send_json(method, path, content)
+        status = 404 if name == "InvalidQueueName" else 400
+        assert (reply.status, list(reply.errors)) == (status, [name]), (path, fields, reply)
+    assert owner.get("q/jobs", states=1).json == before
+    assert owner.get("q/claims").json["claimed"] == 1
+
+
 BAD_RECEIPTS: list[tuple[dict[str, Any], str]] = [
     ({}, "receipts"),
     ({"receipts": "1"}, "receipts"),
@@ -166,23 +190,6 @@ def test_bad_receipts_are_refused(owner: Caller, q: str, body: dict[str, Any], f
         reply = owner.send_json("POST", f"q/claims/{what}", body)
         assert (reply.status, list(reply.errors)) == (400, [field]), (what, reply)
     assert owner.get("q/claims").json["partitions"]["1"] == {"claimed": 1, "waiting": 0, "retrying": 0}
-
-
-@pytest.mark.parametrize(("what", "field"), [("renew", "ttl"), ("release", "delay")])
-def test_bad_times_are_refused(owner: Caller, q: str, what: str, field: str) -> None:
-    """The time of a renewal and the delay of a release have their bounds."""
-    (claimed,) = owner.claim(limit=1, ttl=100)
-    bad: list[object] = [-1, 43201, "x", [], True]
-    for seconds in bad:
-        reply = settle(owner, what, claimed, **{field: seconds})
-        assert (reply.status, list(reply.errors)) == (400, [field]), seconds
-
-
-def test_queues_that_do_not_exist(owner: Caller) -> None:
-    """Claims of a missing queue are 404, in the usual form."""
-    for method, path in [("POST", ""), ("POST", "/ack"), ("GET", ""), ("DELETE", "")]:
-        reply = owner.send_json(method, f"nowhere/claims{path}", {"receipts": []})
-        assert (reply.status, list(reply.errors)) == (404, ["InvalidQueueName"])
 
 
 # Forged receipts

@@ -81,24 +81,6 @@ def test_too_large(owner: Caller, queue: str) -> None:
     assert sizes == {16_385, 20_000}
 
 
-@pytest.mark.parametrize(
-    ("more", "field"),
-    [
-        ({"results": [1]}, "results"),
-        ({"results": {f"r{number}": 1 for number in range(101)}}, "results"),
-        ({"too_large": {"r": "much"}}, "too_large"),
-        ({"too_large": {"r": 0}}, "too_large"),
-    ],
-)
-def test_bad_results(owner: Caller, queue: str, more: dict[str, Any], field: str) -> None:
-    """Bad results are refused by name, and nothing is acknowledged."""
-    [place] = post(owner, "a")
-    [claim] = owner.claim(ttl=60)
-    reply = acknowledge(owner, claim["receipt"], **more)
-    assert (reply.status, list(reply.json["error_msg"])) == (400, [field])
-    assert jobs(owner, place)[0]["status"] == "claimed"
-
-
 def test_a_wait_ends_with_a_job(app: App, owner: Caller, queue: str) -> None:
     """A request for several jobs waits until one of them has ended, and then shows all."""
     places = post(owner, "a", "b")
@@ -227,24 +209,6 @@ def test_a_state_that_is_too_long(owner: Caller, claim: dict[str, Any]) -> None:
     assert put(owner, {claim["receipt"]: "ü" * 2048}).status == 400
     receipts = {"receipts": [claim["receipt"]]}
     assert owner.send_json("POST", "q/claims/renew", receipts).status == 200
-
-
-@pytest.mark.parametrize(
-    ("states", "field"),
-    [
-        (None, "states"),
-        ([], "states"),
-        ({f"r{number}": 1 for number in range(101)}, "states"),
-        ({"r": 1}, "states.0"),
-    ],
-)
-def test_bad_states(owner: Caller, claim: dict[str, Any], states: object, field: str) -> None:
-    """A bad state is refused by the name of the field, and the good states beside it are not set."""
-    if isinstance(states, dict) and len(states) == 1:
-        states = {**states, claim["receipt"]: "good"}
-    reply = put(owner, states)
-    assert (reply.status, list(reply.errors)) == (400, [field])
-    assert read_state(owner) is None
 
 
 def test_states_are_shown_for_few_jobs(owner: Caller, claim: dict[str, Any]) -> None:

@@ -57,26 +57,6 @@ def test_acknowledgements(owner: Caller) -> None:
     assert claim_several(owner, {"lo": [stale]}).json["acknowledged"] == [{"receipt": stale, "status": "superseded"}]
 
 
-@pytest.mark.parametrize(
-    ("names", "acknowledge", "field"),
-    [
-        (None, None, "queues"),
-        (["hi", "hi"], None, "queues"),
-        ([""], None, "queues"),
-        ([str(number) for number in range(11)], None, "queues"),
-        (QUEUES, ["x"], "acknowledge"),
-        (QUEUES, {"other": []}, "acknowledge"),
-        (QUEUES, {"hi": ["x"]}, "acknowledge.hi.0"),
-    ],
-)
-def test_bad_input(owner: Caller, names: object, acknowledge: object, field: str) -> None:
-    """A field that is wrong is named, and nothing is claimed."""
-    owner.post("hi", "hi")
-    reply = claim_several(owner, acknowledge, names=names)
-    assert (reply.status, list(reply.errors)) == (400, [field])
-    assert owner.get("hi/claims").json["claimed"] == 0
-
-
 def test_terms_in_the_body(owner: Caller) -> None:
     """The terms are those of one queue; bad ones are named, and a field that is also in the query is refused."""
     for body in "ab":

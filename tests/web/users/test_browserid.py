@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
@@ -217,3 +219,13 @@ def test_what_has_to_be_installed(users: Mapping[str, tuple[UserIssuer, ...]], i
         pytest.raises(SettingsError, match=re.compile(said, re.IGNORECASE)),
     ):
         make_readers(users)
+
+
+@pytest.mark.needs_programs
+def test_a_service_without_users_loads_nothing_for_them() -> None:
+    """What checks tokens and assertions is imported where there are users."""
+    program = (
+        "import sys, queuey.web.gateway.serve, queuey.web.app\n"
+        "assert not {'jwt', 'browserid', 'cryptography', 'httpx2', 'requests'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
