@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NoReturn, cast
 
@@ -15,6 +15,10 @@ CONTRACTS = {str(field.type): field.name for field in dataclasses.fields(Store)}
 """The attribute of a store for each contract, by the name of the contract's class."""
 
 
+class Killed(Exception):
+    """The process has stopped here."""
+
+
 class InterposedStore:
     """Forwards all calls to a store, except of methods that a test replaces.
 
@@ -23,12 +27,13 @@ class InterposedStore:
 
     Attributes:
         waits_for_network, ids_follow_clocks: Override those of the store.
+        real: The real store.
     """
 
     def __init__(self, store: Store) -> None:
         self.waits_for_network = store.waits_for_network
         self.ids_follow_clocks = store.ids_follow_clocks
-        self._store = store
+        self.real = store
         self._instead: dict[str, Callable[..., Any]] = {}
 
     @property
@@ -55,9 +60,7 @@ class InterposedStore:
 
         An earlier replacement of the method no longer counts.
         """
-        owner, _, name = method.__qualname__.partition(".")
-        contract: Any = getattr(self._store, CONTRACTS[owner]) if owner in CONTRACTS else self._store
-        real = getattr(contract, name)
+        real = self.method(method)
 
         async def both(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - what the method returns
             if inspect.isawaitable(waiting := first()):
@@ -70,11 +73,53 @@ class InterposedStore:
 
         self._instead[method.__qualname__] = both if inspect.iscoroutinefunction(method) else at_once
 
+    def kill_at(self, number: int, methods: Iterable[Callable[..., Any]], *, after: bool) -> list[str]:
+        """Ends the process at one of its calls of some methods, counted from 1: before the call, or after it.
+
+        That call and all later ones raise :class:`Killed`. Returns the names of the calls, to which each is added.
+        """
+        calls: list[str] = []
+
+        def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
+            real = self.method(method)
+
+            def begins() -> bool:
+                """Returns whether this call is the last one."""
+                calls.append(method.__name__)
+                if len(calls) > number or (len(calls) == number and not after):
+                    raise Killed
+                return len(calls) == number
+
+            def at_once(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - what the method returns
+                is_last, result = begins(), real(*args, **kwargs)
+                if is_last:
+                    raise Killed
+                return result
+
+            async def awaited(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - as above
+                is_last, result = begins(), await real(*args, **kwargs)
+                if is_last:
+                    raise Killed
+                return result
+
+            return awaited if inspect.iscoroutinefunction(method) else at_once
+
+        for method in methods:
+            self._instead[method.__qualname__] = wrap(method)
+        return calls
+
+    def method(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a method of a contract as the real store has it."""
+        owner, _, name = method.__qualname__.partition(".")
+        contract = getattr(self.real, CONTRACTS[owner]) if owner in CONTRACTS else self.real
+        real: Callable[..., Any] = getattr(contract, name)
+        return real
+
     def restore(self, method: Callable[..., Any]) -> None:
         del self._instead[method.__qualname__]
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any of the store
-        value = getattr(self._store, name)
+        value = getattr(self.real, name)
         owner = next((owner for owner, attribute in CONTRACTS.items() if attribute == name), None)
         if owner is not None:
             return _Contract(owner, value, self._instead)

@@ -144,11 +144,6 @@ class Model:
             body, meta or Meta(), (end, end), rows, minted=False, gone=self._gone_at(ttl)
         )
 
-    def remove(self, queue: ModelQueue, partition: int, place: Position) -> bool:
-        """Removes a message; returns whether it was alive."""
-        removed = queue.part(partition).messages.pop(place, None)
-        return removed is not None and removed.must_be_shown(self.clock.ticks)
-
     def judge_horizon(self, queue: ModelQueue, wanted: Slice, horizon: int) -> None:
         now = self.clock.ticks
         if wanted.delayed:

@@ -7,19 +7,15 @@ import uuid
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.errors import InvalidRequest
 from queuey.ids import Position
 from queuey.messages import Meta
 from queuey.storage import Store, bridge
-from tests import strategies
 from tests.backends import Clock
 from tests.contract.samples import (
     append_bodies,
-    bodies,
     bodies_in_partition,
     call_concurrently,
     make_queue,
@@ -53,23 +49,6 @@ def test_ids_are_time_uuids_of_now(store: Store) -> None:
     assert abs(position[0] - ids.now_ticks()) < 60 * ids.TICKS_PER_SECOND
 
 
-@strategies.ON_STORES
-@given(st.lists(st.tuples(strategies.bodies(), st.integers(1, 3)), max_size=40))
-def test_batches_keep_their_order(store: Store, batch: list[tuple[str | bytes, int]]) -> None:
-    """Positions come in the order of the items; within a partition they ascend, and reads give that order."""
-    queue = make_queue(store, partitions=3)
-    stored_at = bridge.run(
-        store.messages.append(queue, [new_message(body, partition=partition) for body, partition in batch])
-    )
-    assert len(stored_at) == len(batch)
-    for number in (1, 2, 3):
-        mine = [place for place, (_, partition) in zip(stored_at, batch, strict=True) if partition == number]
-        assert strictly_ascending(mine)
-        stored = messages_in_partition(store, queue, number)
-        assert positions(stored) == mine
-        assert bodies(stored) == [body for body, partition in batch if partition == number]
-
-
 def test_largest_batch(store: Store) -> None:
     """A batch of a thousand messages is stored completely and in order."""
     queue = make_queue(store, partitions=2)
@@ -79,19 +58,6 @@ def test_largest_batch(store: Store) -> None:
     assert len(set(positions)) == 1000
     assert bodies_in_partition(store, queue, 1) == [str(n) for n in range(0, 1000, 2)]
     assert bodies_in_partition(store, queue, 2) == [str(n) for n in range(1, 1000, 2)]
-
-
-def test_ids_ascend_from_call_to_call(store: Store) -> None:
-    """Each call's ids are above those of every call that returned before, in any queue or partition."""
-    queues = [make_queue(store, partitions=2) for _ in range(2)]
-    positions = [
-        position
-        for n in range(40)
-        for position in bridge.run(
-            store.messages.append(queues[n % 2], [new_message(partition=n % 3 // 2 + 1), new_message(partition=1)])
-        )
-    ]
-    assert strictly_ascending(positions)
 
 
 @pytest.mark.needs("one_generator")
@@ -180,15 +146,6 @@ def test_refused_batch_of_delayed_and_others(store: Store) -> None:
 
 class TestAfter:
     """Tests of ids above one that the caller names."""
-
-    def test_respected(self, store: Store, other: Store) -> None:
-        """The new ids are above ``after``, also if that is a moment ahead of the clock and from another process."""
-        queue = make_queue(store)
-        ahead = ids.now_ticks() + ids.TICKS_PER_SECOND // 2
-        for after in [(ahead, ids.LOW_MIN), (ahead, 0), (ahead, ids.LOW_MAX)]:
-            for handle in (store, other):
-                positions = bridge.run(handle.messages.append(queue, [new_message("a"), new_message("b")], after=after))
-                assert strictly_ascending([after, *positions])
 
     @pytest.mark.parametrize("seconds", [60, 1e6])
     def test_too_far_ahead(self, store: Store, seconds: float) -> None:

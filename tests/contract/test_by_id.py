@@ -35,19 +35,6 @@ def make_past_positions(*numbers: int) -> list[tuple[int, Position]]:
 class TestPut:
     """Tests of putting one body at given ids."""
 
-    def test_creates(self, store: Store, other: Store) -> None:
-        """A message is created at an unused id, at its place in the order of time."""
-        queue = make_queue(store, partitions=2)
-        (later,) = append_bodies(store, queue, "later")
-        bridge.run(
-            store.messages.put(queue, [(1, (PAST, 5)), (2, (PAST, 6))], new_message("early", partition=2, delay=9.0))
-        )
-        for handle in (store, other):
-            assert bodies(messages_in_partition(handle, queue, 1)) == ["early", "later"]
-            assert positions(messages_in_partition(handle, queue, 1)) == [(PAST, 5), later]
-            assert positions(messages_in_partition(handle, queue, 2)) == [(PAST, 6)]
-            assert bodies(bridge.run(handle.messages.fetch(queue, [(1, (PAST, 5))]))) == ["early"]
-
     def test_overwrites(self, store: Store, other: Store) -> None:
         """Body, content type and headers are replaced; the place in the order stays."""
         queue = make_queue(store)
@@ -105,14 +92,6 @@ class TestPut:
         assert not {(1, position) for position in positions} & set(locations)
         clock.advance(1)
         assert sorted(map(str, bodies_in_partition(store, queue))) == ["new"] * 10 + ["put"] * 20 + ["x"]
-
-    def test_order_of_equal_times(self, store: Store) -> None:
-        """Ids of one tick are ordered by their low bytes as signed numbers."""
-        queue = make_queue(store)
-        lows = [ids.LOW_MAX, -1, 0, ids.LOW_MIN, 1, 0x80, -0x80, 0x7F]
-        for low in lows:
-            bridge.run(store.messages.put(queue, [(1, (PAST, low))], new_message(str(low))))
-        assert bodies_in_partition(store, queue) == [str(low) for low in sorted(lows)]
 
     @pytest.mark.needs("whole_puts")
     def test_simultaneous_puts_leave_one_of_them(self, store: Store, other: Store) -> None:
@@ -174,17 +153,6 @@ class TestFetch:
 class TestDelete:
     """Tests of deleting by id."""
 
-    def test_deletes_only_what_is_named(self, store: Store, other: Store) -> None:
-        """The named messages are gone for every reader, by range and by id; the neighbours stay."""
-        queue = make_queue(store, partitions=2)
-        a, b, c = append_bodies(store, queue, "a", "b", "c")
-        bridge.run(store.messages.put(queue, [(2, b)], new_message("other partition")))
-        bridge.run(store.messages.delete(queue, iter([(1, b)])))
-        for handle in (store, other):
-            assert positions(messages_in_partition(handle, queue)) == [a, c]
-            assert bridge.run(handle.messages.fetch(queue, [(1, b)])) == []
-            assert bodies_in_partition(handle, queue, 2) == ["other partition"]
-
     @pytest.mark.needs("counts_deletes")
     def test_counts_what_was_there(self, store: Store) -> None:
         """The count has each existing message once, and no missing or deleted ones."""
@@ -199,19 +167,6 @@ class TestDelete:
         assert bridge.run(store.messages.delete(queue, [*locations[:2], *locations[:2], *make_past_positions(1)])) == 2
         assert bridge.run(store.messages.delete(queue, locations)) == 1
         assert bridge.run(store.messages.delete(queue, locations)) == 0
-
-    def test_partition_outside_the_queue(self, store: Store) -> None:
-        """No partition number reaches another queue."""
-        queue = make_queue(store)
-        neighbours = [make_queue(store, partitions=2) for _ in range(3)]
-        for neighbour in neighbours:
-            bridge.run(store.messages.put(neighbour, [(1, (PAST, 0)), (2, (PAST, 0))], new_message("x")))
-        bridge.run(
-            store.messages.delete(
-                queue, [(n, (PAST, 0)) for n in (-256, -255, -1, 0, 2, 255, 256, 257, 258, 513, 1 << 50)]
-            )
-        )
-        assert [bodies_in_partition(store, one, n) for one in neighbours for n in (1, 2)] == [["x"]] * 6
 
     @pytest.mark.needs("counts_deletes")
     def test_simultaneous_deletes_count_once(self, store: Store, other: Store) -> None:

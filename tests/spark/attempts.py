@@ -13,7 +13,7 @@ from queuey import ids
 from queuey.messages import Message, Queue, Slice
 from queuey.storage import Bulk, Ledger, Messages, Store, bridge
 from queuey.storage.columns import Integers, MessageColumns, columns_of
-from tests.interposed_store import CONTRACTS, InterposedStore
+from tests.interposed_store import InterposedStore
 
 DAY = 86_400 * ids.TICKS_PER_SECOND
 
@@ -81,8 +81,7 @@ class Mortal(InterposedStore):
 
     def _stepping(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the store's method as a step: it counts, and the chosen one is killed before, halfway or after."""
-        owner, _, name = method.__qualname__.partition(".")
-        real = getattr(getattr(self._store, CONTRACTS[owner]), name)
+        real, name = self.method(method), method.__name__
 
         async def step(*arguments: Any, **named: object) -> object:  # noqa: ANN401 - any method
             self.between()

@@ -97,12 +97,6 @@ class TestKeys:
             assert len(key.id) == 8
             assert key.id in digest(str(n)).hex()
 
-    def test_adding_again(self, store: Store, other: Store) -> None:
-        """Adding a key that the application already has returns it as it is."""
-        key = bridge.run(store.applications.add_key(APP, digest("k"), note="first"))
-        assert bridge.run(other.applications.add_key(APP, digest("k"), expires=5.0, note="second")) == key
-        assert bridge.run(store.applications.keys(APP)) == [key]
-
     def test_of_another_application(self, store: Store) -> None:
         """A key belongs to one application and cannot be added to a second one, so that it identifies its caller."""
         bridge.run(store.applications.create_application("globex"))

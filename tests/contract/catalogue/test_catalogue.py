@@ -134,15 +134,6 @@ def test_unknown_application(store: Store) -> None:
     assert "nobody" not in bridge.run(store.applications.application_names())
 
 
-@pytest.mark.parametrize("fresh", [False, True])
-def test_unknown_queue(store: Store, *, fresh: bool) -> None:
-    """A missing queue is not found, and the lookup does not create it."""
-    for _ in range(2):
-        with pytest.raises(QueueNotFound):
-            bridge.run(store.catalogue.queue(APP, "missing", fresh=fresh))
-    assert bridge.run(store.catalogue.list_queues(APP)) == []
-
-
 def test_queue_is_found_after_it_was_missing(store: Store, other: Store) -> None:
     """A queue that was missing is found once another process has created it."""
     name = fresh_name()

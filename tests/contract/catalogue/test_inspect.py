@@ -13,17 +13,7 @@ from tests.contract.samples import (
     make_queue,
     messages_in_partition,
     new_message,
-    read_one,
-    whole_partition,
 )
-
-
-def test_nothing_there(store: Store) -> None:
-    """An empty queue lists all its partitions, each empty."""
-    queue = make_queue(store, partitions=3)
-    horizon, infos = bridge.run(store.messages.inspect(queue))
-    assert infos == [PartitionInfo(n, 0, exact=True, oldest=None, newest=None) for n in (1, 2, 3)]
-    assert horizon <= read_one(store, queue, whole_partition()).horizon
 
 
 def test_small_queues_are_counted(store: Store, other: Store) -> None:

@@ -49,12 +49,6 @@ def many(store: Store) -> dict[str, Queue]:
     return {name: make_queue(store, name) for name in sorted(NAMES, key=lambda name: name[::-1])}
 
 
-def test_nothing_to_list(store: Store) -> None:
-    """An application without queues has an empty list."""
-    assert bridge.run(store.catalogue.list_queues(APP)) == []
-    assert bridge.run(store.catalogue.list_queues(APP, start="x", limit=1)) == []
-
-
 def test_pages_make_the_whole(store: Store, other: Store, many: dict[str, Queue]) -> None:
     """Pages of any size give every queue once, in the order of one large page, in every store."""
     order = [queue.name for queue in bridge.run(store.catalogue.list_queues(APP))]

@@ -9,7 +9,7 @@ import pytest
 from queuey import ids
 from queuey.errors import Conflict, GroupNotFound, InvalidRequest, OffsetConflict, StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import Offset, OffsetChange, QueueSpec
+from queuey.messages import Offset, OffsetChange
 from queuey.storage import Store, bridge
 from queuey.storage.offset_changes import MAX_GROUPS, check_group_count
 from tests.contract.samples import call_concurrently, make_queue
@@ -58,17 +58,6 @@ def test_comparing(store: Store, other: Store) -> None:
         assert places(bridge.run(store.offsets.group_offsets(queue, "group"))) == {1: A}
     bridge.run(other.offsets.set_offsets(queue, "group", [expect_offset(1, B, A)]))
     assert places(bridge.run(store.offsets.group_offsets(queue, "group"))) == {1: B}
-
-
-def test_expecting_one_that_is_not_recorded(store: Store) -> None:
-    """Expecting a position where nothing is recorded fails and records nothing, not even the group."""
-    queue = make_queue(store)
-    with pytest.raises(OffsetConflict) as refused:
-        bridge.run(store.offsets.set_offsets(queue, "group", [expect_offset(1, B, A)]))
-    assert refused.value.current == {1: None}
-    assert bridge.run(store.offsets.groups(queue)) == []
-    with pytest.raises(GroupNotFound):
-        bridge.run(store.offsets.group_offsets(queue, "group"))
 
 
 def test_each_partition_by_itself(store: Store) -> None:
@@ -159,17 +148,6 @@ def test_unknown_group(store: Store) -> None:
         bridge.run(store.offsets.delete_group(queue, "group"))
     bridge.run(store.offsets.set_offsets(queue, "group", [expect_offset(1, B, None)]))
     assert places(bridge.run(store.offsets.group_offsets(queue, "group"))) == {1: B}
-
-
-def test_survive_updates_and_purges(store: Store) -> None:
-    """Offsets survive updates and purges of their queue, but not its delete."""
-    queue = make_queue(store)
-    bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, A)]))
-    queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=2)))
-    queue = bridge.run(store.catalogue.purge_queue(queue))
-    assert places(bridge.run(store.offsets.group_offsets(queue, "group"))) == {1: A}
-    bridge.run(store.catalogue.delete_queue(queue))
-    assert bridge.run(store.offsets.groups(make_queue(store, queue.name))) == []
 
 
 def test_no_increment_is_lost(store: Store, other: Store) -> None:

@@ -91,17 +91,6 @@ def test_a_claim_expires(store: Store, clock: Clock) -> None:
     assert blocking(service.claims).claim(access, limit=2, ttl=30) == []
 
 
-def test_a_showing_claims_nothing(store: Store) -> None:
-    """A poll with a ttl of 0 shows what a claim would give, and changes nothing."""
-    queue = fill_queue(store, "a", "b")
-    service, access = enter(store, queue)
-    for _ in range(2):
-        [shown] = blocking(service.claims).claim(access, limit=1, ttl=0)
-        assert (shown.message.body, shown.deliveries, shown.expires) == ("a", 0, 0)
-    assert bridge.run(store.claim_logs.read_log(queue, 1, 1)).last == 0
-    assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=60)) == ["a", "b"]
-
-
 def test_partitions(store: Store) -> None:
     """A claim finds messages in any partition, or in the partitions it names; receipts of several can be combined."""
     queue = make_queue(store, partitions=3)

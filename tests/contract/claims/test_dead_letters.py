@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
@@ -31,12 +29,11 @@ from tests.contract.samples import (
     fresh_name,
     make_queue,
     messages_in_partition,
-    method_of,
     new_message,
     read_one,
     whole_partition,
 )
-from tests.interposed_store import InterposedStore
+from tests.interposed_store import InterposedStore, Killed
 from tests.replacing import replace
 
 
@@ -84,10 +81,6 @@ def test_letters_that_share_a_partition_are_there_once(store: Store, other: Stor
     assert bridge.run(store.catalogue.queue(APP, shared.name, fresh=True)).partitions == 1
 
 
-class Killed(Exception):
-    """The process has stopped here."""
-
-
 class Process:
     """A process of the service; the test takes the steps of its records.
 
@@ -104,17 +97,7 @@ class Process:
 
     def kill_at(self, number: int, *, after: bool) -> None:
         """Stops this process before or after its call of this number; no later call does anything."""
-        for method in KILL_POINTS:
-            self.between.instead(method, partial(self._call, method_of(self.between._store, method), number, after))
-
-    def _call(self, real: Callable[..., Any], number: int, after: bool, *args: Any, **named: Any) -> object:  # noqa: ANN401, FBT001 - of any method
-        self.calls.append(real.__name__)
-        if len(self.calls) > number or (len(self.calls) == number and not after):
-            raise Killed
-        result = bridge.run(real(*args, **named))
-        if len(self.calls) == number:
-            raise Killed
-        return result
+        self.calls = self.between.kill_at(number, KILL_POINTS, after=after)
 
     def claim(self, queue: Queue) -> list[str | bytes]:
         access = self.service.enter(queue, lambda _queue: None)

@@ -44,20 +44,6 @@ def test_plain_commits(group: Group, make: Make) -> None:
     assert [taken.offset for taken in again.taken.values()] == [None, None]
 
 
-def test_other_groups(group: Group, make: Make) -> None:
-    """Two groups of one queue do not affect each other."""
-    queue = make(1)
-    [place] = places_of(queue, 1)
-    member, other = group.join(queue), group.other_group()
-    group.settle([place], member)
-    member.commit({place: message(5)})
-    other.commit_plainly(place, message(3))
-    second = other.join(queue)
-    other.settle([place], second)
-    assert second.taken[place] == TakenPartition(message(3), "new")
-    assert group.offset(place) == message(5)
-
-
 def test_purged(group: Group, make: Make, store: Store) -> None:
     """A purge changes nothing for a group."""
     queue = make(2)

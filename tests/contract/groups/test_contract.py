@@ -55,14 +55,6 @@ def test_the_first_member(group: Group, make: Make) -> None:
     assert [group.offset(place) for place in member.owned] == [None] * 3
 
 
-def test_a_join_without_a_heartbeat(group: Group, make: Make) -> None:
-    """Other members do not wait for a member whose first heartbeat never comes."""
-    queue = make(2)
-    group.join(queue)
-    member = group.join(queue)
-    group.settle(places_of(queue, 2), member)
-
-
 def test_shared_out(group: Group, make: Make) -> None:
     """Partitions are shared evenly, with the fewest moves."""
     queue = make(6)
@@ -74,15 +66,6 @@ def test_shared_out(group: Group, make: Make) -> None:
     before = first.owned | second.owned
     group.settle(places_of(queue, 6), first, second, third)
     assert (first.owned | second.owned).items() <= before.items()
-
-
-def test_several_queues(group: Group, make: Make) -> None:
-    """Members get partitions of the queues that they ask for, and of no others."""
-    first_queue, second_queue, both = make(2), make(2), make(4)
-    first, second = group.join(first_queue, both), group.join(second_queue, both)
-    group.settle([*places_of(first_queue, 2), *places_of(second_queue, 2), *places_of(both, 4)], first, second)
-    assert {queue for queue, _ in first.owned} == {first_queue, both}
-    assert {queue for queue, _ in second.owned} == {second_queue, both}
 
 
 def test_taken_when_given_back(group: Group, make: Make) -> None:
@@ -270,18 +253,6 @@ def test_a_commit_after_the_session(group: Group, make: Make) -> None:
     assert again.taken[place] == TakenPartition(recorded, "lost")
     check_commit_refused(member, place, message(9), member.owned[place])
     assert group.offset(place) == recorded
-
-
-def test_heartbeats_renew(group: Group, make: Make) -> None:
-    """A member that sends heartbeats keeps its partitions for any length of time."""
-    queue = make(2)
-    first, second = group.join(queue), group.join(queue, session=60)
-    group.settle(places_of(queue, 2), first, second)
-    before = [dict(first.owned), dict(second.owned)]
-    for _ in range(5):
-        group.pass_time_with_heartbeats(20, first)
-        second.send_heartbeat()
-    assert [first.owned, second.owned] == before
 
 
 def test_a_give_back_that_is_late(group: Group, make: Make) -> None:

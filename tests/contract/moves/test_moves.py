@@ -33,13 +33,13 @@ from queuey.service.moves import MoveCarrier, MoveTiming, MoveUseCases
 from queuey.service.moves import records as module
 from queuey.service.moves.active_move import ActiveMove
 from queuey.service.moves.records import KIND, MAX_LISTED, MAX_RUNNING, Move, MoveRecords, Progress, decode
-from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Messages, Store, bridge
+from queuey.storage import Catalogue, KeyedPosts, Messages, Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import blocking, post
 from tests.contract import samples
 from tests.contract.claims.test_claims import refuse_made_up_receipts
 from tests.contract.samples import append_bodies, eventually, fill_queue, method_of, new_message, whole_partition
-from tests.interposed_store import InterposedStore
+from tests.interposed_store import InterposedStore, Killed
 from tests.replacing import replace_in
 
 FAST_TIMING = MoveTiming(search=0.1, stale=0.5, beat=0.1)
@@ -315,41 +315,6 @@ def test_another_process_goes_on(store: Store, other: Store) -> None:
     assert bodies(store, source) == []
 
 
-class Killed(Exception):
-    """Ends a process."""
-
-
-CHANGES = (KeyedPosts.append_once, Messages.delete, ClaimLogs.append_entry)
-"""The calls by which a move changes data."""
-
-
-def make_dying_store(store: Store, at: int) -> InterposedStore:
-    """Returns a store whose user is killed before (even numbers) or after (odd ones) a change; later changes fail."""
-    interposed = InterposedStore(store)
-    count = [0]
-
-    def put(method: Callable[..., Any]) -> None:
-        real = method_of(store, method)
-
-        async def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - of any method
-            if count[0] > at:
-                raise StoreUnavailable("dead")
-            count[0] += 2
-            if count[0] - 2 == at:
-                count[0] = at + 1
-                raise Killed
-            result = await real(*args, **kwargs)
-            if count[0] - 1 == at:
-                raise Killed
-            return result
-
-        interposed.instead(method, call)
-
-    for method in CHANGES[:2]:
-        put(method)
-    return interposed
-
-
 def carry_out(store: Store, move: Move) -> None:
     service = Service(store)
     active = ActiveMove(move, Progress(), store, service.claims, time.monotonic)
@@ -370,8 +335,10 @@ def test_kills_at_every_step(store: Store, other: Store) -> None:
         record, new_one = bridge.run(records.begin(source, target))
         assert new_one
         move = decode(record.value).move
+        dying = InterposedStore(store)
+        dying.kill_at(start // 2 + 1, (KeyedPosts.append_once, Messages.delete), after=start % 2 == 1)
         with suppress(Killed):
-            carry_out(make_dying_store(store, start).store, move)
+            carry_out(dying.store, move)
         carry_out(other, move)
         bridge.run(records.end(record, Progress("done")))
         assert bodies(store, target) == everything, start

@@ -65,15 +65,6 @@ def test_slices_end_at_the_horizon(store: Store) -> None:
     assert bodies(scan_parts(store, queue, parts)) == ["a", "b"]
 
 
-def test_slices_keep_to_their_bounds(store: Store) -> None:
-    """Slices contain only messages within the bounds; the upper one is exclusive."""
-    queue = make_queue(store)
-    messages = old_messages(20)
-    bridge.run(store.bulk.load(queue, messages))
-    parts = slices(store, queue, messages[5].position, messages[9].position, pieces=3)
-    assert scan_parts(store, queue, parts) == messages[5:9]
-
-
 def test_a_scan_comes_in_portions(store: Store) -> None:
     """A scan gives lists no longer than the slice's limit, in either direction."""
     queue = make_queue(store)

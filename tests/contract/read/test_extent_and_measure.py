@@ -15,7 +15,6 @@ from tests.contract.samples import (
     fill_queue,
     make_queue,
     new_message,
-    positions,
     whole_partition,
 )
 
@@ -36,18 +35,6 @@ def measure_queue(store: Store, queue: Queue) -> list[Measure]:
 
 class TestReach:
     """Tests of ``extent``: the position behind the first messages, up to a limit."""
-
-    @pytest.mark.parametrize("limit", [1, 2, 7, 39])
-    def test_counts_up_to_its_limit(self, store: Store, limit: int) -> None:
-        """The slice up to the extent of the first messages holds exactly these."""
-        queue = make_queue(store)
-        messages = fill(store, queue, 40)
-        count, end = bridge.run(store.bulk.extent(queue, Slice(1, limit=limit)))
-        assert count == limit
-        assert messages[limit - 1].position < end <= messages[limit].position
-        assert positions(bridge.run(store.messages.read(queue, [Slice(1, upper=end)]))[0].messages) == positions(
-            messages[:limit]
-        )
 
     def test_chain(self, store: Store) -> None:
         """A chain of extents counts every message once, also those of one tick."""

@@ -27,19 +27,6 @@ from tests.contract.samples import (
 )
 
 
-def test_nothing_at_or_above_the_horizon(store: Store, clock: Clock) -> None:
-    """Messages with later ids, put or delayed, are not shown, and no page reaches beyond its horizon."""
-    queue = fill_queue(store, "now")
-    bridge.run(store.messages.append(queue, [new_message("late", delay=5.0)]))
-    bridge.run(store.messages.put(queue, [(1, (clock.ticks + 10**8, n)) for n in range(3)], new_message("put")))
-    for kept in (False, True):
-        page = read_one(store, queue, structs.replace(whole_partition(), delayed=kept))
-        assert bodies(page.messages) == ["now"]
-        assert all(message.ticks < page.horizon for message in page.messages)
-        assert page.next is not None
-        assert page.next <= (page.horizon, ids.LOW_MIN)
-
-
 @pytest.mark.parametrize("read_delay", [0.0, 3600.0])
 def test_ahead_of_the_horizon(store: Store, clock: Clock, read_delay: float) -> None:
     """A read ahead also shows due messages above its horizon, and continues where it ended.
@@ -98,18 +85,6 @@ def test_read_delay(store: Store, clock: Clock, *, descending: bool) -> None:
     clock.advance(5)
     assert bodies(read_one(store, queue, part).messages) == (["b"] if descending else ["a"])
     assert len(read_one(store, queue, structs.replace(part, limit=9)).messages) == 2
-
-
-@pytest.mark.needs("exact_horizon")
-def test_read_delay_can_be_ignored(store: Store, clock: Clock) -> None:
-    """A reader that deletes what it reads can skip the read delay; messages that are not due stay hidden."""
-    queue = fill_queue(store, "a", read_delay=3600.0)
-    bridge.run(store.messages.append(queue, [new_message("late", delay=5.0)]))
-    eager = structs.replace(whole_partition(), delayed=False)
-    keeping, ignoring = bridge.run(store.messages.read(queue, [whole_partition(), eager]))
-    assert (bodies(keeping.messages), bodies(ignoring.messages)) == ([], ["a"])
-    clock.advance(6)
-    assert bodies(read_one(store, queue, eager).messages) == ["a", "late"]
 
 
 @pytest.mark.parametrize("messages", MESSAGES_PER_WRITER)

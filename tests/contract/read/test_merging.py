@@ -29,7 +29,7 @@ class Counted(InterposedStore):
         self.instead(Messages.read, self._read)
 
     def _read(self, queue: Queue, parts: Sequence[Slice]) -> list[Page]:
-        pages = bridge.run(self._store.messages.read(queue, parts))
+        pages = bridge.run(self.real.messages.read(queue, parts))
         self.asked.append(parts)
         self.pages.append([message for page in pages for message in page.messages if message.body])
         return pages

@@ -98,17 +98,6 @@ def test_ids_alone(store: Store, descending: bool) -> None:  # noqa: FBT001
     assert ([message.position for message in page.messages], page.more) == (expected[3:], False)
 
 
-def test_empty_partition(store: Store) -> None:
-    """A page of an empty partition has no messages; its cursor is where reading continues."""
-    queue = make_queue(store)
-    page = read_one(store, queue, Slice(partition=1))
-    assert (page.messages, page.more) == ([], False)
-    assert page.next is not None
-    assert page.next <= (page.horizon, ids.LOW_MIN)
-    down = read_one(store, queue, Slice(partition=1, descending=True))
-    assert (down.messages, down.more, down.next) == ([], False, None)
-
-
 def test_partition_outside_the_queue(store: Store) -> None:
     """Partitions beyond the queue's give empty pages, and never another queue's messages."""
     queue = make_queue(store, partitions=2)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -19,15 +16,11 @@ from queuey.service.schedules.states import KIND, Missed, Plan, keep_message
 from queuey.service.schedules.timetables import Timetable
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Records, Store, bridge
 from tests.backends import APP, Clock
-from tests.contract.samples import method_of, read_one, whole_partition
+from tests.contract.samples import read_one, whole_partition
 from tests.interposed_store import InterposedStore
 
 KILL_POINTS = (Records.record, ClaimLogs.claim_time, Catalogue.queue, Records.set_record, KeyedPosts.append_once)
 """Calls of which any may be the last of a process."""
-
-
-class Killed(Exception):
-    """The process has stopped here."""
 
 
 class Process:
@@ -47,7 +40,6 @@ class Process:
         self.service = Service(self.between.store, stopping=stopping)
         self.schedules = self.service.schedules
         self.firing = FireUseCases(self.between.store, self.service.messages, self.service.core)
-        self._calls = 0
 
     def put(self, name: str, plan: Plan) -> ScheduleReport:
         return self.schedules.put(APP, name, lambda _before, _now: plan, lambda _queue: True)[0]
@@ -78,36 +70,9 @@ class Process:
     def report(self, name: str) -> ScheduleReport:
         return self.schedules.show(APP, name, bool)
 
-    def kill_at(self, call_number: int, *, after: bool) -> None:
+    def kill_at(self, call_number: int, *, after: bool) -> list[str]:
         """Stops this process before or after the call of this number, counted from now on."""
-        self._calls = 0
-        for method in KILL_POINTS:
-            self.between.instead(method, self._make_killing(method, call_number, after=after))
-
-    def _make_killing(self, method: Callable[..., Any], number: int, *, after: bool) -> Callable[..., Any]:
-        """Wraps a method that kills the process at its call ``number``, before or ``after`` carrying it out."""
-        real = method_of(self.between._store, method)
-
-        def begins() -> bool:
-            """Returns whether this call is the last one."""
-            self._calls += 1
-            if self._calls > number or (self._calls == number and not after):
-                raise Killed
-            return self._calls == number
-
-        def at_once(*args: Any, **named: Any) -> Any:  # noqa: ANN401 - what the method takes and gives
-            is_last, result = begins(), real(*args, **named)
-            if is_last:
-                raise Killed
-            return result
-
-        async def awaited(*args: Any, **named: Any) -> Any:  # noqa: ANN401 - as above
-            is_last, result = begins(), await real(*args, **named)
-            if is_last:
-                raise Killed
-            return result
-
-        return awaited if inspect.iscoroutinefunction(method) else at_once
+        return self.between.kill_at(call_number, KILL_POINTS, after=after)
 
 
 def plan(queue: Queue, body: str = "tick", *, every: int = 60, anchor: float = 0, missed: Missed = "skip") -> Plan:

@@ -17,7 +17,8 @@ from queuey.service.schedules.states import Missed
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Records, Store, bridge
 from tests.backends import APP, Clock
 from tests.contract.samples import call_concurrently, make_queue
-from tests.contract.schedules.processes import Killed, Process, bodies, pause_plan, plan, seconds
+from tests.contract.schedules.processes import Process, bodies, pause_plan, plan, seconds
+from tests.interposed_store import Killed
 from tests.replacing import replace_in
 
 S = 1.0
@@ -90,9 +91,9 @@ def test_all_calls_were_tried(process: Process) -> None:
     """The kills above include the last call that a tick makes."""
     begin(process)
     process.clock.advance(20)
-    process.kill_at(CALLS + 1, after=False)
+    calls = process.kill_at(CALLS + 1, after=False)
     process.step("s")
-    assert 5 < process._calls <= CALLS
+    assert 5 < len(calls) <= CALLS
 
 
 @pytest.mark.parametrize("number", range(4, CALLS + 1, 2))
@@ -103,7 +104,7 @@ def test_both_go_on(process: Process, other: Store, number: int) -> None:
     process.kill_at(number, after=False)
     with suppress(Killed):
         process.settle("s")
-    record = bridge.run(process.between._store.records.record(states.KIND, APP, "s"))
+    record = bridge.run(process.between.real.records.record(states.KIND, APP, "s"))
     assert record is not None
     Process(other, process.clock).settle("s")
     for method in (Records.record, ClaimLogs.claim_time, Catalogue.queue, Records.set_record, KeyedPosts.append_once):
@@ -211,7 +212,7 @@ class TestUnknown:
         begin(process)
         process.clock.advance(20)
         process.kill_at(CALLS, after=False)
-        process.between.instead(Records.set_record, _make_dying_set_record(process.between._store))
+        process.between.instead(Records.set_record, _make_dying_set_record(process.between.real))
         with suppress(Killed):
             process.step("s")
 

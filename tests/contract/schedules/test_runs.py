@@ -19,7 +19,8 @@ from queuey.service.schedules.states import KIND
 from queuey.storage import Catalogue, KeyedPosts, Records, Store, bridge
 from tests.backends import APP, Clock
 from tests.contract.samples import fresh_name, make_queue, method_of, read_one, whole_partition
-from tests.contract.schedules.processes import Killed, Process, pause_plan, plan
+from tests.contract.schedules.processes import Process, pause_plan, plan
+from tests.interposed_store import Killed
 
 CALLS = (Records.record, Catalogue.queue, Records.set_record, KeyedPosts.append_once)
 """Calls of a run, at each of which others act."""
@@ -87,7 +88,7 @@ class History:
 
     def _call(self, method: Callable[..., Any], *args: Any, **named: Any) -> object:  # noqa: ANN401 - of any method
         """Carries out a call of the run, and what happens at it."""
-        moment, real = self._moment, method_of(self._runner.between._store, method)
+        moment, real = self._moment, method_of(self._runner.between.real, method)
         self._calls += 1
         if self._calls != moment.call:
             return bridge.run(real(*args, **named))
@@ -126,7 +127,7 @@ class History:
                 self._settle()
             case "stop":
                 before = self._rival.report(self.name).firing
-                stopped = Process(self._rival.between._store, self._clock)
+                stopped = Process(self._rival.between.real, self._clock)
                 stopped.between.instead(KeyedPosts.append_once, _stop)
                 with suppress(Killed):
                     self._run_once(stopped)

@@ -76,15 +76,6 @@ def stream(kept: Kept, place: Path, points: list[str], lead: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_stream_whose_driver_is_killed_writes_every_row_once(embedded: Kept, tmp_path: Path) -> None:
-    """A stream killed with half a micro-batch written, and restarted after its ids passed, writes every row once."""
-    stream(embedded, tmp_path, ["half"], lead="1")
-    log = (tmp_path / "log").read_text()
-    assert "200 messages for queue orders got later ids" in log
-    assert "200 messages for queue orders were written by attempts that ended" in log
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "lead", "points"),
     [

@@ -254,19 +254,6 @@ def test_an_idle_stream_does_not_look_twice(store: Store, clock: Clock, options:
     assert values(query.rest(ReadMaxRows(1))) == ["2", "3"]
 
 
-def test_a_delayed_message_comes_when_it_is_due(store: Store, clock: Clock, options: Options) -> None:
-    """A delayed message comes when it is due, in the order of due times, even without further writes."""
-    create(store)
-    query = Query(options())
-    send(store, "a", ["later"], delay=10)
-    send(store, "a", ["now"])
-    assert values(query.batch()) == ["now"]
-    clock.advance(9)
-    assert query.batch() is None
-    clock.advance(2)
-    assert values(query.batch()) == ["later"]
-
-
 def test_a_read_delay_is_kept(store: Store, clock: Clock, options: Options) -> None:
     """A batch ends behind the clock by the queue's read delay, so late messages within it are not missed."""
     queue = bridge.run(store.catalogue.create_queue(APP, "a", QueueSpec(read_delay=5.0)))[0]
