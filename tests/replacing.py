@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from types import MethodType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
+
+N = TypeVar("N", bound=tuple[Any, ...])
 
 
 @contextmanager
@@ -89,3 +91,9 @@ def _wrap_like(there: object, by: Any) -> object:  # noqa: ANN401 - anything
     if isinstance(there, property | staticmethod | classmethod) and not isinstance(by, type(there)):
         return type(there)(by)
     return by
+
+
+def with_fields(row: N, **changes: object) -> N:
+    """Returns a named tuple with other values of some fields."""
+    changed: N = row._replace(**changes)  # type: ignore[attr-defined] # of named tuples
+    return changed

@@ -30,6 +30,7 @@ from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.clocks import clock_watch
 from queuey.storage.cassandra.driver import Decode, Driver, Encoded, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.store import claim_logs
+from tests.replacing import with_fields
 from tests.servers.keyspaces import LastingDriver
 
 INSERTS = message_codec.INSERT
@@ -259,9 +260,9 @@ class _Interposed(LastingDriver):
         if isinstance(request, Encoded):
             done = partial(self._tell_in_loop, done)
             if request.decode is None or request.host is not None:
-                request = request._replace(timeout=WAIT_TIMEOUT)
+                request = with_fields(request, timeout=WAIT_TIMEOUT)
             else:
-                request = request._replace(decode=partial(self._decode_and_count, request.decode))
+                request = with_fields(request, decode=partial(self._decode_and_count, request.decode))
         try:
             if not request.statement.reads:
                 self._deadline.mark_sent()

@@ -27,6 +27,7 @@ from tests.cassandra.both import (
     encode_request,
     product_statements,
 )
+from tests.replacing import with_fields
 from tests.servers import keyspaces
 from tests.sim.cassandra.cql import command
 
@@ -298,7 +299,7 @@ def test_doubt(both: PairedClusters) -> None:
         both.weather.stuck = 1.0
         for ask in (both.ask_real, both.ask_simulated):
             try:
-                assert ask(request._replace(timeout=1e-4)) == [(True,)]
+                assert ask(with_fields(request, timeout=1e-4)) == [(True,)]
             except InDoubt:
                 doubts += 1
         both.weather.stuck = 0.0

@@ -27,6 +27,7 @@ from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import UNLIMITED, Wire
 from tests.contract.samples import append_log_entry
 
+SELECT_OLDER = grave_rows._SELECT_OLDER
 TABLES = [f"messages_{name}" for name in NAMES] + ["bucket_index", "claims", "claim_snapshots"]
 
 
@@ -47,7 +48,7 @@ def groups_left(store: CassandraStore, queue: Queue) -> list[str]:
 
 def pending_deletes(store: CassandraStore, application: str) -> list[PendingDelete]:
     """Returns an application's pending deletes, read as if an hour later."""
-    later = store._clock.now() + 3600 * TICKS_PER_SECOND
+    later = bridge.run(store.ledger.now()) + 3600 * TICKS_PER_SECOND
     deletes: list[PendingDelete] = []
     for shard in range(grave_rows.SHARDS):
         after: ids.Position | None = ids.FIRST
@@ -124,7 +125,7 @@ def test_change_that_was_not_made(reaping: CassandraStore, application: str, que
     rows_before = rows_left(reaping, queue.qid)
     calls = driver_of(reaping).calls
     row = calls.run(parts_of(reaping).rows.find_current(queue))
-    calls.run(parts_of(reaping).pending_deletes.add(row, reaping._clock.now(), deleted=deleted))
+    calls.run(parts_of(reaping).pending_deletes.add(row, bridge.run(reaping.ledger.now()), deleted=deleted))
     bridge.run(reaping.reap())
     assert rows_left(reaping, queue.qid) == rows_before
     assert bridge.run(reaping.offsets.groups(queue)) == ["group", "members"]
@@ -160,7 +161,7 @@ def test_done_in_the_background(open_with: OpenStore, application: str, queue: Q
     """A store collects garbage in the background, and continues after a failure."""
     failed = threading.Event()
     failing = Wire()
-    failing.fail([grave_rows._SELECT_OLDER], then=failed.set)
+    failing.fail([SELECT_OLDER], then=failed.set)
     store, other = open_with(failing, reap_after=-1.0, reap_interval=0.05), open_with()
     assert failed.wait(60)
     bridge.run(other.catalogue.purge_queue(queue))
@@ -169,9 +170,9 @@ def test_done_in_the_background(open_with: OpenStore, application: str, queue: Q
         pass
     assert pending_deletes(other, application) == []
     store.close()
-    lookups = failing.log.count([grave_rows._SELECT_OLDER])
+    lookups = failing.log.count([SELECT_OLDER])
     time.sleep(0.2)
-    assert failing.log.count([grave_rows._SELECT_OLDER]) == lookups
+    assert failing.log.count([SELECT_OLDER]) == lookups
 
 
 @given(st.integers(0, 3), st.integers(0, 500 * 86_400), st.data())

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from queuey.errors import NameChanged, StoreUnavailable
+from queuey.ids import LOW_MIN
 from queuey.messages import Named, Queue, Slice
 from queuey.storage import bridge
 from queuey.storage.cassandra.store import names
@@ -15,7 +16,8 @@ from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import DELETES, INSERTS, WAIT_TIMEOUT, Gate
 from tests.cassandra.scene import TTL, D, Process, S, Scene, W, message
 
-CHANGES = (names._NAME_STATEMENTS.change,)
+STATEMENTS = names._NAME_STATEMENTS
+CHANGES = (STATEMENTS.change,)
 
 
 @pytest.fixture
@@ -125,11 +127,34 @@ def test_readers_who_do_not_wait(scene: Scene, two: tuple[Process, Process, Queu
     assert [message.body for message in page.messages] == ["new"]
 
 
+def test_early_readers(scene: Scene, two: tuple[Process, Process, Queue, Named]) -> None:
+    """A value is shown only after it is confirmed; messages above it are shown, and nothing is done about the name."""
+    first, second, queue, old = two
+
+    def show_early() -> list[str | bytes]:
+        scene.world.advance(0.01)
+        [page] = bridge.run(second.store.messages.read(queue, [Slice(1)]))
+        assert page.next == (page.horizon, LOW_MIN)
+        part = Slice(1, page.next, delayed=False, early=True)
+        return [message.body for message in page_of(second.store, queue, part).messages]
+
+    assert show_early() == ["old"]
+    scene.world.advance(D + S)
+    end = begin_write(first, queue, old, before_confirming)
+    scene.world.advance(0.1)
+    second.post(queue, message("beside")).result(WAIT_TIMEOUT)
+    second.wire.log.clear()
+    assert show_early() == ["beside"]
+    assert second.wire.log.count(CHANGES) == 0 < second.wire.log.count([STATEMENTS.find])
+    end()
+    assert show_early() == ["new", "beside"]
+
+
 def test_names_that_cannot_be_looked_at(scene: Scene, two: tuple[Process, Process, Queue, Named]) -> None:
     """If Cassandra cannot read a name's row, the read fails, and a later read shows everything."""
     _, second, queue, _ = two
     scene.world.advance(D + S)
-    second.wire.fail((names._NAME_STATEMENTS.find,))
+    second.wire.fail((STATEMENTS.find,))
     with pytest.raises(StoreUnavailable):
         bridge.run(second.store.messages.read(queue, [Slice(1)]))
     assert shown(second, queue) == ["old"]

@@ -19,7 +19,7 @@ from queuey.storage import Store
 from tests.backends import APP
 from tests.contract.groups.conftest import Make
 from tests.contract.samples import eventually
-from tests.replacing import replace_in
+from tests.replacing import replace_in, with_fields
 
 LONG = 60.0
 CREDENTIAL = Credential(b"key", Caller(names=frozenset({f"app:{APP}"})))
@@ -49,7 +49,7 @@ def workers(store: Store, other: Store) -> Iterator[list[Service]]:
             stack.enter_context(replace_in(local_group, name, 10 * LONG))
         services = [Service(each) for each in (store, other)]
         for number, service in enumerate(services, 1):
-            service.join(identity._replace(number=number))
+            service.join(with_fields(identity, number=number))
             stack.callback(service.leave, LONG)
             stack.callback(end, service)
         first, second = services

@@ -15,7 +15,7 @@ from queuey.service.workers import Answer, GiveUp, WorkerIdentity, Workers, news
 from queuey.service.workers.news import NEWS, News
 from queuey.storage import Store, watching
 from tests.contract.samples import append_bodies, eventually, make_queue
-from tests.replacing import replace_in
+from tests.replacing import replace_in, with_fields
 
 LONG = 60.0
 
@@ -48,7 +48,7 @@ def _pair(store: Store, other: Store) -> Iterator[tuple[Worker, Worker]]:
     with ExitStack() as stack:
         stack.enter_context(replace_in(watching, watching.POLL_INTERVAL, 10 * LONG))
         stack.enter_context(replace_in(workers, workers.RECONNECT_SECONDS, 0.05))
-        first, second = (Worker(service._replace(number=number), each) for number, each in ((1, store), (2, other)))
+        first, second = (Worker(with_fields(service, number=number), each) for number, each in ((1, store), (2, other)))
         stack.callback(first.leave)
         stack.callback(second.leave)
         assert eventually(lambda: first.workers.is_up(2) and second.workers.is_up(1), LONG)

@@ -28,9 +28,7 @@ def test_queries(text: str) -> None:
     ("text", "says"),
     [
         ("", "empty"),
-        (" -- nothing", "empty"),
         ("SELEC * FROM messages", "begins with 'SELEC'"),
-        ("DROP TABLE messages", "begins with 'DROP'"),
         ("SELECT * FROM orders", "does not name the view messages"),
         ("SELECT 'messages' AS value", "does not name the view messages"),
         ("SELECT count(* FROM messages", r"\( in 'SELECT count\(\* FROM messages' is never closed"),

@@ -32,7 +32,9 @@ OUR_VERSION, THEIR_VERSION, OLD_VERSION = 7, 8, 6
 LOST, REFUSED = InDoubt("no answer"), StoreUnavailable("no node is up", retry_after=9)
 CLOSED = StoreClosed("the store is closed")
 DONE, REFUSAL = ChangeResult(is_done=True), ChangeResult(is_done=False)
-UNCLEAR = REFUSAL._replace(is_unclear=True)
+UNCLEAR = ChangeResult(is_done=False, is_unclear=True)
+OURS, THEIRS = ChangeResult(is_done=True, row=(OUR_VERSION,)), ChangeResult(is_done=False, row=(THEIR_VERSION,))
+UNCLEAR_THEIRS = ChangeResult(is_done=False, row=(THEIR_VERSION,), is_unclear=True)
 
 
 class Changing:
@@ -101,22 +103,22 @@ REMOVED = (REMOVE, ("a", "q", OLD_VERSION))
     ("change", "version", "errors", "result"),
     [
         (UPDATED, OLD_VERSION, [], DONE),
-        (UPDATED, THEIR_VERSION, [], REFUSAL._replace(row=(THEIR_VERSION,))),
+        (UPDATED, THEIR_VERSION, [], THEIRS),
         (UPDATED, None, [], REFUSAL),
         (UPDATED, OLD_VERSION, [LOST], DONE),
         (UPDATED, OLD_VERSION, [LOST, LOST, LOST], DONE),
-        (UPDATED, OUR_VERSION, [LOST], DONE._replace(row=(OUR_VERSION,))),
-        (UPDATED, OUR_VERSION, [], DONE._replace(row=(OUR_VERSION,))),
-        (UPDATED, THEIR_VERSION, [LOST], UNCLEAR._replace(row=(THEIR_VERSION,))),
+        (UPDATED, OUR_VERSION, [LOST], OURS),
+        (UPDATED, OUR_VERSION, [], OURS),
+        (UPDATED, THEIR_VERSION, [LOST], UNCLEAR_THEIRS),
         (UPDATED, None, [LOST], UNCLEAR),
-        (UPDATED, OUR_VERSION, [LOST, REFUSED], DONE._replace(row=(OUR_VERSION,))),
-        (READ_BACK, THEIR_VERSION, [], REFUSAL._replace(row=(THEIR_VERSION,))),
-        (READ_BACK, OUR_VERSION, [], DONE._replace(row=(OUR_VERSION,))),
+        (UPDATED, OUR_VERSION, [LOST, REFUSED], OURS),
+        (READ_BACK, THEIR_VERSION, [], THEIRS),
+        (READ_BACK, OUR_VERSION, [], OURS),
         (READ_BACK, None, [], REFUSAL),
-        (READ_BACK, THEIR_VERSION, [LOST], UNCLEAR._replace(row=(THEIR_VERSION,))),
+        (READ_BACK, THEIR_VERSION, [LOST], UNCLEAR_THEIRS),
         (REMOVED, None, [], REFUSAL),
         (REMOVED, None, [LOST], DONE),
-        (REMOVED, THEIR_VERSION, [LOST], UNCLEAR._replace(row=(THEIR_VERSION,))),
+        (REMOVED, THEIR_VERSION, [LOST], UNCLEAR_THEIRS),
     ],
 )
 def test_sent_until_decided(
@@ -193,7 +195,7 @@ def test_removals_have_no_token(shown: tuple[int | None, ...]) -> None:
     if None in shown:
         row = Statement("INSERT INTO queues (application, name, uid) VALUES (?, ?, ?) IF NOT EXISTS", idempotent=False)
         assert changing.run(row, ("a", "q", 5)) == DONE
-    assert changing.run(REMOVE, ("a", "q", THEIR_VERSION)) == REFUSAL._replace(row=shown)
+    assert changing.run(REMOVE, ("a", "q", THEIR_VERSION)) == ChangeResult(is_done=False, row=shown)
 
 
 @pytest.mark.parametrize(

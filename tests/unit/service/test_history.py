@@ -20,7 +20,7 @@ from queuey.service.browsing.history import (
 )
 from queuey.service.workers import WorkerIdentity, Workers
 from tests.contract.samples import eventually
-from tests.replacing import replace_in
+from tests.replacing import replace_in, with_fields
 
 BEGIN = 1_000_000.0
 
@@ -90,7 +90,7 @@ def test_processes_are_merged() -> None:
     kept = {number: History(each, clock) for number, each in workers.items()}
     with ExitStack() as leaving:
         for number, worker in workers.items():
-            worker.join(service._replace(number=number))
+            worker.join(with_fields(service, number=number))
             leaving.callback(worker.leave, 1)
             kept[number].record(queue(1), number, 10 * number)
         assert eventually(lambda: [sum(each.read(queue(1)).sent) for each in kept.values()] == [3, 3], 60)

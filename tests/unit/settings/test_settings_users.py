@@ -85,41 +85,31 @@ LOGIN = SHOP | {"client": "queuey"}
 BAD: list[tuple[object, list[str]]] = [
     ({"shop": LOGIN | {"client": "console"}}, ["users.shop", "'console'", "audience"]),
     ({"shop": LOGIN | {"client": ""}}, ["users.shop", "client"]),
-    ({"shop": LOGIN | {"client": "a b"}}, ["users.shop", "client"]),
     ({"shop": LOGIN | {"issuer": "accounts"}}, ["users.shop", "'accounts'", "https://host/path"]),
     ({"shop": LOGIN | {"issuer": "http://accounts.example.org"}}, ["users.shop", "https://host/path"]),
-    ({"shop": LOGIN | {"issuer": "https://accounts.example.org?x"}}, ["users.shop", "https://host/path"]),
     ({"shop": LOGIN | {"secret": "hunter2"}}, ["users.shop", "secret", "env:NAME or file:PATH"]),
     ({"shop": SHOP | {"secret": "env:SECRET"}}, ["users.shop", "secret", "client"]),
     ({"shop": SHOP | {"scope": "openid email"}}, ["users.shop", "scope", "client"]),
     ({"shop": LOGIN | {"scope": "email"}}, ["users.shop", "scope"]),
-    ({"shop": LOGIN | {"scope": "openid  email"}}, ["users.shop", "scope"]),
     ({"shop": SHOP | {"roles": {"admins": []}}}, ["users.shop", "'admins'", "send, read, delete, claim, admin"]),
     ({"shop": SHOP | {"roles": {"admins": ["all"]}}}, ["users.shop", "roles"]),
-    ({"shop": SHOP | {"roles": {"": ["read"]}}}, ["users.shop", "roles"]),
     ({"shop": SHOP | {"roles_claim": ""}}, ["users.shop", "roles_claim"]),
-    ({"shop": MAIL | {"roles": {"admins": ["read"]}}}, ["users.shop", "roles", "Bearer"]),
     ({"shop": MAIL | {"client": MAIL["audience"]}}, ["users.shop", "client", "Bearer"]),
     (
         {"shop": LOGIN, "blog": LOGIN | {"audience": ["queuey", "blog"], "client": "blog"}},
         [SHOP["issuer"], "several clients"],
     ),
-    ({"shop": LOGIN, "blog": LOGIN | {"secret": "env:SECRET"}}, [SHOP["issuer"], "several clients"]),
     ("{", ["JSON"]),
     ([], ["[users.NAME]"]),
-    ({"shop": []}, ["users.shop", "1 to 16 issuers"]),
     ({"shop": [SHOP] * 17}, ["users.shop", "1 to 16 issuers"]),
     ({"a shop": SHOP}, ["users.a shop", "an application's name"]),
     ({"shop": 5}, ["users.shop", "Expected `object`"]),
     ({"shop": {}}, ["users.shop", "missing required field"]),
     ({"shop": SHOP | {"isuer": "x"}}, ["users.shop", "unknown field `isuer`"]),
     ({"shop": SHOP | {"issuer": ""}}, ["users.shop", "$[0].issuer"]),
-    ({"shop": SHOP | {"issuer": "https://a b"}}, ["users.shop", "$[0].issuer"]),
     ({"shop": SHOP | {"issuer": "https://a\n"}}, ["users.shop", "$[0].issuer"]),
     ({"shop": SHOP | {"audience": []}}, ["users.shop", "audience is empty"]),
-    ({"shop": SHOP | {"audience": [""]}}, ["users.shop", "audience"]),
     ({"shop": SHOP | {"leeway": 301}}, ["users.shop", "leeway"]),
-    ({"shop": SHOP | {"leeway": -1}}, ["users.shop", "leeway"]),
     ({"shop": SHOP | {"scheme": "Basic"}}, ["users.shop", "scheme"]),
     *(
         ({"shop": SHOP | {"keys": url}}, ["users.shop", url, "https://host/path"])
@@ -129,7 +119,6 @@ BAD: list[tuple[object, list[str]]] = [
         )
     ),
     ({"shop": SHOP | {"queues": {"inbox": ["read"]}}}, ["users.shop", "inbox", "such as inbox-{user}"]),
-    ({"shop": SHOP | {"queues": {"{user}": ["read"]}}}, ["users.shop", "{user}", "such as inbox-{user}"]),
     ({"shop": SHOP | {"queues": {"i-{user}": []}}}, ["users.shop", "i-{user}", "send, read, delete, claim"]),
     ({"shop": SHOP | {"queues": {"i-{user}": ["admin"]}}}, ["users.shop", "admin"]),
     (
@@ -146,7 +135,6 @@ BAD: list[tuple[object, list[str]]] = [
     ({"shop": MAIL | {"user": "email"}}, ["users.shop", "user", "Bearer"]),
     ({"shop": MAIL | {"issuer": "https://login.example.org"}}, ["users.shop", "https://login.example.org", "host"]),
     ({"shop": MAIL | {"domains": ["Example.org"]}}, ["users.shop", "Example.org", "lower case"]),
-    ({"shop": MAIL | {"domains": ["*"]}}, ["users.shop", "'*'"]),
     *(
         ({"shop": MAIL | {"audience": audience}}, ["users.shop", audience, "origin"])
         for audience in ("queuey", "https://*.example.org", "https://a/", "https://[ab].example.org", "https://a?")

@@ -22,7 +22,7 @@ from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Request, R
 from queuey.storage.cassandra.driver.errors import translate
 from queuey.storage.cassandra.driver.topology import RETRY_INTERVAL, new_cluster
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
-from tests.replacing import replace_in
+from tests.replacing import replace_in, with_fields
 from tests.unit.cassandra.cql.scripted_driver import (
     CONDITIONAL,
     ENCODED,
@@ -116,8 +116,8 @@ async def test_the_timeout_is_that_of_the_call_at_the_time_of_sending(adopted: A
     [
         (Request(LATE, (b"a",)), ["prepare", "execute"]),
         (Request(STATEMENT, (b"a",)), ["execute"]),
-        (ENCODED._replace(statement=LATE), ["prepare"]),
-        (CONDITIONAL._replace(further=[(LATE, (b"a",))]), ["prepare"]),
+        (with_fields(ENCODED, statement=LATE), ["prepare"]),
+        (with_fields(CONDITIONAL, further=[(LATE, (b"a",))]), ["prepare"]),
         (Request(Statement.make_unprepared("ALTER TABLE t")), ["execute"]),
     ],
 )
@@ -254,7 +254,7 @@ async def test_a_write_that_a_node_may_have_is_in_doubt(adopted: Adopted) -> Non
     """A write that was sent and lost with its connection is in doubt, also if the driver then reaches no node."""
     adopted.session.attempted_hosts = ()
     adopted.session.answer_always(NoHostAvailable("no node", {"one": ConnectionException("Pool is shutdown")}))
-    write = ENCODED._replace(decode=None)
+    write = with_fields(ENCODED, decode=None)
     adopted.send(write)
     await adopted.scene.await_requests()
     for node in adopted.scene.nodes:
@@ -278,7 +278,7 @@ def test_a_request_for_one_node_goes_to_no_other() -> None:
     """A request for one node goes to no other, and its error names the node."""
     session = ScriptedSession()
     with scripted_driver(session) as driver:
-        encoded = ENCODED._replace(host="127.0.0.7")
+        encoded = with_fields(ENCODED, host="127.0.0.7")
         ends = ends_of(driver, encoded) + ends_of(driver, Request(STATEMENT, (b"a",), host="127.0.0.8"))
     texts = [str(error) for _, error in ends]
     assert texts == ["Cassandra node 127.0.0.7 did not answer", "Cassandra has no node 127.0.0.8"]
