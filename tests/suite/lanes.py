@@ -35,7 +35,6 @@ LANES = {
     "two data centres": r"tests/faults/(\w+/)?test_two_centres",
     "histories": r"tests/sim/test_histories",
     "histories of groups": r"tests/sim/groups/test_histories",
-    "histories of groups in the service": r"tests/sim/service_groups/test_histories",
     "zookeeper": (
         r"tests/(qdo/(zookeeper/|contract/.*\[.*\bzookeeper\b)"
         r"|acceptance/(test_local|facades/test_reg))"

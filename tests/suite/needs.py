@@ -59,7 +59,6 @@ BY_PATH: dict[str, str | None] = {
     "tests/servers/": "needs_programs",
     "tests/sim/": "needs_histories",
     "tests/sim/groups/": None,
-    "tests/sim/service_groups/test_histories.py": None,
     "tests/sim/test_histories.py": None,
     "tests/sim/test_model.py": None,
     "tests/sim/test_sharing.py": None,

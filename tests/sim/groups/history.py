@@ -28,6 +28,7 @@ class History:
         names: The machine's name of each session.
         busy: By partition and owner's session, the number of messages that its member is handling.
         patient: A partition is only released after its messages are handled.
+        counts: Counts of events.
         attempts: Attempts at messages by kind of member, and those that failed, hung, or ended late.
         wrong: The violated rules.
         deeds: All handlings, for comparison.
@@ -41,6 +42,7 @@ class History:
         self.names: dict[int, str] = {}
         self.busy: dict[str, Counter[int]] = {}
         self.patient = False
+        self.counts: Counter[str] = Counter()
         self.attempts: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.deeds: list[tuple[float, str, str]] = []

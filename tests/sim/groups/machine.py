@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.sim.groups.loop import MemberLoop
 from tests.sim.groups.member import Member
+from tests.sim.groups.network import Caller
 from tests.sim.groups.service import Key
 from tests.sim.groups.tree import TreeLink
-from tests.sim.service_groups.network import Caller, Habits
 
 if TYPE_CHECKING:
     from tests.sim.groups.storm import Storm
@@ -38,12 +38,13 @@ class Machine(Caller):
         latency: Mean seconds to the tree.
         usual_latency: The latency without faults.
         loses_claim: The answer to the next claim is lost.
+        member: The last member that began there.
     """
 
     def __init__(
         self, storm: Storm, name: str, program: type[Member], *, static: bool, wants: tuple[str, ...], key: Key
     ) -> None:
-        super().__init__(storm.world, storm.world.rng.uniform(-0.5, 0.5), storm.webs, Habits())
+        super().__init__(storm.world, storm.world.rng.uniform(-0.5, 0.5), storm.webs, storm.draw_habits())
         self.storm = storm
         self.name = name
         self.program = program
@@ -53,7 +54,7 @@ class Machine(Caller):
         self.up = self.gone = self.no_tree = self.no_service = self.loses_claim = False
         self.latency = self.usual_latency = storm.world.rng.choice(LATENCIES)
         self.loop = MemberLoop(self)  # type: ignore[abstract]  # much of it is not needed
-        self._member: Member | None = None
+        self.member: Member | None = None
 
     def begin(self) -> None:
         """Starts a member, unless it lives or its machine is gone for good."""
@@ -61,8 +62,8 @@ class Machine(Caller):
             return
         self.up = True
         self.loop = MemberLoop(self)  # type: ignore[abstract]
-        self._member = self.program(self)
-        self._start(self._member.live())
+        self.member = self.program(self)
+        self.start(self.member.live())
 
     def crash(self) -> None:
         """Stops its member and breaks its connections. The tree is not notified."""
@@ -80,7 +81,7 @@ class Machine(Caller):
 
     def cut_tree(self, notice: float) -> None:
         """Breaks all of its connections to the tree. Its member notices after ``notice`` seconds."""
-        for link in self._member.links if self._member is not None else ():
+        for link in self.member.links if self.member is not None else ():
             link.cut(notice)
 
     def claimed(self, link: TreeLink, queue: str) -> None:
@@ -105,14 +106,14 @@ class Machine(Caller):
 
     def leave(self) -> None:
         """Asks its member to leave, in the background. It may still live for a while."""
-        if self.up and self._member is not None:
-            self._start(self._member.leave())
+        if self.up and self.member is not None:
+            self.start(self.member.leave())
 
     def takes(self, name: str) -> bool:
         """Returns whether its member is to own partitions of a queue: it is up, wants the queue, and may read it."""
         return self.up and (not self.wants or name in self.wants) and self.key.reads(name)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Starts work in the member's loop. An error that ends it is recorded as a violation."""
 
         def ended(task: asyncio.Task[None]) -> None:

@@ -26,19 +26,16 @@ from tests.replacing import replace_in
 from tests.sim.groups.faults import MAX_BAD_ATTEMPTS, MAX_BAD_MESSAGES, STALLED_AFTER, STOPPING, UserFaults
 from tests.sim.groups.history import History
 from tests.sim.groups.machine import Machine
-from tests.sim.groups.member import ConsumerMember, WorkerMember
-from tests.sim.groups.playing import NAMES
+from tests.sim.groups.member import ConsumerMember, Member, WorkerMember
+from tests.sim.groups.network import Habits
+from tests.sim.groups.served.web import Web
 from tests.sim.groups.service import APPLICATION, STORE, Key, Log, Service
 from tests.sim.groups.tree import TIMEOUT, TreeLink
-from tests.sim.service_groups.web import Web
+from tests.sim.playing import NAMES, Mutation, Patch, Play
 from tests.sim.world import Process, World
 
-STORM = 3.5
-"""Seconds of faults."""
 JOINING = 0.5
 """Seconds until the first fault."""
-BETWEEN = 0.35
-"""Mean seconds between two faults."""
 UNLIMITED = 1000.0
 """Max seconds of an attempt in a history without bad handlers."""
 AFTER = 1.0
@@ -47,8 +44,6 @@ OPERATIONS = 2, 100
 """Choices of the max operations in a transaction that sets the target."""
 SLOW = 0.4
 """Mean seconds to its coordination of a slow machine."""
-POSTING = 0.5
-"""Mean seconds between posts."""
 BACKLOG = 12.0
 """Max seconds to handle the messages that have waited."""
 CALLBACKS = 12.0
@@ -57,8 +52,6 @@ HANDOVER = 2.0
 """Max seconds from an attempt that cannot be stopped until its partition is assigned again."""
 CHECK_SECONDS = 0.5
 """Seconds between two checks of a group that comes to rest."""
-SIZES = 3, 3, 3, 3, 4, 4, 4, 5, 5, 6, 8, 10
-"""Choices of the number of members."""
 KEYS = (Key(("*",)), Key(("*",)), Key(("a*",)), Key(("a*", "b*")), Key(("b*", "c*")))
 
 
@@ -70,9 +63,21 @@ class Storm:
 
     Attributes:
         webs: The processes of the service that coordinates, if any.
+        seconds: Seconds of faults.
+        between: Mean seconds between two faults.
+        posting: Mean seconds between posts.
+        sizes: Choices of the number of members.
+        keys: Choices of the rights of all members but the first.
+        programs: Choices of members' programs.
+        naming: Fraction of members that name their queues.
     """
 
     webs: Sequence[Web] = ()
+    seconds, between, posting = 3.5, 0.35, 0.5
+    sizes: Sequence[int] = (3, 3, 3, 3, 4, 4, 4, 5, 5, 6, 8, 10)
+    keys: Sequence[Key] = KEYS
+    programs: Sequence[type[Member]] = (ConsumerMember, WorkerMember)
+    naming = 0.2
 
     def __init__(self, seed: int) -> None:
         self.world = World(seed)
@@ -109,7 +114,7 @@ class Storm:
         self._numbers = itertools.count(1)
         for name in NAMES[: rng.randrange(1, 5)]:
             self.create(name)
-        self.machines = [self._make_machine(number) for number in range(rng.choice(SIZES))]
+        self.machines = [self._make_machine(number) for number in range(rng.choice(self.sizes))]
 
     @property
     def calm(self) -> float:
@@ -124,6 +129,10 @@ class Storm:
         attempt = STALLED_AFTER + STOPPING + 2 * self.work.commit_seconds + HANDOVER
         faults = CALLBACKS * self.faults.callbacks + attempts * attempt * self.faults.handlers
         return 2 * TIMEOUT + settings.grace + settings.revoke_timeout + 4 * settings.discover + BACKLOG + faults
+
+    def draw_habits(self) -> Habits:
+        """Returns how the next machine behaves."""
+        return Habits()
 
     # The coordination
 
@@ -160,7 +169,7 @@ class Storm:
         with self._seed_randomness():
             for machine in self.machines:
                 self.world.after(self.world.random_time(0.5), machine.begin)
-            end = self.faults.end = self.world.now + STORM
+            end = self.faults.end = self.world.now + self.seconds
             self._cause_faults_until(end)
             self._post_until(end + AFTER)
             self.world.run(end)
@@ -201,10 +210,10 @@ class Storm:
 
     def _make_machine(self, number: int) -> Machine:
         rng = self.world.rng
-        key = KEYS[0] if number == 0 else rng.choice(KEYS)
-        wants = tuple(sorted(rng.sample(NAMES, 3))) if number and rng.random() < 0.2 else ()
-        program = rng.choice([ConsumerMember, WorkerMember])
-        if wants:  # a worker refuses to start while it lacks rights for a named queue
+        key = KEYS[0] if number == 0 else rng.choice(self.keys)
+        wants = tuple(sorted(rng.sample(NAMES, 3))) if number and rng.random() < self.naming else ()
+        program = rng.choice(self.programs)
+        if wants and program is WorkerMember:  # it refuses to start while it lacks rights for a named queue
             program = ConsumerMember
         return Machine(self, f"m{number}", program, static=rng.random() < 0.5, wants=wants, key=key)
 
@@ -220,7 +229,7 @@ class Storm:
                 for _ in range(rng.randrange(1, 4)):
                     self.service.post(name, rng.choice(list(self.service.queues[name])))
             if self.world.now < end:
-                self.world.after(self.world.random_time(POSTING), post)
+                self.world.after(self.world.random_time(self.posting), post)
 
         post()
 
@@ -236,10 +245,10 @@ class Storm:
             if self.world.now >= end:
                 return
             self.world.rng.choice(deeds)()
-            self.world.after(self.world.random_time(BETWEEN), strike)
+            self.world.after(self.world.random_time(self.between), strike)
 
         deeds = self._list_faults()
-        self.world.after(JOINING + self.world.random_time(BETWEEN), strike)
+        self.world.after(JOINING + self.world.random_time(self.between), strike)
 
     def pick_machine(self) -> Machine:
         return self.world.rng.choice(self.machines)
@@ -368,3 +377,20 @@ class Storm:
                     problems.append(f"balance: {owner.name} has too much: {sorted(counts.values())}")
         problems.extend(f"gone: {place} has an owner" for place in sorted(gone) if self._is_seen(place, owners[place]))
         return problems
+
+
+def run_history(seed: int, kind: Callable[[int], Storm]) -> History:
+    """Runs one history, which afterwards holds nothing of its world."""
+    history = kind(seed).run()
+    history.forget_world()
+    Process.present = None
+    return history
+
+
+def play(kind: Callable[[int], Storm]) -> Play:
+    return lambda seed: run_history(seed, kind).wrong
+
+
+def broken(kind: Callable[[int], Storm], rules: str, seed: int, *patches: Patch) -> Mutation:
+    """Returns a mutation that breaks one of some rules in the history of a seed."""
+    return Mutation(play(kind), tuple(f"{rule}:" for rule in rules.split()), patches, seed)

@@ -15,16 +15,13 @@ from queuey.errors import QueueyError
 from queuey.groups.state import JoinRequest
 from queuey.messages import OffsetChange
 from queuey.web.errors import status_of
-from tests.sim.service_groups.history import Life, Place
-from tests.sim.service_groups.network import Begin, NoAnswerError
-from tests.sim.service_groups.stored import APPLICATION, GROUP
+from tests.sim.groups.network import PATIENCE, Begin, NoAnswerError
+from tests.sim.groups.served.rules import Life, Place
+from tests.sim.groups.served.stored import APPLICATION, GROUP
 
 if TYPE_CHECKING:
     from tests.sim.groups.machine import Machine
     from tests.sim.groups.served.storm import ServiceStorm
-
-PATIENCE = 1.5
-"""Seconds to wait for an answer if the caller does not say."""
 
 
 class GroupClient:
@@ -78,19 +75,28 @@ class GroupClient:
 
 
 class GroupMember:
-    """A member, as its client has it. It tells the history which partitions the member may work on."""
+    """A member, as its client has it. It tells the history which partitions the member may work on.
+
+    Attributes:
+        joined: The answer to its join.
+        life: Its membership.
+    """
 
     def __init__(self, client: GroupClient, joined: Joined, life: Life) -> None:
         self.joined = joined
         self._client = client
-        self._life = life
+        self.life = life
         self._history = client.storm.history
 
     async def access(self) -> None:
         """No other process can send its heartbeats."""
 
+    def is_over(self) -> bool:
+        """Returns whether its session has ended, by its own count."""
+        return self.life.ended or self._history.now >= self.life.end
+
     async def heartbeat(self, beat: Heartbeat, *, within: float) -> HeartbeatAnswer:
-        life, sent, who = self._life, self._client.machine.world.now, self.joined.member
+        life, sent, who = self.life, self._client.machine.world.now, self.joined.member
         returned = {(name, n): epoch for name, epochs in beat.given_back.items() for n, epoch in epochs.items()}
         for (name, number), epoch in returned.items():
             life.said.add((name, number, epoch))
@@ -98,7 +104,7 @@ class GroupMember:
         answer: HeartbeatAnswer = await self._client.ask(
             lambda web, done: web.heartbeat(who, life.credential, beat, done), within
         )
-        if not life.ended and self._history.now < life.end:
+        if not self.is_over():
             life.end = max(life.end, sent + answer.session)
             for (name, number), epoch in returned.items():
                 self._history.rules.check_end(life, name, number, epoch, "given back")
@@ -106,7 +112,7 @@ class GroupMember:
         return answer
 
     def _follow(self, answer: HeartbeatAnswer, beat: Heartbeat) -> None:
-        life, rules = self._life, self._history.rules
+        life, rules = self.life, self._history.rules
         for name, numbers in answer.lost.items():
             for number in numbers:
                 if (epoch := beat.owned.get(name, {}).get(number)) is not None and self._holds(name, number, epoch):
@@ -114,22 +120,22 @@ class GroupMember:
                     self._release(name, number, epoch)
         for name, taken in answer.take.items():
             for number, one in taken.items():
-                place = self._place(name, number)
+                place = self._place(name, number, one.epoch)
                 if (name, number, one.epoch) in life.said or one.epoch <= life.holds.get(place, 0):
                     continue
                 position = None if one.offset is None else ids.parse_position(one.offset)
                 note = None if one.note is None else b64decode(one.note)
                 rules.check_take(life, place, one.epoch, position, one.came, note)
 
-    def _place(self, name: str, number: int) -> Place:
-        return self._client.storm.uids[name], number
+    def _place(self, name: str, number: int, epoch: int) -> Place:
+        return self._client.storm.place(name, number, epoch)
 
     def _holds(self, name: str, number: int, epoch: int) -> bool:
-        return self._life.holds.get(self._place(name, number)) == epoch
+        return self.life.holds.get(self._place(name, number, epoch)) == epoch
 
     def _release(self, name: str, number: int, epoch: int) -> None:
         if self._holds(name, number, epoch):
-            del self._life.holds[self._place(name, number)]
+            del self.life.holds[self._place(name, number, epoch)]
 
     async def commit(self, queue: str, commits: Mapping[int, PartitionCommit], *, within: float) -> None:
         changes, epochs, notes = [], {}, {}
@@ -140,12 +146,12 @@ class GroupMember:
             epochs[number] = one.epoch or 0
             if one.note is not UNSET:
                 notes[number] = None if one.note is None else b64decode(one.note)
-        who = self.joined.member, self._life.credential
+        who = self.joined.member, self.life.credential
         await self._client.ask(lambda web, done: web.run(web.commit(queue, *who, changes, epochs, notes), done), within)
 
     async def leave(self, *, returns: bool, within: float) -> None:
-        self._history.end(self._life, left=True, may_go=not returns)
-        who = self.joined.member, self._life.credential
+        self._history.end(self.life, left=True, may_go=not returns)
+        who = self.joined.member, self.life.credential
         await self._client.ask(
             lambda web, done: web.run(web.groups.leave(APPLICATION, GROUP, *who, returns=returns), done), within
         )

@@ -8,10 +8,10 @@ from queuey.client import Message
 from queuey.groups.state import Credential
 from tests.sim.groups.history import History, Stay, place_of
 from tests.sim.groups.machine import Machine
+from tests.sim.groups.served.rules import History as Rules
+from tests.sim.groups.served.rules import Life
+from tests.sim.groups.served.stored import Contents, Faults, OffsetsChange, Rows, Stored
 from tests.sim.groups.service import APPLICATION, STORE, Service
-from tests.sim.service_groups.history import History as Rules
-from tests.sim.service_groups.history import Life
-from tests.sim.service_groups.stored import Contents, Faults, OffsetsChange, Rows, Stored
 from tests.sim.world import World
 
 
@@ -21,7 +21,6 @@ class ServiceHistory(History):
     Attributes:
         rules: Checks O1 to O7 where state and offsets are stored.
         lives_of: The memberships by the number of their session.
-        counts: Counts of events.
     """
 
     def __init__(self, service: Service, stored: Stored) -> None:
@@ -65,6 +64,8 @@ class ServiceHistory(History):
         """Checks a change by the service's rules, and tracks offsets and, unless the queue was removed, owners."""
         self.rules.offsets_changed(uid, before, after, deed)
         is_there = self.rules.queue_of(uid) is not None
+        if not is_there and self._stored.names_of[uid] in self._stored.queues:
+            return  # another queue of the name is there now
         for number, row in after.items():
             place = f"{STORE}/{APPLICATION}/{self._stored.names_of[uid]}/{number}"
             former = self.owners.pop(place, None)
@@ -85,6 +86,7 @@ class ServiceHistory(History):
         """Records that a member begins a message; in the partition, by its own count, it may still work (O1)."""
         super().begin_handling(name, stay, partition, message, at)
         life = self.lives_of[stay.session]
-        queue = self._stored.queues.get(partition.queue.name)
-        if queue is not None and ((queue.uid, partition.number) not in life.holds or life.end <= self.now):
+        name = partition.queue.name
+        held = any(self._stored.names_of[uid] == name and number == partition.number for uid, number in life.holds)
+        if name in self._stored.queues and (not held or life.end <= self.now):
             self.rules.record_violation(f"O1: {life.number} begins a message of {place_of(partition)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
@@ -13,41 +14,62 @@ from queuey.access import Caller, Grant
 from queuey.client import AsyncClient
 from queuey.groups.state import Credential
 from tests.sim.groups.machine import Machine
+from tests.sim.groups.member import ConsumerMember, Member, WorkerMember
+from tests.sim.groups.network import Habits
 from tests.sim.groups.served.client import GroupClient
 from tests.sim.groups.served.history import ServiceHistory
+from tests.sim.groups.served.rules import Place
+from tests.sim.groups.served.scripted import ScriptedMember
+from tests.sim.groups.served.stored import APPLICATION, GROUP, Faults, Stored
+from tests.sim.groups.served.web import Web
 from tests.sim.groups.service import ServiceClient
 from tests.sim.groups.storm import Storm
 from tests.sim.groups.tree import TIMEOUT, TreeLink
-from tests.sim.service_groups.network import Habits
-from tests.sim.service_groups.stored import APPLICATION, GROUP, Faults, Stored
-from tests.sim.service_groups.web import Web
 
 RESTS = 15.0
 """Max seconds for which plans rest, requests of the storm may still arrive, and clocks let a session last longer."""
 TROUBLE = Habits(repeats=0.05, loses=0.03)
+ANYBODY = Credential(b"somebody", Caller(frozenset({f"app:{APPLICATION}"})))
+"""A credential that is not a member's."""
 
 
 class ServiceStorm(Storm):
-    """One history of a group of the service."""
+    """One history of a group of the service.
+
+    Attributes:
+        history: What happened.
+        session: Seconds of a session.
+        linear: Fraction of histories whose store has SQLite's semantics.
+        slacks: Choices of S on Cassandra, in seconds.
+        processes: Choices of the number of processes.
+    """
 
     history: ServiceHistory
+    programs: Sequence[type[Member]] = (ConsumerMember, WorkerMember, ScriptedMember)
+    session, linear = TIMEOUT, 0.3
+    slacks: Sequence[float] = (0.25, 1.0)
+    processes: Sequence[int] = (1, 2, 3)
 
     def _make_history(self) -> ServiceHistory:
         rng = self.world.rng
-        linear = rng.random() < 0.3
-        slack = 1.0 if linear else rng.choice((0.25, 1.0))
-        faults = Faults(failing=rng.choice((0, 0.02)), hesitant=rng.choice((0, 0.004)))
-        if not linear:
-            faults = replace(faults, lost=rng.choice((0, 0.03)), late=rng.choice((0, 0.1)), lacking=0.05)
-        self.stored = Stored(self.world, faults, linear=linear, slack=slack)
-        self.uids: dict[str, int] = {}
+        linear = rng.random() < self.linear
+        slack = 1.0 if linear else rng.choice(self.slacks)
+        self.stored = Stored(self.world, self.draw_faults(linear=linear), linear=linear, slack=slack)
+        self.uids: dict[str, list[int]] = defaultdict(list)
         history = ServiceHistory(self.service, self.stored)
         self.present: dict[bytes, Credential | None] = {}
         history.rules.rights = self.present
         history.rules.grace = True
         offsets = (0.0,) if linear else (-0.4 * slack, 0.0, 0.4 * slack)
-        self.webs = [Web(self, rng.choice(offsets)) for _ in range(rng.choice((1, 2, 3)))]
+        self.webs = [Web(self, rng.choice(offsets)) for _ in range(rng.choice(self.processes))]
         return history
+
+    def draw_faults(self, *, linear: bool) -> Faults:
+        rng = self.world.rng
+        faults = Faults(failing=rng.choice((0, 0.02)), hesitant=rng.choice((0, 0.004)))
+        if linear:
+            return faults
+        return replace(faults, lost=rng.choice((0, 0.03)), late=rng.choice((0, 0.1)), lacking=0.05)
 
     @property
     def calm(self) -> float:
@@ -59,7 +81,7 @@ class ServiceStorm(Storm):
         )
         times = {"revoke_timeout": self.settings.revoke_timeout, "grace": self.settings.grace}
         return ServiceCoordinator(
-            cast("AsyncClient", client), GROUP, session_timeout=TIMEOUT, clock=lambda: self.world.now, **times
+            cast("AsyncClient", client), GROUP, session_timeout=self.session, clock=lambda: self.world.now, **times
         )
 
     def session_of(self, machine: Machine, links: list[TreeLink]) -> int:
@@ -85,8 +107,23 @@ class ServiceStorm(Storm):
     def create(self, name: str) -> None:
         """Creates a queue, unless one of its name was removed: offsets are tracked by name."""
         if name not in self.uids:
-            super().create(name)
-            self.uids[name] = self.stored.create(name, len(self.service.queues[name])).uid
+            self.recreate(name)
+
+    def recreate(self, name: str) -> None:
+        """Creates a queue, which may be there already. The new one has neither owners nor offsets."""
+        for places in (self.history.owners, self.history.offsets):
+            for place in [place for place in places if place.split("/")[2] == name]:
+                del places[place]
+        super().create(name)
+        self.uids[name].append(self.stored.create(name, len(self.service.queues[name])).uid)
+
+    def place(self, name: str, number: int, epoch: int) -> Place:
+        """Returns the partition that was owned under an epoch: queues may have been recreated."""
+        for uid in reversed(self.uids[name]):
+            row = self.stored.rows(uid).value.get(number)
+            if row is not None and row.epoch == epoch:
+                return uid, number
+        return self.uids[name][-1], number
 
     def remove(self, name: str) -> None:
         super().remove(name)
@@ -106,9 +143,13 @@ class ServiceStorm(Storm):
         for machine in self.machines:
             before = self.present.get(machine.name.encode())
             if before is not None and self.credential(machine) != before:
-                self.history.rules.narrowed[before.id] = self.world.now
-                for life in self.history.lives_of:
-                    life.excused = life.excused or life.credential.id == before.id
+                self.excuse_lives(before.id)
+
+    def excuse_lives(self, key: bytes) -> None:
+        """Excuses lives of a key whose rights have changed."""
+        self.history.rules.narrowed[key] = self.world.now
+        for life in self.history.lives_of:
+            life.excused = life.excused or life.credential.id == key
 
     # Faults
 

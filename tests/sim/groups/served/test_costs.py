@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from tests.sim.groups.playing import histories
-from tests.sim.service_groups.costs import PROCESSES, LargeGroup
+from tests.sim.groups.served.costs import PROCESSES, LargeGroup
+from tests.sim.playing import histories
 
 LARGEST = 100_000
 """Max size of a row in bytes."""
@@ -29,7 +29,7 @@ HEAD, SEEN, NUMBER = 60, 45, 25
 def test_costs(members: int, queues: int, partitions: int) -> None:
     """Many joins at once settle soon; one join, a leave and restarts cost what the page says."""
     with histories():
-        group = LargeGroup(members - 1, queues, partitions, grace=60_000)
+        group = LargeGroup(members - 1, queues, partitions)
         assert group.start(10.0) <= SETTLED
         assert max(group.stored.largest.values()) <= LARGEST
         share = -(-group.partitions // members)

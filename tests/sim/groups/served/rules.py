@@ -12,7 +12,7 @@ from queuey.groups.rows import read_state
 from queuey.groups.state import Credential, GroupState, StoredGroup
 from queuey.ids import Position
 from queuey.messages import Queue
-from tests.sim.service_groups.stored import Contents, OffsetsChange, Rows, Stored
+from tests.sim.groups.served.stored import Contents, OffsetsChange, Rows, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,7 +12,7 @@ from tests.sim.groups.loop import MemberLoop
 from tests.sim.world import Process, World
 
 if TYPE_CHECKING:
-    from tests.sim.service_groups.web import Web
+    from tests.sim.groups.served.web import Web
 
 Begin = Callable[["Web", Any], object]
 """Begins a request at a process. May return a function that ends it when its client has left."""
@@ -60,7 +60,6 @@ class Caller(Process):
 
     Attributes:
         cut: Until then nothing that it sends or is sent arrives.
-        heart: Gives up the heartbeat under way.
     """
 
     loop: MemberLoop
@@ -70,25 +69,19 @@ class Caller(Process):
         self.webs = webs
         self.habits = habits
         self.cut = 0.0
-        self.heart: Callable[[], None] | None = None
 
-    async def ask(self, begin: Begin, within: float = PATIENCE, *, is_heartbeat: bool = False) -> Any:  # noqa: ANN401 - any
+    async def ask(self, begin: Begin, within: float) -> Any:  # noqa: ANN401 - any
         """Sends a request to a random process, and returns the answer or raises its error.
 
         Raises NoAnswerError after ``within`` seconds.
         """
         request = Request(self, begin)
-        if is_heartbeat:
-            self.heart = request.give_up
         self.soon(within, request.give_up, self.life)
         try:
             return await request.answer
         except (NoAnswerError, asyncio.CancelledError):
             request.leave()
             raise
-        finally:
-            if is_heartbeat:
-                self.heart = None
 
     def is_lost(self) -> bool:
         """Returns whether a message to or from it is lost: while it is cut off, or by chance."""

@@ -15,13 +15,13 @@ from queuey.service.groups import GroupUseCases
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.queue_access import QueueAccess, find_queue
 from queuey.storage.calls import Done
-from tests.sim.service_groups.processes import GroupCore, Machine
-from tests.sim.service_groups.store import GroupStore
-from tests.sim.service_groups.stored import APPLICATION, GROUP
+from tests.sim.groups.served.processes import GroupCore, Machine
+from tests.sim.groups.served.store import GroupStore
+from tests.sim.groups.served.stored import APPLICATION, GROUP
 from tests.sim.world import begin
 
 if TYPE_CHECKING:
-    from tests.sim.service_groups.stored import Stored
+    from tests.sim.groups.served.stored import Stored
     from tests.sim.world import World
 
 CHECK = 5.0

@@ -17,9 +17,9 @@ from queuey.messages import Lag, Offset, OffsetChange, Queue
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.offset_changes import check_changes, decide, find_disowned, keep_notes, recorded_offsets
+from tests.sim.groups.served.processes import Machine
+from tests.sim.groups.served.stored import APPLICATION, Contents, OffsetsChange, Proposal, Register, Rows, Stored
 from tests.sim.replicas import make_async_store
-from tests.sim.service_groups.processes import Machine
-from tests.sim.service_groups.stored import APPLICATION, Contents, OffsetsChange, Proposal, Register, Rows, Stored
 
 T = TypeVar("T")
 TIMEOUT = 0.5
@@ -43,7 +43,7 @@ class GroupStore:
     centre = ""
 
     def __init__(self, stored: Stored, process: Machine) -> None:
-        self._stored = stored
+        self.stored = stored
         self._process = process
         self._world = stored.world
         self._cached: dict[str, tuple[Queue, float]] = {}
@@ -66,7 +66,7 @@ class GroupStore:
 
     def claim_time(self) -> int:
         """Returns the time for a claim. Raises StoreUnavailable if the clock is known to be wrong."""
-        if not self._stored.linear and abs(self._process.known) > self._stored.slack / 2:
+        if not self.stored.linear and abs(self._process.known) > self.stored.slack / 2:
             raise StoreUnavailable("the clock is wrong")
         return ids.seconds_to_ticks(self._process.clock())
 
@@ -78,12 +78,12 @@ class GroupStore:
 
     async def confirm_clock(self, sample: ClockSample) -> None:
         """Raises StoreUnavailable if the clock stays behind the store's, or was set since the sample was taken."""
-        if self._stored.linear:
+        if self.stored.linear:
             return
         until = self._world.now + PATIENCE
         while self._world.now < until:
             sent = self._process.clock()
-            if sent - await self._call(lambda: self._world.now) >= -self._stored.slack / 2:
+            if sent - await self.call(lambda: self._world.now) >= -self.stored.slack / 2:
                 if self._process.was_set > sample.since_boot:
                     break
                 return
@@ -91,12 +91,12 @@ class GroupStore:
 
     # Calls
 
-    async def _call(self, effect: Callable[[], T]) -> T:
+    async def call(self, effect: Callable[[], T]) -> T:
         """Carries out an effect at the store, at an instant between question and answer.
 
         By chance the process stops before that, or the call fails without effect.
         """
-        stored, world, process = self._stored, self._world, self._process
+        stored, world, process = self.stored, self._world, self._process
         rng, faults = world.rng, stored.faults
         if faults.hesitant and rng.random() < faults.hesitant:
             (process.pause if stored.linear or rng.random() < 0.5 else process.stand)(rng.choice((0.5, 2.0, 6.0)))
@@ -126,10 +126,10 @@ class GroupStore:
         Raises:
             StoreUnavailable: The outcome is unknown.
         """
-        token, until, doubted = next(self._stored.tokens), self._world.now + PATIENCE, False
+        token, until, doubted = next(self.stored.tokens), self._world.now + PATIENCE, False
         proposal = Proposal(version, token, change, after)
         while True:  # bounded: by PATIENCE
-            applied = await self._call(lambda: register.propose(proposal))
+            applied = await self.call(lambda: register.propose(proposal))
             if applied:
                 return token
             if applied is not None and doubted:
@@ -142,30 +142,30 @@ class GroupStore:
                 raise StoreUnavailable("no answer", outcome="unknown")
 
     async def _read(self, what: str, read: Callable[[], T], size: Callable[[T], int] = lambda _: 0) -> T:
-        value = await self._call(read)
+        value = await self.call(read)
         self._count(f"reads of {what}", size, value)
         return value
 
     def _count(self, kind: str, size: Callable[[Any], int], value: object) -> None:
-        if self._stored.counting:
-            counts = self._stored.counts
+        if self.stored.counting:
+            counts = self.stored.counts
             counts[kind] += 1
             counts[f"bytes of {kind}"] += size(value)
 
     # The state of the group
 
     async def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
-        found = await self._read("heads", lambda: self._stored.group.read(serial=serial), lambda _: 60)
+        found = await self._read("heads", lambda: self.stored.group.read(serial=serial), lambda _: 60)
         return _head_of(*found)
 
     async def group_state(self, application: str, name: str) -> StoredGroup | None:
-        version, contents = await self._read("states", self._stored.group.read, lambda found: _size(found[1]))
+        version, contents = await self._read("states", self.stored.group.read, lambda found: _size(found[1]))
         head = _head_of(version, contents)
         return None if head is None else StoredGroup(head, tuple(contents.rows.values()))
 
     async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
         """Replaces the head and some rows. Returns the new head, or None if the version has changed."""
-        stored = self._stored
+        stored = self.stored
 
         def changed(before: Contents | None) -> Contents:
             rows = {} if before is None else dict(before.rows)
@@ -183,11 +183,11 @@ class GroupStore:
 
     async def remove_group(self, application: str, name: str, version: int) -> bool:
         self._count("changes", lambda _: 100, None)
-        return await self._transact(self._stored.group, version, lambda _: None, self._tell_group_change) is not None
+        return await self._transact(self.stored.group, version, lambda _: None, self._tell_group_change) is not None
 
     def _tell_group_change(self, before: Contents | None, after: Contents | None) -> None:
-        if self._stored.observer is not None:
-            self._stored.observer.group_changed(before, after)
+        if self.stored.observer is not None:
+            self.stored.observer.group_changed(before, after)
 
     async def group_names(
         self,
@@ -197,7 +197,7 @@ class GroupStore:
         limit: int = 100,
         creator: bytes | None = None,
     ) -> list[str]:
-        return await self._read("names", lambda: sorted(name for name in self._stored.names if name >= start)[:limit])
+        return await self._read("names", lambda: sorted(name for name in self.stored.names if name >= start)[:limit])
 
     # Sessions
 
@@ -206,9 +206,9 @@ class GroupStore:
 
         Raises StoreUnavailable if that takes longer than WRITE_DEADLINE.
         """
-        seen, stored, world = self.claim_now(), self._stored, self._world
+        seen, stored, world = self.claim_now(), self.stored, self._world
         self._count("writes", lambda _: 60, None)
-        stored_at = await self._call(lambda: stored.stamp(member, seen))
+        stored_at = await self.call(lambda: stored.stamp(member, seen))
         if not stored.linear and stored_at > world.now:
             await asyncio.sleep(min(stored_at - world.now, WRITE_DEADLINE) + world.random_time(stored.faults.slow))
             if stored_at > world.now:
@@ -217,7 +217,7 @@ class GroupStore:
 
     async def group_sessions(self, application: str, name: str) -> GroupSessions:
         """Returns when members were last seen, with the requests to them. The process may pause before the answer."""
-        clock, stored = self.claim_now(), self._stored
+        clock, stored = self.claim_now(), self.stored
 
         def read() -> GroupSessions:
             now, last = self._world.now, stored.last_seen()
@@ -237,15 +237,15 @@ class GroupStore:
     async def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
         self._count("writes", lambda _: 60, None)
         end = self._world.now + session / 1000
-        await self._call(lambda: self._stored.asked.setdefault(member, {}).update({uid: end}))
+        await self.call(lambda: self.stored.asked.setdefault(member, {}).update({uid: end}))
 
     async def record_search(self, application: str, name: str, when: int) -> None:
         self._count("writes", lambda _: 60, None)
 
         def note() -> None:
-            self._stored.searched = max(self._stored.searched, when)
+            self.stored.searched = max(self.stored.searched, when)
 
-        await self._call(note)
+        await self.call(note)
 
     # Owners and offsets
 
@@ -265,20 +265,20 @@ class GroupStore:
         self._count("hand-overs", lambda _: 60 * len(new), None)
         self._require(queue, current=True)
         done = await self._transact(
-            self._stored.rows(queue.uid), version or 0, changed, self._observer_call(queue, OffsetsChange("hand-over"))
+            self.stored.rows(queue.uid), version or 0, changed, self._observer_call(queue, OffsetsChange("hand-over"))
         )
         return done is not None
 
     def _require(self, queue: Queue, *, current: bool = False) -> None:
         """Raises an error unless the queue exists as the same one; with ``current``, also unless it was not purged."""
-        present = self._stored.queues.get(queue.name)
+        present = self.stored.queues.get(queue.name)
         if present is None or present.uid != queue.uid or (current and present.version != queue.version):
             raise QueueChanged(queue.name)
 
     def _observer_call(self, queue: Queue, deed: OffsetsChange) -> Callable[[Rows, Rows], None]:
         def after(before: Rows, rows: Rows) -> None:
-            if self._stored.observer is not None:
-                self._stored.observer.offsets_changed(queue.uid, before, rows, deed)
+            if self.stored.observer is not None:
+                self.stored.observer.offsets_changed(queue.uid, before, rows, deed)
 
         return after
 
@@ -311,7 +311,7 @@ class GroupStore:
     ) -> bool:
         written = {row.partition: row for row in rows}
         self._count("commits", lambda _: 60 * len(written), None)
-        register = self._stored.rows(queue.uid)
+        register = self.stored.rows(queue.uid)
         after = self._observer_call(queue, deed)
         return await self._transact(register, version or 0, lambda before: {**before, **written}, after) is not None
 
@@ -320,7 +320,7 @@ class GroupStore:
         return await self._read_recorded(queue)
 
     async def _read_recorded(self, queue: Queue) -> OwnedOffsets:
-        register = self._stored.rows(queue.uid)
+        register = self.stored.rows(queue.uid)
         version, rows = await self._read("offsets", register.read, lambda offsets: 60 * len(offsets[1]))
         deleted_epoch = rows[0].epoch if 0 in rows else 0
         return OwnedOffsets(version or None, {part: row for part, row in rows.items() if part}, deleted_epoch)
@@ -338,7 +338,7 @@ class GroupStore:
                 raise GroupNotFound(group)
             find_disowned(recorded, disown)
             if await self._transact(
-                self._stored.rows(queue.uid),
+                self.stored.rows(queue.uid),
                 recorded.version or 0,
                 partial(self._delete_rows, recorded),
                 self._observer_call(queue, OffsetsChange("forget")),
@@ -358,7 +358,7 @@ class GroupStore:
         cached = self._cached.get(name)
         if not fresh and cached is not None and cached[1] > self._world.now - ROW_AGE:
             return cached[0]
-        row = await self._read("queues", lambda: self._stored.queues.get(name), lambda _: 300)
+        row = await self._read("queues", lambda: self.stored.queues.get(name), lambda _: 300)
         if row is None:
             self._cached.pop(name, None)
             raise QueueNotFound(name)
@@ -371,7 +371,7 @@ class GroupStore:
 
     async def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
         """Lists queues. A slow replica may miss some."""
-        stored, rng = self._stored, self._world.rng
+        stored, rng = self.stored, self._world.rng
 
         def read() -> list[Queue]:
             lacking = 0.0 if stored.linear else stored.faults.lacking

@@ -1,1 +1,0 @@
-"""Consumer groups whose partitions the service assigns, in simulated time."""
