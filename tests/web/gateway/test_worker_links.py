@@ -114,7 +114,7 @@ def test_who_is_slow_and_who_is_stopped(stack: ExitStack, service: WorkerIdentit
     slow = join_workers(stack, WorkerIdentity(*service[:2], 2), keep)
     assert eventually(lambda: asking.is_up(2), 60)
     asking.ask(2, CLAIM, b"", answers.put)
-    time.sleep(2.5)
+    time.sleep(1.5)
     kept.get(timeout=60)(b"late")
     assert answers.get(timeout=60) == b"late"
     slow.leave(0)

@@ -65,16 +65,13 @@ def test_forms_of_a_key(owner: Caller) -> None:
     assert MARK not in post_keyed(owner, "q", key=f'"{"~" * 254}{chr(92)}""').headers
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["", " ", '""', '"', 'a"b', '"a', "a,b", '"a","b"', '"a";b=1', "a b", "a\\b", '"a\\b"', "a" * 256, '"\t"', "\x7f"],
-)
-def test_what_is_no_key(owner: Caller, key: str) -> None:
+def test_what_is_no_key(owner: Caller) -> None:
     """An invalid key is refused by name, and nothing is stored."""
     owner.create("q")
-    refused = post_keyed(owner, "q", key=key)
-    assert refused.status == 400
-    assert list(refused.errors) == ["idempotency_key"]
+    lists = ("a,b", '"a","b"', '"a";b=1')
+    for key in (*lists, "", " ", '""', '"', 'a"b', '"a', "a b", "a\\b", '"a\\b"', "a" * 256, '"\t"', "\x7f"):
+        refused = post_keyed(owner, "q", key=key)
+        assert (refused.status, list(refused.errors)) == (400, ["idempotency_key"]), key
     assert owner.get("q").bodies == []
 
 
