@@ -46,21 +46,18 @@ def test_urls_behind_a_proxy(sqs: Sqs, told: str, scheme: str) -> None:
     assert json.loads(sqs.send(request).body) == {"QueueUrl": f"{scheme}://{HOST}/000000000000/jobs"}
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_numbers(sqs: Sqs, name: str) -> None:
+def test_numbers(sqs: Sqs) -> None:
     """Each number has its default and its limits, at creation and later."""
-    least, most, preset = NUMBERS[name]
-    url = sqs.create("jobs")
-    assert attributes(sqs, url, name) == {name: preset}
-    for value in (least, most):
-        sqs("SetQueueAttributes", QueueUrl=url, Attributes={name: str(value)})
-        assert attributes(sqs, url, name) == {name: str(value)}
-    for text in (str(least - 1), str(most + 1), "", "x", "1.5", "٣"):
-        assert (
-            sqs.expect_failure("SetQueueAttributes", QueueUrl=url, Attributes={name: text}) == "InvalidAttributeValue"
-        )
-        assert sqs.expect_failure("CreateQueue", QueueName="q2", Attributes={name: text}) == "InvalidAttributeValue"
-    assert attributes(sqs, url, name) == {name: str(most)}
+    url, invalid = sqs.create("jobs"), "InvalidAttributeValue"
+    for name, (least, most, preset) in NUMBERS.items():
+        assert attributes(sqs, url, name) == {name: preset}
+        for value in (least, most):
+            sqs("SetQueueAttributes", QueueUrl=url, Attributes={name: str(value)})
+            assert attributes(sqs, url, name) == {name: str(value)}
+        for text in (str(least - 1), str(most + 1), "", "x", "1.5", "٣"):
+            assert sqs.expect_failure("SetQueueAttributes", QueueUrl=url, Attributes={name: text}) == invalid
+            assert sqs.expect_failure("CreateQueue", QueueName="q2", Attributes={name: text}) == invalid
+        assert attributes(sqs, url, name) == {name: str(most)}
 
 
 def test_all_attributes(sqs: Sqs) -> None:
@@ -117,10 +114,10 @@ def test_created_again_without_its_redrive_policy(sqs: Sqs) -> None:
     assert sqs.create("dead", RedrivePolicy="") == sqs.create("dead")
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a" * 81, "ä", "a.b", "_a", "a/b", "a.fifo"])
-def test_names(sqs: Sqs, name: str) -> None:
+def test_names(sqs: Sqs) -> None:
     """Names have 1 to 80 letters, digits, - and _."""
-    assert sqs.expect_failure("CreateQueue", QueueName=name) == "InvalidParameterValue"
+    for name in ("", "a b", "a" * 81, "ä", "a.b", "_a", "a/b", "a.fifo"):
+        assert sqs.expect_failure("CreateQueue", QueueName=name) == "InvalidParameterValue"
     assert sqs.create("A-z_" + "0" * 76)
 
 
@@ -147,37 +144,30 @@ def test_no_such_queue(sqs: Sqs) -> None:
     assert sqs.expect_failure("SendMessage", QueueUrl=url, MessageBody="a") == "QueueDoesNotExist"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("Policy", "{}"),
-        ("KmsMasterKeyId", "alias/aws/sqs"),
-        ("SqsManagedSseEnabled", "perhaps"),
-        ("RedrivePolicy", "{"),
-        ("RedrivePolicy", '{"deadLetterTargetArn":"jobs"}'),
-        ("RedrivePolicy", redrive("dead", 0)),
-        ("RedriveAllowPolicy", '{"redrivePermission":"byQueue","sourceQueueArns":["jobs"]}'),
-        ("RedriveAllowPolicy", json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": [arn("a")] * 11})),
-    ],
-)
-def test_bad_values(sqs: Sqs, name: str, value: str) -> None:
-    """A value that an attribute cannot have is named, and changes nothing."""
+def test_bad_attributes(sqs: Sqs) -> None:
+    """A value that an attribute cannot have is named; one of another kind, unknown or read-only cannot be set."""
     sqs.create("dead")
     url = sqs.create("jobs")
     before = attributes(sqs, url)
-    assert sqs.expect_failure("SetQueueAttributes", QueueUrl=url, Attributes={name: value}) == "InvalidAttributeValue"
+    value, name = "InvalidAttributeValue", "InvalidAttributeName"
+    for attribute, text, error in (
+        ("Policy", "{}", value),
+        ("KmsMasterKeyId", "alias/aws/sqs", value),
+        ("SqsManagedSseEnabled", "perhaps", value),
+        ("RedrivePolicy", "{", value),
+        ("RedrivePolicy", '{"deadLetterTargetArn":"jobs"}', value),
+        ("RedrivePolicy", redrive("dead", 0), value),
+        ("RedriveAllowPolicy", '{"redrivePermission":"byQueue","sourceQueueArns":["jobs"]}', value),
+        ("RedriveAllowPolicy", json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": [arn("a")] * 11}), value),
+        *(
+            (other, "true", name)
+            for other in ("Colour", "ContentBasedDeduplication", "FifoThroughputLimit", "QueueArn")
+        ),
+    ):
+        assert sqs.expect_failure("SetQueueAttributes", QueueUrl=url, Attributes={attribute: text}) == error
     assert attributes(sqs, url) == before
-
-
-def test_unknown_attributes(sqs: Sqs) -> None:
-    """An attribute that is unknown, of another kind of queue, or read-only cannot be set."""
-    url = sqs.create("jobs")
-    for name in ("Colour", "ContentBasedDeduplication", "FifoThroughputLimit", "QueueArn"):
-        assert (
-            sqs.expect_failure("SetQueueAttributes", QueueUrl=url, Attributes={name: "true"}) == "InvalidAttributeName"
-        )
-    for name in ("Policy", "KmsMasterKeyId"):
-        sqs("SetQueueAttributes", QueueUrl=url, Attributes={name: ""})
+    for other in ("Policy", "KmsMasterKeyId"):
+        sqs("SetQueueAttributes", QueueUrl=url, Attributes={other: ""})
 
 
 def test_tags(sqs: Sqs) -> None:
