@@ -123,12 +123,13 @@ def test_an_answer_has_what_the_page_says(owner: Caller) -> None:
 
 
 ID = "0123456789ab11e88000000000000001"
+BAD_SECONDS: list[object] = [-1, 43_201, "x", [], True]
 REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     *(("POST", f"q/claims?{query}", {}, query.partition("=")[0]) for query in ("limit=0", "limit=1001", "ttl=-1")),
     *(("POST", f"q/claims?{query}", {}, query.partition("=")[0]) for query in ("ttl=43201", "ttl=nan", "wait=21")),
     *(("POST", f"q/claims?partitions={text}", {}, "partitions") for text in ("x", "3")),
-    *(("POST", "q/claims/renew", {"ttl": seconds}, "ttl") for seconds in (-1, 43_201, "x", [], True)),
-    *(("POST", "q/claims/release", {"delay": seconds}, "delay") for seconds in (-1, 43_201, "x", [], True)),
+    *(("POST", "q/claims/renew", {"ttl": seconds}, "ttl") for seconds in BAD_SECONDS),
+    *(("POST", "q/claims/release", {"delay": seconds}, "delay") for seconds in BAD_SECONDS),
     ("POST", "q/claims/ack", {"results": [1]}, "results"),
     ("POST", "q/claims/ack", {"results": {f"r{number}": 1 for number in range(101)}}, "results"),
     ("POST", "q/claims/ack", {"too_large": {"r": "much"}}, "too_large"),
