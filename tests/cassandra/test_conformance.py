@@ -19,14 +19,7 @@ from queuey.storage import cassandra as store
 from queuey.storage.cassandra.clocks import clock_watch
 from queuey.storage.cassandra.driver import UNSET, Driver, Encoded, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.options import parse_url
-from tests.cassandra.both import (
-    NEW_VALUES,
-    PairedClusters,
-    TableStatements,
-    Values,
-    encode_request,
-    product_statements,
-)
+from tests.cassandra.both import NEW_VALUES, PairedClusters, TableStatements, Values, encode_request, product_statements
 from tests.replacing import with_fields
 from tests.servers import keyspaces
 from tests.sim.cassandra.cql import command

@@ -6,12 +6,7 @@ from msgspec import structs
 
 from queuey.storage import Store, bridge
 from tests.backends import Clock
-from tests.contract.samples import (
-    bodies,
-    make_queue,
-    new_message,
-    whole_partition,
-)
+from tests.contract.samples import bodies, make_queue, new_message, whole_partition
 
 
 def test_hidden_until_due(store: Store, other: Store, clock: Clock) -> None:

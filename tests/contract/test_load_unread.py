@@ -51,18 +51,6 @@ def test_hidden_until_due(store: Store, other: Store, clock: Clock) -> None:
         assert messages_in_partition(handle, queue, 2) == messages[20:]
 
 
-def test_loading_again(store: Store, other: Store, clock: Clock) -> None:
-    """A load that is repeated in time leaves each message there once."""
-    queue = make_queue(store)
-    messages = make_upcoming(bridge.run(store.ledger.now()) + 60 * SECOND, 30)
-    bridge.run(store.bulk.load_unread(queue, messages))
-    assert bridge.run(other.bulk.load_unread(queue, messages[10:20])) == 10
-    assert bridge.run(store.bulk.load_unread(queue, messages)) == 30
-    clock.advance(61)
-    assert messages_in_partition(store, queue) == messages
-    assert bridge.run(store.messages.inspect(queue))[1][0].count == 30
-
-
 @pytest.mark.parametrize("back", [1, 60, 86_400])
 def test_what_readers_may_have_passed(store: Store, back: int) -> None:
     """Ids in the past are refused; one of them makes the whole call fail, and nothing is written."""

@@ -13,14 +13,7 @@ from queuey.time_parsing import clock_warning
 from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import claimed_bodies, enter
-from tests.contract.samples import (
-    append_bodies,
-    fill_queue,
-    make_queue,
-    new_message,
-    read_one,
-    whole_partition,
-)
+from tests.contract.samples import append_bodies, fill_queue, make_queue, new_message, read_one, whole_partition
 
 HOUR, DAY = 3600.0, 86_400.0
 JUMPS = [5 * HOUR, 20 * HOUR, 400 * DAY, -5 * HOUR, -400 * DAY]

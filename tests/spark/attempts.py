@@ -65,11 +65,7 @@ class Mortal(InterposedStore):
     STEPS: ClassVar[tuple[Callable[..., Any], ...]] = (*WRITES, Ledger.enter, Messages.fetch)
 
     def __init__(
-        self,
-        store: Store,
-        at: int | None,
-        when: str = "before",
-        steps: Iterable[Callable[..., Any]] = STEPS,
+        self, store: Store, at: int | None, when: str = "before", steps: Iterable[Callable[..., Any]] = STEPS
     ) -> None:
         super().__init__(store)
         self._at = at

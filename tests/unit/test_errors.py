@@ -52,7 +52,4 @@ def test_invalid_request_keeps_fields() -> None:
 def test_unavailability_says_what_became_of_the_write(kind: type[errors.StoreUnavailable]) -> None:
     """By default nothing was stored and a retry makes sense after a second."""
     assert (kind("x").outcome, kind("x").retry_after) == ("none", 1)
-    assert (kind("x", outcome="unknown", retry_after=7).outcome, kind("x", retry_after=7).retry_after) == (
-        "unknown",
-        7,
-    )
+    assert (kind("x", outcome="unknown", retry_after=7).outcome, kind("x", retry_after=7).retry_after) == ("unknown", 7)

@@ -21,14 +21,7 @@ from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import enter
-from tests.contract.samples import (
-    append_bodies,
-    count_outbox,
-    eventually,
-    fill_queue,
-    make_queue,
-    new_message,
-)
+from tests.contract.samples import append_bodies, count_outbox, eventually, fill_queue, make_queue, new_message
 
 
 def make_limited_queue(store: Store, most: int) -> Queue:

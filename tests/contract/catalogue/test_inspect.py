@@ -8,12 +8,7 @@ from queuey.ids import Position
 from queuey.messages import PartitionInfo, Queue
 from queuey.storage import Store, bridge
 from tests.backends import Clock
-from tests.contract.samples import (
-    append_bodies,
-    make_queue,
-    messages_in_partition,
-    new_message,
-)
+from tests.contract.samples import append_bodies, make_queue, messages_in_partition, new_message
 
 
 def test_small_queues_are_counted(store: Store, other: Store) -> None:

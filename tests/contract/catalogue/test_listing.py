@@ -61,12 +61,7 @@ def test_pages_make_the_whole(store: Store, other: Store, many: dict[str, Queue]
 def test_rows_are_complete(store: Store) -> None:
     """A listed queue has all its fields and can be used like one that was looked up."""
     spec = QueueSpec(
-        partitions=4,
-        type="public",
-        consistency="weak",
-        principals=(Principal("app:x"),),
-        ttl=9,
-        read_delay=0.0,
+        partitions=4, type="public", consistency="weak", principals=(Principal("app:x"),), ttl=9, read_delay=0.0
     )
     queue, _ = bridge.run(store.catalogue.create_queue(APP, "orders", spec))
     (row,) = bridge.run(store.catalogue.list_queues(APP))

@@ -18,13 +18,7 @@ from queuey.service.names import TURN_TIMEOUT
 from queuey.storage import Names, Store, bridge
 from tests.backends import Clock
 from tests.blocking import BlockingNames, adopt_own_loop, blocking
-from tests.contract.samples import (
-    bodies_in_partition,
-    eventually,
-    fill_queue,
-    make_queue,
-    new_message,
-)
+from tests.contract.samples import bodies_in_partition, eventually, fill_queue, make_queue, new_message
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 

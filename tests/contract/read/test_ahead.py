@@ -6,13 +6,7 @@ from msgspec import structs
 
 from queuey.messages import Page, Queue, Slice
 from queuey.storage import Store
-from tests.contract.samples import (
-    append_bodies,
-    begin,
-    fill_queue,
-    read_one,
-    whole_partition,
-)
+from tests.contract.samples import append_bodies, begin, fill_queue, read_one, whole_partition
 
 AHEAD = structs.replace(whole_partition(), ahead=True)
 

@@ -16,14 +16,7 @@ from queuey.errors import QueueChanged
 from queuey.messages import Message, Meta, Queue, Slice
 from queuey.storage import Catalogue, Store, bridge, columns
 from tests.backends import Clock
-from tests.contract.samples import (
-    make_queue,
-    messages_in_partition,
-    method_of,
-    new_message,
-    positions,
-    whole_partition,
-)
+from tests.contract.samples import make_queue, messages_in_partition, method_of, new_message, positions, whole_partition
 
 HOUR = 3600 * ids.TICKS_PER_SECOND
 METAS = (None, Meta(), Meta("text/plain"), Meta(json=True), Meta("a/b", (("x", "1"), ("y", "ü"))))
@@ -109,30 +102,12 @@ def test_bounds(store: Store, *, bodies: bool) -> None:
 def test_only_what_is_due_and_alive(store: Store, clock: Clock) -> None:
     """Columns leave out expired messages and those at or above the horizon."""
     queue = make_queue(store)
-    bridge.run(
-        store.messages.append(
-            queue, [new_message("short", ttl=5), new_message("long"), new_message("late", delay=60.0)]
-        )
-    )
-    clock.advance(1)
-    assert [
-        message.body
-        for message in unpack_batches(list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition()))))
-    ] == [
-        "short",
-        "long",
-    ]
-    clock.advance(9)
-    batches = list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition())))
-    assert [message.body for message in unpack_batches(batches)] == ["long"]
-    clock.advance(60)
-    assert [
-        message.body
-        for message in unpack_batches(list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition()))))
-    ] == [
-        "long",
-        "late",
-    ]
+    items = [new_message("short", ttl=5), new_message("long"), new_message("late", delay=60.0)]
+    bridge.run(store.messages.append(queue, items))
+    for seconds, expected in ((1, ["short", "long"]), (9, ["long"]), (60, ["long", "late"])):
+        clock.advance(seconds)
+        batches = list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition())))
+        assert [message.body for message in unpack_batches(batches)] == expected
 
 
 @pytest.mark.parametrize("change", [Catalogue.purge_queue, Catalogue.delete_queue], ids=lambda change: change.__name__)

@@ -10,13 +10,7 @@ from queuey.errors import QueueChanged
 from queuey.messages import Measure, Message, Queue, QueueSpec, Slice
 from queuey.storage import Store, bridge
 from tests.backends import Clock
-from tests.contract.samples import (
-    append_bodies,
-    fill_queue,
-    make_queue,
-    new_message,
-    whole_partition,
-)
+from tests.contract.samples import append_bodies, fill_queue, make_queue, new_message, whole_partition
 
 HOUR = 3600 * ids.TICKS_PER_SECOND
 

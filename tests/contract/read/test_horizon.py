@@ -9,11 +9,7 @@ from queuey import ids
 from queuey.messages import Slice
 from queuey.storage import Store, bridge
 from tests.backends import Clock
-from tests.contract.cursors import (
-    MESSAGES_PER_WRITER,
-    Writer,
-    check_between_threads,
-)
+from tests.contract.cursors import MESSAGES_PER_WRITER, Writer, check_between_threads
 from tests.contract.samples import (
     append_bodies,
     begin,

@@ -16,13 +16,12 @@ from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, QueueSpec
-from queuey.service import Draft
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.jobs import JobPoll
 from queuey.service.claims.results import ROW_GRACE_SECONDS, Results
 from queuey.storage import LEDGER_TTL, ClaimLogs, Ledger, Store, bridge
 from tests.backends import APP, Clock
-from tests.blocking import BlockingNames, blocking
+from tests.blocking import blocking
 from tests.contract.claims.test_claims import enter, statuses
 from tests.contract.moves.test_moves import Mover
 from tests.contract.samples import append_bodies, eventually, fresh_name, make_queue, new_message
@@ -293,20 +292,6 @@ def test_a_result_of_a_message_that_was_deleted(store: Store, clock: Clock) -> N
     scene.write(first)
     assert scene.acknowledge(second) is ReceiptStatus.DONE
     assert scene.end() == ("done", None)
-
-
-def test_names(store: Store) -> None:
-    """A job that a newer value of its name replaces is superseded; one whose name is deleted is removed."""
-    scene = Scene(store)
-    names = BlockingNames(scene.service)
-    for status in ("superseded", "removed"):
-        location = names.replace(scene.access, "n", Draft("x")).location
-        assert location is not None
-        if status == "superseded":
-            names.replace(scene.access, "n", Draft("y"))
-        else:
-            names.delete(scene.access, "n")
-        assert scene.claims.job(scene.access, location).status == status
 
 
 @pytest.mark.needs("exact_horizon")

@@ -9,10 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -22,7 +23,7 @@ from queuey.errors import StoreBusy, StoreIncompatible, StoreUnavailable
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, backup, check, open_store
-from queuey.storage.sqlite.connection import FILE
+from queuey.storage.sqlite.connection import FILE, connect
 
 APP = "app"
 OPTIONS = SqliteOptions(sync="normal", sweep_interval=None)
@@ -369,50 +370,23 @@ def test_killed_in_the_middle(data: Path, tmp_path: Path) -> None:
     assert find_leftover_files(tmp_path) == find_leftover_files(data) == []
 
 
-OPENER = """
-import sys
-from pathlib import Path
-import apsw
-from queuey.errors import StoreUnavailable
-from queuey.storage.sqlite import SqliteOptions, connection
-
-kept = apsw.Connection
-
-def opened(*arguments, **more):
-    made = kept(*arguments, **more)
-    print("opened", flush=True)
-    sys.stdin.readline()
-    return made
-
-connection.apsw.Connection = opened
-try:
-    connection.connect(Path(sys.argv[1]), SqliteOptions())
-except StoreUnavailable as error:
-    print("refused", error)
-else:
-    print("went on")
-"""
-
-
-@pytest.fixture
-def opener(data: Path) -> Iterator[subprocess.Popen[str]]:
-    """Opens the store's file in a process that has read nothing yet."""
-    command = [sys.executable, "-c", OPENER, str(data / FILE)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "opened\n"
-            yield process
-        finally:
-            process.kill()
-
-
-@pytest.mark.needs_programs
-def test_a_process_that_starts_during_a_restore(data: Path, tmp_path: Path, opener: subprocess.Popen[str]) -> None:
+def test_a_process_that_starts_during_a_restore(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has opened the old file fails, so it never writes beside the new one."""
     backup.back_up(data, tmp_path / "b", OPTIONS, ignore_progress)
-    backup.restore(tmp_path / "b", data, OPTIONS, ignore_progress, replace=True)
-    out, _ = opener.communicate("go\n", timeout=60)
-    assert out.startswith("refused")
+    real, steps = apsw.Connection, list[str]()
+
+    def open_before_the_restore(file: str, *arguments: Any, **options: Any) -> apsw.Connection:  # noqa: ANN401 - apsw's
+        connection = real(file, *arguments, **options)
+        if not steps:
+            steps.append("opened")
+            backup.restore(tmp_path / "b", data, OPTIONS, ignore_progress, replace=True)
+            steps.append("restored")
+        return connection
+
+    monkeypatch.setattr(apsw, "Connection", open_before_the_restore)
+    with pytest.raises(StoreUnavailable):
+        connect(data / FILE, OPTIONS)
+    monkeypatch.undo()
+    assert steps == ["opened", "restored"]
     assert find_leftover_files(data) == []
     assert bodies(data) == ["a", "b", "c"]

@@ -21,10 +21,7 @@ from queuey.storage.cassandra.waiting.arrivals import (
     PolledArrivals,
     choose_watches_to_poll,
 )
-from queuey.storage.cassandra.waiting.recent_writes import (
-    PROCESS_TIMEOUT,
-    RecentWrites,
-)
+from queuey.storage.cassandra.waiting.recent_writes import PROCESS_TIMEOUT, RecentWrites
 from queuey.storage.watching import POLL_INTERVAL, Watch
 from tests.unit.cassandra.simulated import FaultlessDriver
 

@@ -93,12 +93,7 @@ def test_what_is_not_known_yet_is_asked_again() -> None:
     ],
 )
 def test_the_guarantee_is_said_as_it_is(
-    consistency: str,
-    read_delay: float | None,
-    copies: Mapping[str, int],
-    says: str,
-    *,
-    safe: bool,
+    consistency: str, read_delay: float | None, copies: Mapping[str, int], says: str, *, safe: bool
 ) -> None:
     """The guarantee promises only what level, delay and data centres give."""
     guarantee = levels_on(copies).guarantee(queue_with(consistency, read_delay))

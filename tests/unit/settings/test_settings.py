@@ -137,15 +137,7 @@ def test_bad_values_name_key_and_source(environ: dict[str, str], words: list[str
         ("consistency = 5", ["consistency"]),
         ("port = {write = 5}", ["port"]),
     ],
-    ids=[
-        "unknown",
-        "table",
-        "syntax",
-        "number for text",
-        "unknown table",
-        "number for tables",
-        "table for number",
-    ],
+    ids=["unknown", "table", "syntax", "number for text", "unknown table", "number for tables", "table for number"],
 )
 def test_bad_file_is_named(tmp_path: Path, text: str, words: list[str]) -> None:
     """An error in the settings file names the file and the key."""

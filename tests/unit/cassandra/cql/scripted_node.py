@@ -158,13 +158,7 @@ class Scene:
         self.auth = None if password is None else PlainTextAuthProvider("user", password)
         self.cluster = self.new_cluster(self.nodes)
         self.client = CqlClient(
-            self.loop,
-            "k",
-            patience,
-            {QUERY_ID: CQL}.get,
-            local_dc="dc",
-            connect=self.connect,
-            clock=lambda: self.now,
+            self.loop, "k", patience, {QUERY_ID: CQL}.get, local_dc="dc", connect=self.connect, clock=lambda: self.now
         )
         self.client.adopt_cluster(self.cluster)
 

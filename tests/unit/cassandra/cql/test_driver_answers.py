@@ -321,10 +321,7 @@ def net(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     net = SimpleNamespace(named=addresses, answering=addresses, made=[], ended=[])
     resolved = lambda *_, **__: [(0, 0, 0, "", (address, 9042)) for address in net.named]  # noqa: E731 - short
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
-    with (
-        replace_in(connection, new_cluster, lambda *_: cluster_in(net)),
-        replace_in(connection, RETRY_INTERVAL, 0.01),
-    ):
+    with replace_in(connection, new_cluster, lambda *_: cluster_in(net)), replace_in(connection, RETRY_INTERVAL, 0.01):
         yield net
 
 

@@ -137,12 +137,7 @@ def test_a_page_that_cannot_be_shortened_is_an_error() -> None:
 
 
 def run_scan(
-    driver: FaultlessDriver,
-    partition: Partition,
-    bounds: tuple[Position, Position],
-    rows_of_page: int,
-    *,
-    bodies: bool,
+    driver: FaultlessDriver, partition: Partition, bounds: tuple[Position, Position], rows_of_page: int, *, bodies: bool
 ) -> list[tuple[Position, str]]:
     """Returns the live messages of a scan between two positions; bodies are empty if they are not read.
 
