@@ -27,13 +27,8 @@ from queuey.api.queues import Action, Verb
 from queuey.messages import Principal, Queue, Scope
 
 NAMES = [
-    "app:reports",
-    "app:my-app_2.x",
-    "app:Größe",
-    "bid:ann@example.org",
-    "bid:a.b+c@d-e.example.co.uk",
-    "bid:root@localhost",
-    "user:nhabavi2.ann~20@x",
+    *("app:reports", "app:my-app_2.x", "app:Größe", "bid:ann@example.org", "bid:a.b+c@d-e.example.co.uk"),
+    *("bid:root@localhost", "user:nhabavi2.ann~20@x"),
 ]
 READING: list[Action] = ["read", "measure"]
 RIGHTS = {"": (True, True), "=read": (True, False), "=delete": (False, True), "=read+delete": (True, True)}
@@ -64,30 +59,9 @@ def test_forms(name: str, suffix: str, rights: tuple[bool, bool]) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "app:",
-        "bid:",
-        "x",
-        "own",
-        "app:a b",
-        "app:a/b",
-        "app:a:b",
-        "user:",
-        "user:a b",
-        "user:a:b",
-        "App:x",
-        "bid:ann",
-        "bid:@x.org",
-        "bid:ann@",
-        "bid:ann@x..org",
-        "bid:a@b@c",
-        "app:x=",
-        "app:x=write",
-        "app:x=read=delete",
-        "app:x=read,app:y",
-        "app:x\n",
-        "app:x\x00",
-        "app:" + "x" * 200,
+        *("", "app:", "bid:", "x", "own", "app:a b", "app:a/b", "app:a:b", "user:", "user:a b", "user:a:b", "App:x"),
+        *("bid:ann", "bid:@x.org", "bid:ann@", "bid:ann@x..org", "bid:a@b@c", "app:x=", "app:x=write"),
+        *("app:x=read=delete", "app:x=read,app:y", "app:x\n", "app:x\x00", "app:" + "x" * 200),
     ],
 )
 def test_what_is_no_principal(text: str) -> None:

@@ -26,12 +26,9 @@ def test_packages_of_one_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     set_requirements(
         monkeypatch,
         [
-            "anyio<5,>=4.12",
-            "uvloop<0.24,>=0.22; sys_platform != 'win32'",
-            "kazoo<2.12,>=2.11; extra == 'zookeeper'",
-            "kazoo<2.12,>=2.11; extra == 'zookeeper-sasl'",
-            'pure-sasl<0.7,>=0.6.2; extra == "zookeeper-sasl"',
-            "pyjwt[crypto]<3,>=2.15; extra == 'oidc'",
+            *("anyio<5,>=4.12", "uvloop<0.24,>=0.22; sys_platform != 'win32'"),
+            *("kazoo<2.12,>=2.11; extra == 'zookeeper'", "kazoo<2.12,>=2.11; extra == 'zookeeper-sasl'"),
+            *('pure-sasl<0.7,>=0.6.2; extra == "zookeeper-sasl"', "pyjwt[crypto]<3,>=2.15; extra == 'oidc'"),
         ],
     )
     assert shlex.split(install_command("zookeeper")) == [*PIP, "kazoo<2.12,>=2.11"]

@@ -126,20 +126,8 @@ def test_every_call_of_the_contract_is_tried() -> None:
     """The calls tried against closed and broken stores include every method that asks the backend."""
     tried = {name.split()[0] for name in CALLS}
     about_itself = {
-        "adopt",
-        "close",
-        "cached_queue",
-        "acknowledgement",
-        "claim_time",
-        "claims_refusal",
-        "confirm_clock",
-        "groups_refusal",
-        "guarantee",
-        "hear_news",
-        "read_delay",
-        "sample_clock",
-        "share_news",
-        "statistics",
+        *("adopt", "close", "cached_queue", "acknowledgement", "claim_time", "claims_refusal", "confirm_clock"),
+        *("groups_refusal", "guarantee", "hear_news", "read_delay", "sample_clock", "share_news", "statistics"),
         "watch",
     }
     contracts = [get_type_hints(Store)[field.name] for field in dataclasses.fields(Store)]

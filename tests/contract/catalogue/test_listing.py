@@ -11,25 +11,8 @@ from tests.backends import APP
 from tests.contract.samples import make_queue
 
 NAMES = [
-    "-",
-    " ",
-    "A",
-    "Z",
-    "_",
-    "a",
-    "a b",
-    "a%",
-    "aa",
-    "ab",
-    "b'; DROP TABLE queues; --",
-    "e\u0301",
-    "z",
-    "\u00e9",
-    "\u05d0",
-    "\u4e2d\u6587",
-    "\uffef",
-    "\U0001f600",
-    "\U0001f600\U0001f600",
+    *("-", " ", "A", "Z", "_", "a", "a b", "a%", "aa", "ab", "b'; DROP TABLE queues; --", "e\u0301", "z", "\u00e9"),
+    *("\u05d0", "\u4e2d\u6587", "\uffef", "\U0001f600", "\U0001f600\U0001f600"),
 ]
 
 

@@ -30,17 +30,8 @@ def test_a_receipt_survives_its_text(partition: int, ticks: int, tail: int, numb
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        f"1-{ID}",
-        f"0-{ID}-1",
-        f"1-{ID}-01",
-        f"1-{ID}-{'9' * 19}",
-        f"1-{ID[:-1]}-1",
-        f"1-{ID.upper()}-1",
-        f"1-{ID}-1\n",
-        f"1-{ID}-\u0661",
-        f"1000-{ID}-1",
-        f"1-{ID.replace('11b2', '41b2')}-1",
+        *("", f"1-{ID}", f"0-{ID}-1", f"1-{ID}-01", f"1-{ID}-{'9' * 19}", f"1-{ID[:-1]}-1", f"1-{ID.upper()}-1"),
+        *(f"1-{ID}-1\n", f"1-{ID}-\u0661", f"1000-{ID}-1", f"1-{ID.replace('11b2', '41b2')}-1"),
     ],
 )
 def test_text_that_is_not_a_receipt_is_refused(text: str) -> None:

@@ -64,15 +64,8 @@ def test_every_choice_reaches_the_store() -> None:
 def test_every_option_of_a_deployment_is_a_setting() -> None:
     """Each option of the store is a setting, or listed as an exception."""
     internal = {
-        "follow",
-        "row_age",
-        "stated",
-        "max_pending",
-        "cached_queues",
-        "catalogue_deadline",
-        "heartbeat",
-        "reap_interval",
-        "reap_after",
+        *("follow", "row_age", "stated", "max_pending", "cached_queues", "catalogue_deadline", "heartbeat"),
+        *("reap_interval", "reap_after"),
     }
     elsewhere = {"levels", "deadline", "default_ttl"}
     elsewhere |= {"catalogue_write", "catalogue_read", "catalogue_serial"}
