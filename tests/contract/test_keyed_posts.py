@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import InvalidRequest, KeyInUse, KeyReused, QueueChanged, StoreClosed, StoreUnavailable
-from queuey.messages import NewMessage, PostKey, PostResult, Queue, QueueSpec
+from queuey.errors import InvalidRequest, KeyInUse, KeyReused, StoreClosed, StoreUnavailable
+from queuey.messages import NewMessage, PostKey, PostResult, Queue
 from queuey.service import Draft, Service
 from queuey.service.messages import AnyDraft, PlainDraft, RepeatBudget
 from queuey.storage import KeyedPosts, Store, bridge
@@ -128,26 +128,6 @@ def test_purged_and_deleted(store: Store) -> None:
     again = make_queue(store, queue.name)
     assert not post_once(store, again, key, "c").replayed
     assert bodies_in_partition(store, again) == ["c"]
-
-
-@pytest.mark.parametrize("change", ["purge", "delete", "update"])
-def test_outdated_queues(store: Store, other: Store, change: str) -> None:
-    """A post with an outdated queue row is refused."""
-    queue, key = make_queue(store), fresh_key()
-    post_once(store, queue, key)
-    changes: dict[str, Callable[[], object]] = {
-        "purge": lambda: bridge.run(other.catalogue.purge_queue(queue)),
-        "delete": lambda: bridge.run(other.catalogue.delete_queue(queue)),
-        "update": lambda: bridge.run(other.catalogue.update_queue(queue, QueueSpec(ttl=99))),
-    }
-    changes[change]()
-    for post_key in (key, fresh_key()):
-        with pytest.raises(QueueChanged):
-            post_once(store, queue, post_key)
-    if change == "update":
-        assert post_once(
-            store, bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True)), key
-        ).replayed
 
 
 def test_forgotten_in_time(store: Store) -> None:

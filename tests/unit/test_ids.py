@@ -72,19 +72,8 @@ GOOD = "0123456789ab1def8123456789abcdef"
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        GOOD[:-1],
-        GOOD + "0",
-        GOOD[:-1] + "g",
-        GOOD + "\n",
-        "0x" + GOOD[2:],
-        "+" + GOOD[1:],
-        GOOD[:-1] + "\u0663",
-        GOOD[:-1] + "\uff11",
-        "{" + GOOD + "}",
-        "urn:uuid:" + GOOD,
-        "-" * 36,
-        "1:" + GOOD,
+        *("", GOOD[:-1], GOOD + "0", GOOD[:-1] + "g", GOOD + "\n", "0x" + GOOD[2:], "+" + GOOD[1:], "{" + GOOD + "}"),
+        *(GOOD[:-1] + "\u0663", GOOD[:-1] + "\uff11", "urn:uuid:" + GOOD, "-" * 36, "1:" + GOOD),
     ],
 )
 def test_rejected_positions(text: str) -> None:

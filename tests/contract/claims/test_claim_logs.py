@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from queuey.errors import InvalidRequest, QueueChanged, StoreClosed, StoreUnavailable
-from queuey.messages import LogEntry, LogPage, Queue, QueueSpec
+from queuey.errors import InvalidRequest, StoreClosed, StoreUnavailable
+from queuey.messages import LogEntry, LogPage, Queue
 from queuey.storage import Store, bridge
 from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_PAGE_ENTRIES
 from tests.contract.samples import append_log_entry, begin, begin_entry, call_concurrently, make_queue
@@ -158,29 +158,6 @@ def test_purge_and_delete_empty_the_log(store: Store) -> None:
     again = make_queue(store, queue.name)
     assert read(store, again, 1) == LogPage(0, [])
     assert append_log_entry(store, again, LogEntry(1, b"entry 1")) is True
-
-
-@pytest.mark.parametrize("change", ["purge", "delete", "update"])
-def test_outdated_queues(store: Store, other: Store, change: str) -> None:
-    """Appends and reads with an outdated queue row are refused."""
-    queue = make_queue(store)
-    fill(store, queue, 1)
-    changes: dict[str, Callable[[], object]] = {
-        "purge": lambda: bridge.run(other.catalogue.purge_queue(queue)),
-        "delete": lambda: bridge.run(other.catalogue.delete_queue(queue)),
-        "update": lambda: bridge.run(other.catalogue.update_queue(queue, QueueSpec(ttl=99))),
-    }
-    changes[change]()
-    with pytest.raises(QueueChanged):
-        append_log_entry(store, queue, LogEntry(2, b"late"))
-    with pytest.raises(QueueChanged):
-        read(store, queue, 1)
-    with pytest.raises(QueueChanged):
-        bridge.run(store.claim_logs.write_snapshot(queue, 1, 1, b"late"))
-    if change == "update":
-        assert read(store, bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True)), 1) == LogPage(
-            1, entries(1, 1)
-        )
 
 
 def test_bad_input(store: Store) -> None:

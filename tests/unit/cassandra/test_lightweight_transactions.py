@@ -23,6 +23,7 @@ from queuey.storage.cassandra.lightweight_transactions import (
 )
 from queuey.storage.cassandra.options import CassandraOptions
 from tests.unit.cassandra.simulated import FaultlessDriver
+from tests.unit.cassandra.test_calls import CallResults
 
 CHANGE = Statement("UPDATE queues SET version = ? WHERE application = ? AND name = ? IF version = ?", idempotent=False)
 REMOVE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF version = ?", idempotent=False)
@@ -206,7 +207,7 @@ def test_nobody_waits_for_a_change_that_is_stuck(held: float, allowed: float, ki
     driver = FaultlessDriver()
     driver.calls.deadline = Deadline(allowed, driver.clock().boottime)
     cas = LightweightTransactions(driver, CassandraOptions(), driver.clock().boottime)
-    ends, changing = Ends(), Inside(cas, driver.loop)
+    ends, changing = CallResults(), Inside(cas, driver.loop)
     driver.calls.begin(changing.change("first"), ends)
     driver.advance(held)
     driver.calls.begin(changing.change("second"), ends)
@@ -216,16 +217,6 @@ def test_nobody_waits_for_a_change_that_is_stuck(held: float, allowed: float, ki
     changing.go_on()
     assert changing.names == ["first", "first"]
     assert len(cas._turns) == 0
-
-
-class Ends:
-    """The results of calls."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[Any, Any]] = []
-
-    def __call__(self, value: object, error: object) -> None:
-        self.told.append((value, error))
 
 
 class Inside:
