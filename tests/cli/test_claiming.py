@@ -5,12 +5,11 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from queuey.cli.claiming import SAME_SIGNAL_SECONDS, STOP_SIGNALS, JobProgram
+from queuey.cli.claiming import SAME_SIGNAL_SECONDS, STOP_SIGNALS
 from queuey.client import Backoff, Client
 from queuey.client.calls.claim_calls import name_this_process
 from queuey.client.claims.claiming import MAX_WAIT
@@ -263,25 +262,6 @@ def test_stopped_while_it_waits_for_messages(served: Served, client: Client, que
         process.send_signal(number)
         process.communicate(timeout=60)
         assert (process.returncode, time.monotonic() - begun < MAX_WAIT / 2) == (128 + number, True)
-
-
-def test_stopped_after_the_program_has_ended(client: Client, queue: str) -> None:
-    """The command has time to acknowledge the program's work; a second signal ends it at once."""
-    client.send_many(queue, ["a", "b"], after=None)
-    program = JobProgram(["true"])
-    with closing(client.job_queue(queue).claim(ttl=600)) as claimed:
-        jobs = program.yield_until_stopped(claimed)
-        job = next(jobs)
-        assert program.run(job) == ("", b"")
-        for _ in range(2):  # as when one signal goes to the command and one to its group
-            program.handle_signal(signal.SIGTERM, None)
-        job.ack()
-        with pytest.raises(SystemExit, match="143"):
-            next(jobs)
-    assert client.job_queue(queue).size().size == 1
-    time.sleep(2 * SAME_SIGNAL_SECONDS)
-    with pytest.raises(SystemExit, match="143"):
-        program.handle_signal(signal.SIGINT, None)
 
 
 def test_cancel_and_retry(run: Run, client: Client, queue: str) -> None:

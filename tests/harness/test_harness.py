@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -13,10 +13,9 @@ import pytest
 from tests.faults.webs import Span, draw_waves
 from tests.harness import __main__ as command
 from tests.harness import plans, reports
-from tests.harness.history import Fault, Journal, Records, now
+from tests.harness.history import Fault, now
 from tests.harness.nemesis import Step, perform_waves
 from tests.harness.plans import RUNS, Plan, verify
-from tests.harness.reports import BEGIN, END, Report
 from tests.harness.results import Result, Violation
 from tests.waiting import PATIENCE_SECONDS
 
@@ -65,26 +64,6 @@ def test_waves_follow_one_another() -> None:
         perform_waves([(Step("kill", "a"),)], lambda _: str(1 // 0), faults.append)
 
 
-def test_records_are_read_while_they_are_written(tmp_path: Path) -> None:
-    """Records of several files are read as they arrive; an incomplete line is read later."""
-    records, faults = Records(tmp_path, Fault), [Fault(number, number + 1, "kill", "web") for number in range(2)]
-    with closing(Journal(tmp_path / "0.jsonl")) as journal, (tmp_path / "1.jsonl").open("ab", buffering=0) as half:
-        journal.add(faults[0])
-        line = msgspec.json.encode(faults[1]) + b"\n"
-        half.write(line[:9])
-        assert records.of_kind(Fault) == faults[:1]
-        half.write(line[9:])
-        assert records.of_kind(Fault) == faults
-
-
-def test_every_run_has_a_test() -> None:
-    """The test named for a run exists and carries that run out."""
-    for run, test in RUNS.items():
-        path, _, name = test.partition("::")
-        text = (reports.ROOT / path).read_text()
-        assert f'"{run}"' in text.partition(f"def {name}(")[0].rpartition("\n\n\n")[2]
-
-
 def test_a_plan_is_repeated_by_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command names run, seed, faults and seconds, and starts only that run's test with them."""
     called: list[list[str]] = []
@@ -126,16 +105,3 @@ def test_a_run_is_reported(run: Callable[[], Result], least: dict[str, int], pro
     assert bool(report.violations) == (problem != "" and not least)
     if run is not break_off:
         assert (report.faults, report.calls, report.acknowledged, report.checked) == ({"kill": 1}, 3, 2, {"lost": 2})
-
-
-def test_the_table_is_put_between_the_marks() -> None:
-    """The page keeps the text around the table; a page without marks is refused."""
-    report = Report(PLAN.run, 7, PLAN.line, 61.2, {"kill": 2}, 1234, 99, {"G1": 99, "page": 3})
-    page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    rewritten = reports.rewrite(page, [report, msgspec.structs.replace(report, violations=["G1: x"])])
-    options = "`--seed 7 --faults kill,pause --seconds 60`"
-    row = f"| messages/cassandra {options} | 61 | 2 kill | 1,234 | 99 | G1 99; page 3 |"
-    assert rewritten == f"before\n{BEGIN}\n\n{reports.HEAD}\n{row} none |\n{row} **1** |\n\n{END}\nafter\n"
-    assert reports.rewrite(rewritten, []) == f"before\n{BEGIN}\n\n{reports.HEAD}\n\n{END}\nafter\n"
-    with pytest.raises(ValueError, match="lacks the marks"):
-        reports.rewrite("page", [])

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.plugin import Source, choose_source
-
 ROOT = Path(__file__).parents[2]
 RUN_SECONDS = 300
 
@@ -31,21 +29,6 @@ kind.MAIN = "no.such.Server"
 def test_never_runs(zookeeper):
     pass
 """
-
-
-@pytest.mark.parametrize(
-    ("address", "nodes", "docker", "way"),
-    [
-        ("db1,db2", 1, True, Source.GIVEN),
-        ("db1,db2", 3, False, Source.GIVEN),
-        ("", 1, True, Source.DOCKER),
-        ("", 1, False, Source.JVM),
-        ("", 3, True, Source.JVM),
-    ],
-)
-def test_way(address: str, nodes: int, docker: bool, way: Source) -> None:  # noqa: FBT001 - a column of the table
-    """Named servers are used; otherwise Docker runs single ones; otherwise, and if tests break them, they run here."""
-    assert choose_source("SERVERS", {"SERVERS": address}, nodes, lambda: docker) is way
 
 
 def run_suite(directory: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:

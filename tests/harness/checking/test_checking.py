@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import random
-from functools import lru_cache
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from msgspec import structs
 
 from queuey import ids
@@ -21,26 +17,15 @@ from tests.harness.history import Fault
 from tests.harness.results import too_few
 from tests.sim.storm import Storm
 
-SEEDS = st.integers(0, 1 << 16)
-make_good = lru_cache(32)(good.make_group_history)
-"""Cached: records are never changed, and making them takes longer than checking them."""
-
-
-@given(seed=SEEDS)
-@example(seed=69)
-def test_good_groups(seed: int) -> None:
-    """The rules find nothing in a good history of a group."""
-    assert check(History(make_good(seed)), groups.GROUPS) == []
+GOOD = good.make_group_history()
 
 
 @pytest.mark.parametrize("what", spoils.GROUPS)
 def test_spoiled_groups(what: str) -> None:
-    """The broken rule reports a record that was dropped, doubled or altered, in most histories."""
+    """The broken rule reports a record that was dropped, doubled or altered; a good history breaks none."""
     expected, spoil = spoils.GROUPS[what]
-    spoiled = [spoil(make_good(seed), random.Random(seed)) for seed in range(10)]
-    found = [{violation.rule for violation in check(History(one), groups.GROUPS)} for one in spoiled if one is not None]
-    assert len(found) > 9
-    assert all(expected <= rules_broken for rules_broken in found)
+    assert check(History(GOOD), groups.GROUPS) == []
+    assert expected <= {violation.rule for violation in check(History(spoil(GOOD)), groups.GROUPS)}
 
 
 def test_every_rule_is_tested() -> None:
@@ -48,7 +33,7 @@ def test_every_rule_is_tested() -> None:
     assert set().union(*(rules_broken for rules_broken, _ in spoils.GROUPS.values())) == groups.GROUPS.keys()
     assert {rule for rule, _ in SPOILED.values()} == messages.MESSAGES.keys()
     assert all(count_checked(count_messages(History(HISTORY)), messages.MESSAGES).values())
-    assert all(count_checked(count_groups(History(make_good(1))), groups.GROUPS).values())
+    assert all(count_checked(count_groups(History(GOOD)), groups.GROUPS).values())
 
 
 # Messages: what a rule allows, next to what breaks it
@@ -259,19 +244,9 @@ def test_requests_succeed_again() -> None:
 # Numbers
 
 
-def test_counts_of_messages() -> None:
-    """A run about messages is reported with these counts."""
-    slow = structs.replace(post(30, "late", "none"), end=32)
-    records: list[Record] = [post(10, "a"), post(11, "x", "none"), slow, post(12, "u", "unknown"), page(13, (10, "a"))]
-    counts = count_messages(History([*records, Fault(9, 20, "kill", "n"), *full((10, "a"), (12, "u"))]))
-    expected = {"acknowledged": 1, "none": 2, "none_late": 1, "unknown": 1, "unknown_shown": 1}
-    expected |= {"refused": 3, "unanswered": 0, "pages": 1, "shown": 1, "failed_pages": 0, "during_faults": 1}
-    assert counts == expected | {"calls": 8, "full": 6, "seen": 7}
-
-
 def test_counts_of_groups_and_claims() -> None:
     """Groups are counted by messages and reasons for repeated handling; claims by deliveries and outcomes."""
-    counts = count_groups(History(good.make_group_history(1)))
+    counts = count_groups(History(GOOD))
     assert (counts["messages"], counts["acknowledged"]) == (good.MESSAGES, good.MESSAGES)
     assert {name for name in counts if name.startswith(AGAIN)} <= {AGAIN + kind for kind in ("kill", "expire", "hush")}
     assert too_few(counts, {"messages": good.MESSAGES, "twice": 1}) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from tests.qdo.contract.backends import Service
 from tests.qdo.contract.in_service import ServiceGroups
 from tests.qdo.contract.simulated import SimulatedService
 from tests.servers.served import Served
+from tests.waiting import until_async as until
 
 POLL_SECONDS = 2.0
 """Seconds that the service holds a poll; a poll that a test leaves behind keeps its place for this long."""
@@ -154,12 +155,6 @@ async def system(profile: Profile) -> AsyncIterator[System]:
     async with contextlib.AsyncExitStack() as opened:
         client = await opened.enter_async_context(AsyncClient(profile.url, key=profile.key))
         yield System(client, (await client.hello()).id, profile, opened)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - most conditions have no event
-            await asyncio.sleep(0.005)
 
 
 async def collect(consumer: AsyncConsumer, count: int, **options: Any) -> list[Message]:  # noqa: ANN401 - of poll

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any
 
 import pytest
 
-from qdo.errors import NotOwner, SessionLost
+from qdo.errors import NotOwner
 from qdo.partitions import Partition, Queue
 from tests.qdo.consumer.conftest import System, body_numbers, collect, flat, prefetched, session_of, until
 
@@ -74,36 +73,6 @@ async def test_nothing_is_handed_out_once_a_revocation_has_begun(system: System)
     assert body_numbers(await collect(second, 90), moved.number) == list(range(11, 101))
     with pytest.raises(NotOwner):
         await first.commit({moved: before[0].id})
-
-
-async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(system: System) -> None:
-    """A partition that is given back is read, even while its revocation that timed out is still running."""
-    queue = await system.queue(partitions=2)
-    notified = RecordedCallbacks()
-    ending = asyncio.Event()
-
-    async def on_revoke(partitions: frozenset[Partition]) -> None:
-        if ending.is_set():
-            return
-        while not ending.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await ending.wait()
-
-    first = await system.consumer(
-        queue,
-        owns=places(queue, 1, 2),
-        callbacks=notified.callbacks() | {"on_revoke": on_revoke},
-        revoke_timeout=0.1,
-    )
-    try:
-        second = await system.consumer(queue)
-        (moved,) = second.assignment
-        await second.close()
-        await until(lambda: notified.of(moved.number)[:3] == ["on_assign", "on_lost", "on_assign"])
-    finally:
-        ending.set()  # Otherwise the callback, which swallows its cancellation, would go on after a failure.
-    await system.send(queue, 3, moved.number)
-    assert body_numbers(await collect(first, 3), moved.number) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("on purpose"), asyncio.CancelledError("on purpose")], ids=repr)
@@ -188,20 +157,3 @@ async def test_whoever_is_suspended_hands_nothing_out(system: System) -> None:
     await system.service.heal()
     assert body_numbers(flat(await waiting)) == [3, 4, 5]
     await consumer.commit()
-
-
-async def test_whoever_is_lost_abandons_everything_and_comes_back(system: System) -> None:
-    """After a lost session nothing of it can be committed; the new session begins at the committed offset."""
-    queue = await system.queue()
-    await system.send(queue, 10)
-    notified = RecordedCallbacks()
-    consumer = await system.consumer(queue, callbacks=notified.callbacks())
-    await collect(consumer, 4, most=4)
-    await consumer.commit()
-    messages = await collect(consumer, 4, most=4)
-    await system.service.expire(session_of(consumer))
-    with pytest.raises((NotOwner, SessionLost)):
-        await consumer.commit({Partition(queue, 1): messages[-1].id})
-    await until(lambda: notified.of(1) == ["on_assign", "on_lost", "on_assign"])
-    assert body_numbers(await collect(consumer, 6)) == [5, 6, 7, 8, 9, 10]
-    assert body_numbers(messages) == [5, 6, 7, 8]

@@ -118,26 +118,6 @@ def owns_exactly(consumer: AsyncConsumer, *queues: Queue) -> Callable[[], bool]:
     return lambda: consumer.assignment == expected
 
 
-async def test_a_leader_that_joined_first_and_sees_less_uses_what_others_see(group: GroupWithKeys) -> None:
-    """A leader gives queues that it cannot see to members that can, including new partitions and queues."""
-    orders, mails = await group.queues("orders", "mails")
-    leader, _ = await group.join("a", group.key(orders), patterns=(group.pattern,))
-    await until(owns_exactly(leader, orders))
-    other, _ = await group.join("b", group.full, patterns=(group.pattern,))
-    await until(lambda: partitions_of(mails) <= other.assignment)
-    await until(lambda: leader.assignment | other.assignment == partitions_of(orders) | partitions_of(mails))
-    (bills,) = await group.queues("bills", partitions=1)
-    await until(lambda: Partition(bills, 1) in other.assignment)
-    await group.system.client.update_queue(mails.name, partitions=3)
-    await until(lambda: Partition(mails, 3) in other.assignment)
-    await group.system.send(mails, 1, partition=3)
-    batches = await asyncio.wait_for(other.poll(timeout=None), 60)
-    assert [message.body for batch in batches for message in batch.messages] == ["3:1"]
-    await group.system.client.delete_queue(mails.name)
-    await until(lambda: not any(each.queue == mails for each in other.assignment))
-    assert {each.queue for each in group.given["a"]} == {orders}
-
-
 async def test_what_nobody_sees_any_more_stays_until_it_is_gone(
     group: GroupWithKeys, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -154,19 +134,6 @@ async def test_what_nobody_sees_any_more_stays_until_it_is_gone(
     await group.system.client.delete_queue(mails.name)
     await until(lambda: not partitions_of(mails) & other.assignment and not leader.unseen)
     await until(lambda: len(leader.assignment | other.assignment) == 2)  # partitions of orders move meanwhile
-
-
-@pytest.mark.parametrize("name", ["a", "b"])
-async def test_a_key_that_is_limited_hands_over_what_others_may_read(group: GroupWithKeys, name: str) -> None:
-    """A member whose key is limited hands partitions over to members that may read them, whether it leads or not."""
-    orders, mails = await group.queues("orders", "mails")
-    members = {each: await group.join(each, group.full, orders, mails) for each in ("a", "b")}
-    await until(lambda: all(len(consumer.assignment) == 2 for consumer, _ in members.values()))
-    limited, transport = members.pop(name)
-    ((healthy, _),) = members.values()
-    transport.key = group.key(orders)
-    await until(lambda: partitions_of(mails) <= healthy.assignment and limited.assignment <= partitions_of(orders))
-    await until(lambda: len(healthy.assignment | limited.assignment) == 4)
 
 
 async def test_a_leader_of_another_version_takes_nothing_away(

@@ -1,6 +1,7 @@
 """A member in a process of its own, for tests that stop and kill it: one request and one answer per line.
 
-Run as ``python -m tests.qdo.contract.member URL GROUP MEMBER SESSION_TIMEOUT OUTLAST``.
+Run as ``python -m tests.qdo.contract.member URL GROUP MEMBER SESSION_TIMEOUT OUTLAST``. For a group of the service the
+URL is the path of a profile, and the member is named after its queue.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import ctypes
 import json
 import sys
 import time
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
-from qdo.coordination import AnySession, Event, Member, OwnedOffset
+from qdo.coordination import AnyCoordinator, AnySession, Event, Member, OwnedOffset, ServiceCoordinator
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import QdoError
-from qdo.partitions import Partition
+from qdo.partitions import Partition, subscribe
+from queuey.client import AsyncClient
+from queuey.client.credentials.profile import read_profile
 
 
 class CommandedMember:
@@ -51,12 +56,20 @@ class CommandedMember:
 
 
 async def main(url: str, group: str, member: str, session_timeout: float, max_blocked_seconds: float) -> None:
-    coordinator = open_coordinator(url, group, session_timeout=session_timeout)
-    coordinator.outlast = max_blocked_seconds
-    await coordinator.open()
     events: list[Event] = []
-    await run_commands(await coordinator.join(Member(member), events.append))
-    await coordinator.close()
+    async with AsyncExitStack() as opened:
+        coordinator: AnyCoordinator
+        if "://" in url:
+            coordinator, joining = open_coordinator(url, group, session_timeout=session_timeout), Member(member)
+        else:
+            where = read_profile(Path(url))
+            client = await opened.enter_async_context(AsyncClient(where.url, key=where.key))
+            coordinator = ServiceCoordinator(client, group, session_timeout=session_timeout)
+            joining = Member(member, subscribe([member], [], (await client.hello()).id, client.application))
+        coordinator.outlast = max_blocked_seconds
+        await coordinator.open()
+        await run_commands(await coordinator.join(joining, events.append))
+        await coordinator.close()
 
 
 async def run_commands(session: AnySession) -> None:

@@ -29,17 +29,11 @@ class Process:
     async def start(
         cls, url: str, group: str, member: str, session_timeout: float, max_blocked_seconds: float = 0.0
     ) -> Process:
-        return await cls.start_program(
-            "tests.qdo.contract.member", url, group, member, str(session_timeout), str(max_blocked_seconds)
-        )
-
-    @classmethod
-    async def start_program(cls, *words: str) -> Process:
         """Starts a member's program, and waits until it has joined."""
-        arguments = "-m", *words
+        words = "tests.qdo.contract.member", url, group, member, str(session_timeout), str(max_blocked_seconds)
         pipe = asyncio.subprocess.PIPE
         started = cls(
-            await asyncio.create_subprocess_exec(sys.executable, *arguments, stdin=pipe, stdout=pipe, cwd=ROOT)
+            await asyncio.create_subprocess_exec(sys.executable, "-m", *words, stdin=pipe, stdout=pipe, cwd=ROOT)
         )
         assert await started.answer() == "joined"
         return started

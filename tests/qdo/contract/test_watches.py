@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 from qdo.coordination import Member, Session
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import RecordedEvents, eventually
-from tests.qdo.contract.samples import PARTITION, first_partitions
+from tests.qdo.contract.samples import PARTITION
 
 
 async def wait_for_change(
@@ -53,22 +52,3 @@ async def test_what_becomes_free_is_heard_of(join: Join, service: Service) -> No
     await wait_for_change(heard, claim, other.leave())
     await wait_for_change(heard, claim, service.expire(await own("c")))
     await eventually(heard, lambda: mine.claim([PARTITION]), bool)
-
-
-async def test_no_partition_that_becomes_free_is_missed(join: Join) -> None:
-    """Members that pass partitions on, each claiming when notified, all get each partition in the end."""
-    partitions = first_partitions(5)
-    members = [await join(f"m{number}") for number in range(4)]
-
-    async def pass_on(session: Session, heard: RecordedEvents) -> None:
-        missing = set(partitions)
-        while missing:
-            claimed = await session.claim(missing)
-            await session.release(claimed)
-            missing -= set(claimed)
-            if missing and not claimed:
-                await heard.next("changed")
-
-    async with asyncio.TaskGroup() as group:
-        for session, heard in members:
-            group.create_task(pass_on(session, heard))

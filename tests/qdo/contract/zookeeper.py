@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -17,8 +17,7 @@ from qdo.coordination.zookeeper.driver.link import BorrowedLink, ZooKeeperLink
 from tests.harness.proxy import Proxy
 from tests.qdo.contract.backends import LONG_SESSION_SECONDS, Service
 from tests.servers.plugin import unique_name
-
-LOOK_SECONDS = 0.02
+from tests.waiting import until_async
 
 
 class ZooKeeperService(Service):
@@ -102,16 +101,10 @@ async def expire(hosts: str, session: Session) -> None:
         while session.state != "lost":
             if identity is not None:
                 await asyncio.to_thread(_close, hosts, identity)
-            await until(lambda: session.state != "suspended")
+            await until_async(lambda: session.state != "suspended")
             identity = client_of(session).client_id
 
 
 def _close(hosts: str, identity: tuple[int, bytes]) -> None:
     with contextlib.suppress(Exception), kazoo_client(hosts, client_id=identity):
         """Leaving closes the session."""
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not reached():  # noqa: ASYNC110 - kazoo's thread changes the condition
-            await asyncio.sleep(LOOK_SECONDS)

@@ -61,10 +61,6 @@ class Process:
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
 
-    def is_stopped(self) -> bool:
-        stat = Path(f"/proc/{self._process.pid}/stat")
-        return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "T"
-
     def wait_for_end(self) -> int | None:
         """Waits for its end; returns its code, or None if it does not end in time."""
         with contextlib.suppress(subprocess.TimeoutExpired):

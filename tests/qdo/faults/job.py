@@ -30,7 +30,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         revoke_timeout: Seconds that the consumer has for a revocation.
         grace: Seconds for which static members keep their partitions.
         attempts: Max attempts at a message, including those that ended with their worker; 0 for no limit.
-        stop_at: It stops itself before this commit; 0 for never.
     """
 
     worker: str
@@ -49,7 +48,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     revoke_timeout: float = 10.0
     grace: float = 0.0
     attempts: int = 5
-    stop_at: int = 0
 
 
 def to_environment(job: Job) -> dict[str, str]:

@@ -87,7 +87,7 @@ async def serve(job: Job) -> int:
     threading.Thread(target=record_stalls, args=stalls, name="stalls", daemon=True).start()
     async with AsyncClient(job.service, key=job.key, application=job.application) as client:
         coordinator = coordinator_of(job, client)
-        record(coordinator, journal, job.worker, job.stop_at)
+        record(coordinator, journal, job.worker)
         try:
             return await make_worker(job, client, coordinator, journal).serve(signals=True)
         except QdoError as error:

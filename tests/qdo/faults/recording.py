@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import count
 from typing import TypeVar
@@ -18,16 +16,15 @@ from tests.harness.history import Journal, now
 T = TypeVar("T")
 
 
-def record(coordinator: AnyCoordinator, journal: Journal, worker: str, stop_at: int = 0) -> None:
+def record(coordinator: AnyCoordinator, journal: Journal, worker: str) -> None:
     """Records the joins of a coordinator, the notifications of its sessions, and their calls.
 
     Args:
         coordinator: The coordinator of one worker.
         journal: Keeps the records.
         worker: The name of the worker.
-        stop_at: The process stops itself (SIGSTOP) before this commit, counted from 1; 0 for never.
     """
-    join, lives, calls = coordinator.join, count(1), Calls(journal, worker, stop_at)
+    join, lives, calls = coordinator.join, count(1), Calls(journal, worker)
 
     async def recorded(member: Member, listen: Listen, *, replace: bool = False) -> AnySession:
         life = next(lives)
@@ -72,12 +69,10 @@ def record_session(session: AnySession, calls: Calls, life: int) -> None:
 class Calls:
     """Records the calls of one worker's sessions, and their results."""
 
-    def __init__(self, journal: Journal, worker: str, stop_at: int) -> None:
+    def __init__(self, journal: Journal, worker: str) -> None:
         self._journal = journal
         self._worker = worker
-        self._stop_at = stop_at
         self._calls = count(1)
-        self._commits = count(1)
 
     async def record(
         self,
@@ -87,16 +82,11 @@ class Calls:
         work: Callable[[], Awaitable[T]],
         held: Callable[[T], Mapping[Partition, OwnedOffset | None]],
     ) -> T:
-        """Makes a call; records the arguments before, and the result or the error afterwards.
-
-        The process stops itself before the commit that was chosen.
-        """
+        """Makes a call; records the arguments before, and the result or the error afterwards."""
         call = next(self._calls)
         versions = {place_of(each): version for each, (version, _) in given.items()}
         ids = {place_of(each): identifier for each, (_, identifier) in given.items() if identifier}
         self._journal.add(Asked(now(), self._worker, life, call, what, versions, ids))
-        if what == "commit" and next(self._commits) == self._stop_at:
-            os.kill(os.getpid(), signal.SIGSTOP)
         try:
             answer = await work()
         except (QdoError, asyncio.CancelledError) as error:

@@ -25,9 +25,7 @@ class PendingRequest:
         self._answered: asyncio.Future[httpx2.Response] = asyncio.get_running_loop().create_future()
 
     def answer(self, status: int = 200, **fields: object) -> None:
-        form = "application/json" if status < 400 else "application/problem+json"
-        content = json.dumps({"status": "ok" if status < 400 else status, **fields}).encode()
-        self._answered.set_result(httpx2.Response(status, content=content, headers={"content-type": form}))
+        self._answered.set_result(response(status, {"status": "ok" if status < 400 else status, **fields}))
 
     def beat(self, **fields: object) -> None:
         """Answers a heartbeat: by default with nothing to do, and a session of full length."""

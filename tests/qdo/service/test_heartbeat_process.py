@@ -48,8 +48,8 @@ async def start(system: System, running: Served, groups: ServiceGroups) -> Async
 
         async def start(session_timeout: float, max_blocked_seconds: float) -> tuple[Process, Partition]:
             queue = await system.queue()
-            words = str(running.profile_path), groups.group, queue.name, str(session_timeout), str(max_blocked_seconds)
-            process = await Process.start_program("tests.qdo.service.member", *words)
+            profile = str(running.profile_path)
+            process = await Process.start(profile, groups.group, queue.name, session_timeout, max_blocked_seconds)
             started.push_async_callback(process.end)
             partition = Partition(queue, 1)
             async with asyncio.timeout(PATIENCE):

@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from qdo.coordination import Event, Member, ServiceCoordinator, ServiceSession
 from qdo.errors import CoordinationLost, SessionLost
@@ -17,7 +16,7 @@ from queuey.client import AsyncClient, RetryPolicy
 from tests.qdo.service.scripted import PATIENCE, SESSION, STORE, HandClock, ScriptedService
 
 QUEUE = Queue(STORE, "queuey", "orders")
-ONE, TWO = Partition(QUEUE, 1), Partition(QUEUE, 2)
+ONE = Partition(QUEUE, 1)
 IDS = [f"{number:012d}10008080808080808080" for number in range(4)]
 """Message ids, in order."""
 
@@ -128,63 +127,6 @@ async def test_what_was_given_back_is_given_back_again(join: Callable[..., Any])
     await member.owns(ONE)
 
 
-async def test_a_request_for_what_was_given_back_is_answered_again(join: Callable[..., Any]) -> None:
-    """A partition that was given back is given back again if a later heartbeat's answer still asks for it."""
-    member = await join()
-    await member.take(5)
-    request = {"orders": {1: {"epoch": 5, "within": 30}}}
-    beat = await member.service.heartbeat()
-    releasing = asyncio.create_task(member.session.release([ONE]))
-    (await member.service.heartbeat()).beat()
-    await releasing
-    beat.beat(give_back=request)  # It named the partition as owned.
-    beat = await member.service.heartbeat()
-    assert (beat.body["owned"], beat.body["given_back"]) == ({}, {})
-    beat.beat(give_back=request)
-    beat = await member.service.heartbeat()
-    assert (beat.body["owned"], beat.body["given_back"], beat.body["wait"]) == ({}, {"orders": {"1": 5}}, 0)
-
-
-async def test_what_was_lost_may_be_taken_under_its_epoch(join: Callable[..., Any]) -> None:
-    """A partition that was lost, but not given back, is owned again under its epoch if the service says so."""
-    member = await join()
-    await member.take(5)
-    (await member.service.heartbeat()).beat(lost={"orders": [1]})
-    await member.owns()
-    await member.take(5)
-
-
-async def test_what_it_never_heard_of_is_given_back_at_once(join: Callable[..., Any]) -> None:
-    """A partition whose assignment never arrived is given back at once when another member is to have it."""
-    member = await join()
-    (await member.service.heartbeat()).beat(give_back={"orders": {2: {"epoch": 7, "within": 30}}})
-    beat = await member.service.heartbeat()
-    assert (beat.body["given_back"], beat.body["wait"]) == ({"orders": {"2": 7}}, 0)
-    beat.beat()
-    beat = await member.service.heartbeat()
-    assert (beat.body["given_back"], beat.body["wait"]) == ({}, 5)
-
-
-async def test_what_is_asked_for_is_owned_until_it_is_released(join: Callable[..., Any]) -> None:
-    """A partition that is asked back is no longer assigned, but is committed and named as owned until its release."""
-    member = await join()
-    await member.take(5)
-    (await member.service.heartbeat()).beat(give_back={"orders": {1: {"epoch": 5, "within": 30}}})
-    await member.owns()
-    beat = await member.service.heartbeat()
-    assert (beat.body["owned"], beat.body["given_back"]) == ({"orders": {"1": 5}}, {})
-    assert set(await member.session.claim([ONE])) == {ONE}
-
-
-async def test_what_is_lost_is_gone(join: Callable[..., Any]) -> None:
-    """A loss ends the ownership with the named epoch; a loss of an earlier epoch is ignored."""
-    member = await join()
-    await member.take(5)
-    (await member.service.heartbeat()).beat(lost={"orders": [1, 2]})
-    await member.owns()
-    assert await member.session.claim([ONE]) == {}
-
-
 async def test_a_release_whose_answer_is_lost_is_repeated(join: Callable[..., Any]) -> None:
     """A release without an answer raises "in doubt", and later heartbeats repeat it until one is answered."""
     member = await join()
@@ -222,17 +164,6 @@ async def test_a_commit_in_doubt_and_one_that_goes_back(join: Callable[..., Any]
     commit.answer(group="readers", partitions={"1": {"offset": IDS[0], "updated": 1.0}})
     held = (await committing)[ONE]
     assert (held.offset.id, held.version) == (IDS[0], 5)
-
-
-async def test_commits_of_a_former_ownership_are_not_sent(join: Callable[..., Any]) -> None:
-    """Commits of a former ownership are not sent, and a refused partition is not held either."""
-    member = await join()
-    await member.take(5)
-    held = (await member.session.claim([ONE]))[ONE]
-    assert await member.session.commit([(replace(held, version=4), IDS[1])]) == {ONE: None}
-    committing = asyncio.create_task(member.session.commit([(held, IDS[1])]))
-    (await member.service.commit()).refuse(409, "NotOwner", not_owned=[1])
-    assert await committing == {ONE: None}
 
 
 async def test_silence_suspends_and_an_answer_resumes(join: Callable[..., Any]) -> None:

@@ -15,6 +15,7 @@ from qdo.settings import ConsumerSettings, Retry, WorkerSettings
 from qdo.worker.failure import ExitCode
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Message
+from queuey.client.deadletters import DeadLetter, DeadLetterFilter, dead_letters
 from tests.qdo.consumer.conftest import POLL_SECONDS, System, own_environment, profile, running, system, until
 from tests.qdo.consumer.controlled_transport import PATIENCE
 
@@ -88,9 +89,22 @@ class Workers:
         return {partition.number: offset for partition, offset in (await self.system.offsets(group)).items()}
 
     async def wait_until_recorded(self, identifier: str | None, number: int = 1) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while (await self.offsets()).get(number) != identifier:  # noqa: ASYNC110 - a commit has no event
-                await asyncio.sleep(0.01)
+        async def is_recorded() -> bool:
+            return (await self.offsets()).get(number) == identifier
+
+        await until(is_recorded)
+
+    async def letters(self, queue: Queue, dead_queue: str | None = None, *, count: int = 0) -> list[DeadLetter]:
+        """Returns the dead letters of a queue, once there are some: they are stored a moment after the message ends."""
+        found: list[DeadLetter] = []
+
+        async def are_stored() -> bool:
+            selection = DeadLetterFilter(queues=(queue.name,), dead_queue=dead_queue)
+            found[:] = [one async for one in dead_letters(self.system.client, selection)]
+            return len(found) >= count
+
+        await until(are_stored)
+        return found
 
 
 def quick(**settings: Any) -> WorkerSettings:  # noqa: ANN401 - of WorkerSettings

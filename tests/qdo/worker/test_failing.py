@@ -8,21 +8,14 @@ import logging
 import httpx2
 import pytest
 
-from qdo.partitions import Queue
 from qdo.settings import Retry
 from qdo.worker.failure import ExitCode, Failure
 from qdo.worker.handlers import Middleware
 from qdo.worker.runs import Delivery
 from qdo.worker.worker import Worker
 from queuey.client import Message, QueueNotFound
-from queuey.client.deadletters import DeadLetter, DeadLetterFilter, dead_letters
 from tests.qdo.consumer.controlled_transport import refuse_method
 from tests.qdo.worker.conftest import Workers, partition_of, quick, until
-
-
-async def letters(workers: Workers, queue: Queue, dead_queue: str | None = None) -> list[DeadLetter]:
-    selection = DeadLetterFilter(queues=(queue.name,), dead_queue=dead_queue)
-    return [one async for one in dead_letters(workers.system.client, selection)]
 
 
 class FailsOnBodies:
@@ -71,7 +64,7 @@ async def test_a_failed_message(workers: Workers, case: str) -> None:
     assert await workers.serve_until(worker, len(attempts)) == code or code is None
     assert workers.seen[: len(attempts)] == [f"2:{number}" for number in attempts]
     assert (await workers.offsets())[2] == ids[last - 1]
-    found = await letters(workers, queue)
+    found = await workers.letters(queue)
     assert [(each.queue, each.partition, each.id, each.body) for each in found] == (
         [(queue.name, 2, ids[1], "2:2")] if case == "dead-letter" else []
     )
@@ -113,7 +106,7 @@ async def test_a_dead_letter_is_stored_before_the_offset_moves(workers: Workers,
         workers.system.transport.answer = None
         await until(lambda: len(workers.seen) == 4)
         await workers.wait_until_recorded(ids[1])
-    assert [one.body for one in await letters(workers, queue)] == ["1:1"]
+    assert [one.body for one in await workers.letters(queue)] == ["1:1"]
 
 
 async def test_a_worker_can_stop_while_a_dead_letter_cannot_be_stored(workers: Workers) -> None:
@@ -136,12 +129,12 @@ async def test_dead_letters_do_not_die_again(workers: Workers) -> None:
     await workers.serve_until(await workers.make(FailsOnBodies(workers, "1:1"), queue, settings=quick()), 3)
     dead = workers.system.refer_to(f"{queue.name}.dead")
     await workers.serve_until(await workers.make(FailsOnBodies(workers, "1:1"), dead, group="second"), 6)
-    assert len(await letters(workers, queue)) == 1
+    assert len(await workers.letters(queue)) == 1
     with pytest.raises(QueueNotFound):
         await workers.system.client.info(f"{dead.name}.dead")
     worker = await workers.make(FailsOnBodies(workers, "1:1"), dead, group="third", settings=quick(bury_dead=True))
     await workers.serve_until(worker, 9)
-    (dead_letter,) = await letters(workers, dead)
+    (dead_letter,) = await workers.letters(dead)
     assert dead_letter.headers["queuey-dead-queue"] == queue.name
 
 
@@ -159,7 +152,7 @@ async def test_an_async_handler_has_a_time_limit(workers: Workers) -> None:
 
     settings = quick(time_limit=0.05, retry=Retry(attempts=1))
     await workers.serve_until(await workers.make(handle, queue, settings=settings), 3)
-    dead_letters = await letters(workers, queue)
+    dead_letters = await workers.letters(queue)
     assert [dead_letter.cause.error for dead_letter in dead_letters] == ["qdo.errors.TimeLimit", "TimeoutError"]
 
 
@@ -217,7 +210,7 @@ async def test_hooks_are_told_and_cannot_lose_a_message(workers: Workers) -> Non
         "stopped",
     ]
     assert (await workers.offsets())[1] == ids[1]
-    assert len(await letters(workers, queue)) == 1
+    assert len(await workers.letters(queue)) == 1
 
 
 async def test_failures_are_logged_with_their_place(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:

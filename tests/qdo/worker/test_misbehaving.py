@@ -10,11 +10,10 @@ from collections import Counter
 
 import pytest
 
-from qdo.partitions import Queue
 from qdo.settings import Retry
 from qdo.worker.failure import ExitCode
 from queuey.client import Message, Outgoing
-from queuey.client.deadletters import DeadLetterFilter, dead_letters
+from queuey.client.deadletters import DeadLetter
 from tests.qdo.cli.workers import WorkerProcess
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS
 from tests.qdo.contract.in_service import ServiceGroups
@@ -27,9 +26,8 @@ SHORT = ("--session-timeout", str(ServiceGroups.short))
 RESPONSIVE = ("--session-timeout", str(RESPONSIVE_SESSION_SECONDS))
 
 
-async def list_dead_letters(workers: Workers, queue: Queue) -> list[tuple[str | bytes, int]]:
-    selection = DeadLetterFilter(queues=(queue.name,))
-    return [(each.body, each.cause.attempts) async for each in dead_letters(workers.system.client, selection)]
+def pairs(letters: list[DeadLetter]) -> list[tuple[str | bytes, int]]:
+    return [(each.body, each.cause.attempts) for each in letters]
 
 
 async def test_a_handler_that_holds_the_interpreter_keeps_its_session(workers: Workers, start: Start) -> None:
@@ -56,7 +54,7 @@ async def test_two_crashes_within_the_time_of_a_commit_are_both_given_up(workers
         lives.append(start(queue, "threads", *SHORT, "--attempts", "3", "--commit-seconds", "60"))
         await asyncio.to_thread(_wait_for_text_or_crash, lives[-1], "done four")
     begun = Counter(body for life in lives for body in life.said("begun"))
-    assert await list_dead_letters(workers, queue) == [("crash first", 3), ("crash second", 3)]
+    assert pairs(await workers.letters(queue)) == [("crash first", 3), ("crash second", 3)]
     assert max(begun.values()) <= 4, begun
     assert begun["four"] == 1
 
@@ -92,7 +90,7 @@ async def test_a_thread_that_hangs_gives_its_partition_away(workers: Workers, ca
     release.set()
     assert begun.count("hang") == 3
     assert sorted(workers.seen[:3]) == ["before", "behind", "beside"]
-    assert await list_dead_letters(workers, queue) == [("hang", 3)]
+    assert pairs(await workers.letters(queue)) == [("hang", 3)]
     assert [record for record in caplog.records if "cannot be stopped" in record.message]
 
 
@@ -108,4 +106,4 @@ async def test_an_interrupt_ends_a_worker_that_leaves_signals_to_its_program(wor
     worker = await workers.make(handle, queue)
     assert await workers.start(worker) == ExitCode.FAILED
     assert workers.seen == ["one"]
-    assert await list_dead_letters(workers, queue) == []
+    assert pairs(await workers.letters(queue)) == []

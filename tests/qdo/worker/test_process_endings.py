@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuey.client import Outgoing
-from queuey.client.deadletters import read_dead_letter
-from tests.qdo.worker.claiming.test_claims import MODULE, dead_letters, make, wait_until_drained
+from tests.qdo.worker.claiming.test_claims import MODULE, make, wait_until_drained
 from tests.qdo.worker.conftest import Workers
 from tests.qdo.worker.test_processes import book
 
@@ -39,8 +38,7 @@ async def test_endings(workers: Workers, form: str) -> None:
     failures = {receipt.id: ENDINGS[how] for receipt, how in zip(sent, ENDINGS, strict=True) if ENDINGS[how]}
     async with workers.serving(worker):
         await wait_until_drained(workers, queue)
-        stored = await dead_letters(workers, queue, len(failures))
-    letters = [letter for each in stored if (letter := read_dead_letter(each, f"{queue.name}.dead")) is not None]
+        letters = await workers.letters(queue, count=len(failures))
     assert {letter.id for letter in letters} == failures.keys()
     what = "the handler" if task is None else f"<Task {task} of mixed>"
     limited = f"{what} took longer than {0.5 if task == 'plain' else LIMIT:g} s and was killed"

@@ -19,7 +19,6 @@ from qdo.worker.failure import ExitCode
 from qdo.worker.worker import Worker
 from tests.qdo.worker import hands
 from tests.qdo.worker.conftest import Workers, quick, until
-from tests.qdo.worker.test_failing import letters
 from tests.replacing import replace
 from tests.servers.processes import live_processes
 
@@ -113,7 +112,7 @@ async def test_a_group_is_killed_before_its_number_is_free(
     assert killed == [True, True]
     (orphan,) = [line[2] for line in book.lines("orphan")]
     await until(lambda: not live_processes(int(orphan)))
-    (dead_letter,) = await letters(workers, queue)
+    (dead_letter,) = await workers.letters(queue)
     assert "exited with code 3" in dead_letter.cause.text
 
 
@@ -125,7 +124,7 @@ async def test_a_crash_is_a_failed_attempt_at_the_message_in_hand(workers: Worke
     assert [line[1:3] for line in book.lines("done")] == [["fine", "1"], ["fine", "2"], ["fine", "3"]]
     assert [line[1] for line in book.lines("attempt") if line[2] == "crash"] == ["1", "2", "3"]
     assert len(book.lines("entered")) == 4
-    (dead_letter,) = await letters(workers, queue)
+    (dead_letter,) = await workers.letters(queue)
     assert dead_letter.cause.error == "qdo.worker.executors.processes.Crashed"
     assert "was ended by SIGSEGV" in dead_letter.cause.text
 
@@ -159,7 +158,7 @@ async def test_any_body_reaches_a_child(workers: Workers, book: Book) -> None:
     await workers.system.client.send(queue.name, json={"a": 2**70})
     last = await workers.system.client.send(queue.name, "fine")
     await serve_all(workers, await make_process_worker(workers, queue), last.id)
-    first, second = await letters(workers, queue)
+    first, second = await workers.letters(queue)
     assert (first.body, first.cause.error) == (b"\xff\xfe", "TypeError")
     assert (second.json, second.cause.error) == (True, "AttributeError")
     assert json.loads(second.body) == {"a": 2**70}
@@ -179,7 +178,7 @@ async def test_a_body_that_no_child_can_be_given_is_a_failed_attempt(workers: Wo
     with replace(pack, packed):
         assert await serve_all(workers, await make_process_worker(workers, queue), ids[-1]) == ExitCode.ENDED
     assert [line[1:3] for line in book.lines("done")] == [["fine", "1"], ["fine", "2"]]
-    (dead_letter,) = await letters(workers, queue)
+    (dead_letter,) = await workers.letters(queue)
     assert dead_letter.cause.error == "RecursionError"
 
 
@@ -200,4 +199,4 @@ async def test_a_child_that_ended_while_idle_costs_no_attempt(workers: Workers, 
     worker.stop()
     assert await serving == ExitCode.ENDED
     assert [line[1] for line in book.lines("attempt")] == ["1", "1"]
-    assert await letters(workers, queue) == []
+    assert await workers.letters(queue) == []

@@ -13,7 +13,7 @@ from qdo.worker.failure import ExitCode
 from queuey.client import Outgoing
 from tests.qdo.cli.workers import WorkerProcess
 from tests.qdo.worker.conftest import Workers
-from tests.qdo.worker.test_misbehaving import RESPONSIVE, list_dead_letters
+from tests.qdo.worker.test_misbehaving import RESPONSIVE
 from tests.qdo.worker.test_signals import Start, start
 from tests.waiting import PATIENCE_SECONDS
 
@@ -69,7 +69,7 @@ async def play(
         return Counter(text for life in lives for text in life.said(word))
 
     async def is_over() -> bool:
-        letters = Counter(str(body) for body, _ in await list_dead_letters(workers, queue))
+        letters = Counter(str(letter.body) for letter in await workers.letters(queue))
         return letters == bad and set(said("done")) == set(bodies) - bad.keys()
 
     while not await is_over():

@@ -21,7 +21,8 @@ from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import PATIENCE, RecordedEvents
 from tests.qdo.contract.processes import ROOT
 from tests.qdo.contract.samples import PARTITION, first_partitions
-from tests.qdo.contract.zookeeper import ZooKeeperService, kazoo_client, until
+from tests.qdo.contract.zookeeper import ZooKeeperService, kazoo_client
+from tests.waiting import until_async as until
 
 SHORT = 3.0
 

@@ -52,10 +52,6 @@ async def retry_call(call: Callable[[], Awaitable[T]]) -> T:
                 await asyncio.sleep(0.05)
 
 
-async def run_in_thread(call: Callable[[], T]) -> T:
-    return await asyncio.to_thread(call)
-
-
 def server_of(session: Session, ensemble: ZooKeeperEnsemble) -> ZooKeeperNode:
     _, port = socket_of(client_of(session)).getpeername()
     return next(node for node in ensemble.nodes if node.port == port)
@@ -67,7 +63,7 @@ async def test_a_server_that_is_stopped_is_left_in_time(zookeeper_nodes: ZooKeep
     session = await (await open_one()).join(Member("a"), heard)
     held = (await session.claim([PARTITION]))[PARTITION]
     stopped = server_of(session, zookeeper_nodes)
-    await run_in_thread(stopped.pause)
+    await asyncio.to_thread(stopped.pause)
     await heard.next("suspended")
     await heard.next("connected")
     assert server_of(session, zookeeper_nodes) is not stopped
@@ -86,15 +82,15 @@ async def test_without_a_quorum_sessions_are_lost_and_come_back(
     assert (await session.commit([(held, "1")]))[PARTITION]
     gone = zookeeper_nodes.nodes[:2]
     for node in gone:
-        await run_in_thread(node.kill)
+        await asyncio.to_thread(node.kill)
     await heard.next("suspended")
     with pytest.raises(CoordinationLost):
         await session.commit([(held, "2")])
     await heard.next("lost")
     await session.leave()
     for node in gone:
-        await run_in_thread(node.launch)
-    await run_in_thread(zookeeper_nodes.wait_until_settled)
+        await asyncio.to_thread(node.launch)
+    await asyncio.to_thread(zookeeper_nodes.wait_until_settled)
     back = await retry_call(lambda: coordinator.join(Member("a"), RecordedEvents()))
     claimed: dict[Partition, OwnedOffset] = {}
     async with asyncio.timeout(PATIENCE):

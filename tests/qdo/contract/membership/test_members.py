@@ -58,18 +58,6 @@ async def test_a_member_is_replaced_by_one_that_says_so(join: Join, open_one: Op
     assert list(await again.members()) == ["a"]
 
 
-@once
-async def test_groups_know_nothing_of_each_other(join: Join) -> None:
-    """Each group has its own members and owners under the same names."""
-    here, _ = await join("a", "here")
-    other_group_member, _ = await join("a", "there")
-    held = await here.claim([PARTITION])
-    assert set(await other_group_member.claim([PARTITION])) == {PARTITION}
-    await here.commit([(held[PARTITION], "1")])
-    assert (await other_group_member.claim([PARTITION]))[PARTITION].offset.id is None
-    assert list(await here.members()) == ["a"]
-
-
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 async def test_any_text_is_a_name(join: Join, open_one: Open, name: str) -> None:
     """Names of groups, members and parts of queues may be any text, and are read back unchanged."""

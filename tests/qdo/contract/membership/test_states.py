@@ -63,19 +63,6 @@ async def test_nothing_works_during_a_cut(join: Join, open_one: Open, service: S
     assert set(await coordinator.members()) == {"a"}
 
 
-async def test_a_change_during_a_cut_is_heard_of(join: Join, open_one: Open, service: Service) -> None:
-    """A member that reads again after each event of a cut sees the current state."""
-    session, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
-    await session.target()
-    await service.cut()
-    await heard.next("suspended")
-    await service.heal()
-    other, _ = await join("b")
-    await other.set_target(TargetAssignment({PARTITION: "b"}), -1)
-    await heard.next("connected")
-    await eventually(heard, session.target, lambda found: found.target == TargetAssignment({PARTITION: "b"}))
-
-
 async def test_a_long_cut_ends_the_session(join: Join, service: Service) -> None:
     """A long cut ends the session for good; a new session under its name can follow."""
     session, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)

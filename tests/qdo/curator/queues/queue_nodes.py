@@ -6,7 +6,6 @@ import contextlib
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -18,6 +17,7 @@ from qdo.errors import CoordinationLost
 from qdo.settings import Retry
 from tests.harness.proxy import Proxy
 from tests.qdo.contract.zookeeper import socket_of
+from tests.waiting import until
 
 Kazoo: TypeAlias = Any
 """A client of kazoo, which has no types."""
@@ -29,13 +29,6 @@ CLOSE_SESSION = -11
 """The type number of the request."""
 AT_ONCE = Retry(attempts=0, base=0.0, cap=0.0)
 """Puts failed messages back without a pause."""
-
-
-def until(reached: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not reached():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 class RecordedCalls(list[Any]):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,7 +17,6 @@ from qdo.worker.claim_source import Claims
 from qdo.worker.failure import ExitCode
 from qdo.worker.worker import Worker
 from queuey.client import AsyncTiming, Message, QueueNotFound
-from queuey.client.deadletters import read_dead_letter
 from tests.qdo.consumer.controlled_transport import refuse_method
 from tests.qdo.consumer.test_sight import GroupWithKeys, group
 from tests.qdo.worker.conftest import Workers, until
@@ -49,20 +46,10 @@ async def is_drained(workers: Workers, *queues: Queue) -> bool:
 
 
 async def wait_until_drained(workers: Workers, *queues: Queue) -> None:
-    async with asyncio.timeout(30):
-        while not await is_drained(workers, *queues):  # noqa: ASYNC110 - an acknowledgement has no event
-            await asyncio.sleep(0.02)
+    async def are_drained() -> bool:
+        return await is_drained(workers, *queues)
 
-
-async def dead_letters(workers: Workers, queue: Queue, count: int = 1) -> Sequence[Message]:
-    """Waits for dead letters of a queue: they are stored a moment after their messages are given up."""
-    async with asyncio.timeout(30):
-        while True:
-            with suppress(QueueNotFound):
-                letters = await workers.system.client.read(f"{queue.name}.dead", delay=False, partitions="*")
-                if len(letters.messages) >= count:
-                    return letters.messages
-            await asyncio.sleep(0.02)
+    await until(are_drained)
 
 
 async def test_what_was_not_begun_in_time_is_delivered_again(workers: Workers) -> None:
@@ -149,7 +136,7 @@ async def test_errors_that_no_retry_can_help(workers: Workers, what: Any) -> Non
         await wait_until_drained(workers, queue)
     assert len(workers.seen) == 1
     if what == "dead-letter":
-        assert len(await dead_letters(workers, queue)) == 1
+        assert len(await workers.letters(queue, count=1)) == 1
     else:
         with pytest.raises(QueueNotFound):
             await workers.system.client.read(f"{queue.name}.dead", delay=False)
@@ -214,9 +201,7 @@ async def test_a_handler_that_does_not_end(workers: Workers, kind: str) -> None:
     worker.stop()
     assert await task == (ExitCode.UNFINISHED if kind == "thread" else ExitCode.ENDED)
     go_on.set()
-    [letter] = await dead_letters(workers, queue)
-    dead_letter = read_dead_letter(letter, f"{queue.name}.dead")
-    assert dead_letter is not None
+    [dead_letter] = await workers.letters(queue, count=1)
     assert dead_letter.cause.error == "qdo.errors.TimeLimit"
 
 

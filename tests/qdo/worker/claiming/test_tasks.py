@@ -21,8 +21,7 @@ from qdo import Claims, InvalidArgument, Jobs, UnknownTask, Worker, WorkerSettin
 from qdo.jobs.tasks import Invocation
 from qdo.worker.failure import ExitCode
 from queuey.client import Backoff, Client, disable_tracing, enable_tracing
-from queuey.client.deadletters import read_dead_letter
-from tests.qdo.worker.claiming.test_claims import dead_letters, wait_until_drained
+from tests.qdo.worker.claiming.test_claims import wait_until_drained
 from tests.qdo.worker.conftest import Workers, until
 from tests.servers.served import Served
 
@@ -151,9 +150,7 @@ async def test_retries(workers: Workers, jobs: Jobs) -> None:
         await wait_until_drained(workers, queue)
     assert len(tried) == 3
     assert tried[2] - tried[0] >= 0.4
-    [letter] = await dead_letters(workers, queue)
-    dead_letter = read_dead_letter(letter, f"{queue.name}.dead")
-    assert dead_letter is not None
+    [dead_letter] = await workers.letters(queue, count=1)
     assert (dead_letter.cause.error, dead_letter.cause.text, dead_letter.cause.attempts) == ("KeyError", "'egg'", 3)
 
 
