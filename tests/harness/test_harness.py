@@ -10,12 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.faults.webs import Span, draw_waves
-from tests.harness import __main__ as command
-from tests.harness import plans, reports
+from tests.harness import reports
 from tests.harness.history import Fault, now
 from tests.harness.nemesis import Step, perform_waves
-from tests.harness.plans import RUNS, Plan, verify
+from tests.harness.plans import Plan, verify
 from tests.harness.results import Result, Violation
 from tests.waiting import PATIENCE_SECONDS
 
@@ -27,21 +25,6 @@ GOOD = Result([], {"calls": 3, "acknowledged": 2}, {"lost": 2}, [Fault(1, 2, "ki
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FAULT_REPORTS", str(tmp_path / "reports"))
     return tmp_path / "reports"
-
-
-def schedule(seed: int, *kinds: str) -> list[tuple[Step, ...]]:
-    plan = Plan(seed, ",".join(kinds), 60.0)
-    return draw_waves(plan, kinds, ["web-1", "web-2"], ["node-1", "node-2", "node-3"], ["link"], Span(1.0, 2.5), 0.5)
-
-
-def test_a_seed_fixes_the_schedule() -> None:
-    """The same seed draws the same faults, of exactly the requested kinds; another seed draws others."""
-    for kinds in (("pause",), ("cut", "kill", "pause")):
-        waves = schedule(1, *kinds)
-        assert waves == schedule(1, *kinds)
-        assert waves != schedule(2, *kinds)
-        assert {step.kind for wave in waves for step in wave} == set(kinds)
-        assert all(waves)
 
 
 def test_waves_follow_one_another() -> None:
@@ -62,20 +45,6 @@ def test_waves_follow_one_another() -> None:
     assert faults[2].start >= max(fault.end for fault in faults[:2]) + 0.2
     with pytest.raises(ZeroDivisionError):
         perform_waves([(Step("kill", "a"),)], lambda _: str(1 // 0), faults.append)
-
-
-def test_a_plan_is_repeated_by_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command names run, seed, faults and seconds, and starts only that run's test with them."""
-    called: list[list[str]] = []
-    monkeypatch.setenv(plans.PLAN_VARIABLE, "")
-    monkeypatch.setattr(pytest, "main", called.append)
-    monkeypatch.chdir(reports.ROOT)
-    assert PLAN.line == "python -m tests.harness messages/cassandra --seed 7 --faults kill,pause --seconds 60"
-    command.main(PLAN.line.split()[3:])
-    assert [arguments[-1] for arguments in called] == [RUNS[PLAN.run]]
-    (parameter,) = plans.plans(PLAN.run, Plan(1, "usual"), Plan(2, "usual")).args[1]
-    assert parameter.values == (PLAN,)
-    assert plans.plans("claims/sqlite", Plan(1, "usual")).args[1] == []
 
 
 def break_off() -> Result:

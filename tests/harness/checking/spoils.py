@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -22,7 +22,8 @@ def change(records: Records, old: Any, **fields: Any) -> Records:  # noqa: ANN40
     return put(records, old, structs.replace(old, **fields))
 
 
-def swap(records: Records, first: Any, second: Any, field: str) -> Records:  # noqa: ANN401 - two records
+def swap(records: Records, two: Sequence[Any], field: str) -> Records:
+    first, second = two
     one, other = getattr(first, field), getattr(second, field)
     return change(change(records, first, **{field: other}), second, **{field: one})
 
@@ -109,15 +110,15 @@ GROUPS: Mapping[str, tuple[set[str], Spoil]] = {
     "a message is not handled": ({"lost"}, without(lambda r: handled(r)[:1])),
     "an acknowledged message is not there": ({"lost"}, change_read(shown=lambda read: read.shown[:-1])),
     "nobody has read what is there": ({"lost"}, without(lambda r: records_of(r, Read))),
-    "two messages change places": ({"order", "stay"}, lambda r: swap(r, *handled(r)[:2], "at")),
+    "two messages change places": ({"order", "stay"}, lambda r: swap(r, handled(r)[:2], "at")),
     "a stay has a gap": ({"stay"}, without(find_repeated)),
     "an earlier owner goes on": ({"alone", "halted"}, handle_late),
     "a suspended worker goes on": ({"halted"}, handle_suspended),
     "an earlier owner commits": ({"fenced"}, commit_foreign),
     "a version is made twice": ({"fenced"}, lambda r: change(r, commits(r)[1][1], versions=commits(r)[0][1].versions)),
     "a version is made by nobody": ({"fenced"}, without(lambda r: [*commits(r)[1]])),
-    "an offset goes back": ({"back"}, lambda r: swap(r, commits(r)[0][0], commits(r)[1][0], "ids")),
-    "an offset is seen to go back": ({"back"}, lambda r: swap(r, *records_of(r, Observed)[:2], "offsets")),
+    "an offset goes back": ({"back"}, lambda r: swap(r, [asked for asked, _ in commits(r)[:2]], "ids")),
+    "an offset is seen to go back": ({"back"}, lambda r: swap(r, records_of(r, Observed)[:2], "offsets")),
     "an owner goes on elsewhere": ({"back"}, start_elsewhere),
     "a commit runs ahead": ({"ahead"}, commit_ahead),
     "a killed worker was not killed": ({"twice"}, faults("kill")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,10 +12,11 @@ import anyio
 import pytest
 
 from qdo.cli import main
-from qdo.coordination import Coordinator, ServiceCoordinator, zookeeper
+from qdo.coordination import Coordinator, Member, ServiceCoordinator, zookeeper
 from qdo.coordination.opening import open_coordinator
 from qdo.coordination.zookeeper import ConnectionOptions
 from qdo.partitions import Partition, Queue
+from qdo.tasks import LoopThread
 from queuey.client import AsyncClient, Client
 from queuey.client.credentials.profile import Profile
 from tests.cli.conftest import client, queue, served
@@ -76,6 +77,20 @@ class Group:
 
     def record(self, offsets: dict[Partition, str | None], group: str = "") -> None:
         self.ask(lambda coordinator: coordinator.set_offsets(offsets), group)
+
+    @contextmanager
+    def living(self, member: Member) -> Iterator[None]:
+        """Joins a member, which lives in a loop of its own and leaves at the end."""
+        thread = LoopThread("member")
+        coordinator = open_coordinator(self.url, self.name, session_timeout=30.0)
+        thread.call(coordinator.open())
+        session = thread.call(coordinator.join(member, lambda _: None))
+        try:
+            yield
+        finally:
+            thread.call(session.leave())
+            thread.call(coordinator.close())
+            thread.stop()
 
 
 class ServiceGroup(Group):

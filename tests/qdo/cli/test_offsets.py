@@ -11,7 +11,6 @@ from qdo.partitions import Partition, Queue
 from queuey.client import EARLIEST, Client, Receipt, order_of, time_of
 from tests.commands import Run, simulated_pauses
 from tests.qdo.cli.conftest import GROUP, Group
-from tests.qdo.cli.living import living
 from tests.replacing import replace
 
 FORMER = "0" * 32
@@ -69,7 +68,7 @@ def test_nothing_is_changed(run: Run, group: Group, queue: str, sent: list[Recei
     ended = run("offsets", *words, "--dry-run")
     assert (ended.code, sent[0].id in ended.text) == (0, True), ended.err
     assert "nothing was changed" in ended.err
-    with living(group.url, GROUP, Member("somebody")):
+    with group.living(Member("somebody")):
         for more in ((), ("--dry-run",)):
             ended = run("offsets", *words, *more)
             assert (ended.code, ended.out, len(ended.err.splitlines())) == (1, b"", 1)
@@ -155,7 +154,7 @@ def test_prune(run: Run, group: Group, client: Client, queue: str, sent: list[Re
     dry = run("offsets", "prune", "--dry-run", "--json").json_lines
     assert {(line["queue"], line["changed"]) for line in dry} == {(deleted, False)}
     assert group.ask(lambda coordinator: coordinator.offsets()).keys() == {*stay, *gone}
-    with living(group.url, GROUP, Member("anna")):
+    with group.living(Member("anna")):
         assert (run("offsets", "prune", "--yes").code, len(group.offsets())) == (1, 3)
     assert run("offsets", "prune", "--yes").code == 0
     assert group.ask(lambda coordinator: coordinator.offsets()).keys() == stay

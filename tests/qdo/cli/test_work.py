@@ -19,8 +19,8 @@ from queuey.terminal.logs import LineFormatter
 from tests.commands import Run
 from tests.qdo.cli.conftest import Group, ServiceGroup
 from tests.qdo.cli.workers import Hire, WorkerProcess
-from tests.qdo.worker.conftest import until
 from tests.servers.processes import children, live_processes
+from tests.waiting import until_async as until
 
 
 @pytest.fixture

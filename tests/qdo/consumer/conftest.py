@@ -22,8 +22,9 @@ from tests.qdo.contract.backends import Service
 from tests.qdo.contract.in_service import ServiceGroups
 from tests.qdo.contract.simulated import SimulatedService
 from tests.servers.served import Served
-from tests.waiting import until_async as until
+from tests.waiting import until_async
 
+until = until_async
 POLL_SECONDS = 2.0
 """Seconds that the service holds a poll; a poll that a test leaves behind keeps its place for this long."""
 NO_RETRIES = RetryPolicy(deadline=0)

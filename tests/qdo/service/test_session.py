@@ -127,6 +127,34 @@ async def test_what_was_given_back_is_given_back_again(join: Callable[..., Any])
     await member.owns(ONE)
 
 
+async def test_a_request_for_what_was_given_back_is_answered_again(join: Callable[..., Any]) -> None:
+    """A partition that was given back is given back again if a later heartbeat's answer still asks for it."""
+    member = await join()
+    await member.take(5)
+    request = {"orders": {1: {"epoch": 5, "within": 30}}}
+    beat = await member.service.heartbeat()
+    releasing = asyncio.create_task(member.session.release([ONE]))
+    (await member.service.heartbeat()).beat()
+    await releasing
+    beat.beat(give_back=request)  # It named the partition as owned.
+    beat = await member.service.heartbeat()
+    assert (beat.body["owned"], beat.body["given_back"]) == ({}, {})
+    beat.beat(give_back=request)
+    beat = await member.service.heartbeat()
+    assert (beat.body["owned"], beat.body["given_back"], beat.body["wait"]) == ({}, {"orders": {"1": 5}}, 0)
+
+
+async def test_what_it_never_heard_of_is_given_back_at_once(join: Callable[..., Any]) -> None:
+    """A partition whose assignment never arrived is given back at once when another member is to have it."""
+    member = await join()
+    (await member.service.heartbeat()).beat(give_back={"orders": {2: {"epoch": 7, "within": 30}}})
+    beat = await member.service.heartbeat()
+    assert (beat.body["given_back"], beat.body["wait"]) == ({"orders": {"2": 7}}, 0)
+    beat.beat()
+    beat = await member.service.heartbeat()
+    assert (beat.body["given_back"], beat.body["wait"]) == ({}, 5)
+
+
 async def test_a_release_whose_answer_is_lost_is_repeated(join: Callable[..., Any]) -> None:
     """A release without an answer raises "in doubt", and later heartbeats repeat it until one is answered."""
     member = await join()

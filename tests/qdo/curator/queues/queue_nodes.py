@@ -15,10 +15,11 @@ from kazoo.retry import KazooRetry
 from qdo.curator import TEXT, QueueBuilder
 from qdo.errors import CoordinationLost
 from qdo.settings import Retry
+from tests import waiting
 from tests.harness.proxy import Proxy
 from tests.qdo.contract.zookeeper import socket_of
-from tests.waiting import until
 
+until = waiting.until
 Kazoo: TypeAlias = Any
 """A client of kazoo, which has no types."""
 PATIENCE = 60.0

@@ -7,15 +7,7 @@ import pytest
 from qdo.curator.nodes import encode
 from qdo.errors import CoordinationLost, QdoError, QueueStopped, SessionLost
 from tests.harness.proxy import Proxy
-from tests.qdo.curator.queues.queue_nodes import (
-    PATIENCE,
-    Kazoo,
-    Nodes,
-    RecordedCalls,
-    expire,
-    start,
-    until,
-)
+from tests.qdo.curator.queues.queue_nodes import PATIENCE, Kazoo, Nodes, RecordedCalls, expire, start, until
 
 
 def put(client: Kazoo, nodes: Nodes, *messages: str) -> None:

@@ -171,33 +171,23 @@ async def test_handlers(form: str) -> None:
         assert (ran.failure.effect, "nothing runs" in ran.failure.text) == ("exit", True)
 
 
-async def test_a_handler_that_cancels_itself() -> None:
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_handler_that_cancels_itself(*, ends: bool) -> None:
     """A handler that cancels itself fails if that ends it, and otherwise succeeds; the next message is unaffected."""
     seen: list[str] = []
 
-    async def cancelled(given: Message, _: object) -> None:
+    async def cancel(given: Message, _: object) -> None:
         seen.append(given.id)
-        task = asyncio.current_task()
-        assert task is not None
-        if len(seen) == 1:
-            task.cancel()
-        await asyncio.sleep(0)
-
-    ran = await run_handler(cancelled, 2)
-    assert ran.handled == 0
-    assert ran.failure is not None
-    assert (ran.failure.effect, ran.failure.kind) == ("fail", "asyncio.exceptions.CancelledError")
-
-    async def outlasted(given: Message, _: object) -> None:
-        seen.append(given.id)
-        await asyncio.sleep(0)
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
+        if ends:
+            await asyncio.sleep(0)
 
-    seen.clear()
-    assert (await run_handler(outlasted, 3))[:2] == (3, None)
-    assert len(seen) == 3
+    ran = await run_handler(cancel, 3)
+    kind = ran.failure and (ran.failure.effect, ran.failure.kind)
+    expected = (0, ("fail", "asyncio.exceptions.CancelledError"), 1) if ends else (3, None, 3)
+    assert (ran.handled, kind, len(seen)) == expected
 
 
 # Tasks

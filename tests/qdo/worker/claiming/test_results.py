@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from qdo import Claims, Jobs, Worker, WorkerSettings
+from qdo import Jobs
 from queuey.client import Client, JobFailed, Outgoing, ResultTooLarge
 from tests.qdo.worker.claiming.conftest import Errands
 from tests.qdo.worker.claiming.test_tasks import worker_of
@@ -23,10 +23,7 @@ async def test_what_tasks_return(
     calls = [("double", "a"), ("double", ""), ("double", "b"), ("double", "c" * 9000)]
     bodies = [{"task": task, "args": [text]} for task, text in calls] + [{"task": "image"}]
     receipts = await client.send_many(queue.name, [Outgoing(json=body) for body in bodies])
-    settings = WorkerSettings(processes=processes) if processes else WorkerSettings()
-    claims = Claims(workers.system.connect(), [queue.name])
-    worker = Worker("tests.qdo.worker.claiming.errands:jobs", claims, settings=settings)
-    async with workers.serving(worker):
+    async with workers.serving(errands(queue, processes=processes)):
         first, none, second, large, image = [asyncio.create_task(receipt.aresult(60)) for receipt in receipts]
         assert [await first, await none, await second, await image] == ["aa", None, "bb", None]
         with pytest.raises(ResultTooLarge, match="18002 bytes"):
