@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from queuey.console import messages, pages
 from queuey.messages import Message, Meta, NewMessage, QueueSpec
+from queuey.service.browsing import MessageFilter
 from queuey.storage import Store, bridge
 from tests.console.browser import Browser, simplify_html
 from tests.console.test_pages import text_of
@@ -85,10 +86,34 @@ def test_scans(browser: Browser, owner: Caller) -> None:
         assert read_all_previews(browser, "key=k1&text=5") == ["Body 25", "Body 5"]
         page = browser.get(LIST, query="text=nowhere").text
         assert "0 found, 7 scanned" in text_of(page)
-        assert "data-stop" in page
+        assert ("data-scan" in page, "data-stop" in page) == (True, True)
+        with replace_in(messages, messages.MAX_SCANNED, 7):
+            page_that_pauses = browser.get(LIST, query="text=nowhere").text
+            assert ("data-scan" in page_that_pauses, "Go on" in page_that_pauses) == (False, True)
+        with replace_in(messages, messages.PAGE_SIZE, 7):
+            assert "data-scan" not in browser.get(LIST, query="text=body").text
         last = browser.get_part(LIST, query=(next_query(page) or "").replace("scanned=7", "scanned=33")).text
         assert "40 scanned" in text_of(last)
     assert "this is the end" in text_of(browser.get(LIST, query="text=nowhere").text)
+
+
+def test_text_in_bytes() -> None:
+    """A text is also looked for in bytes, by its UTF-8."""
+    assert MessageFilter(text="é").matches(Message(1, 1, 1, 0, "\0é".encode()))
+    assert not MessageFilter(text="e").matches(Message(1, 1, 1, 0, "\0é".encode()))
+
+
+def test_many_partitions(browser: Browser, owner: Caller) -> None:
+    """Of many partitions the first is listed, and the page says so; other partitions and long texts are refused."""
+    owner.create("q", partitions=messages.MAX_PARTITIONS + 1)
+    for number in "12":
+        owner.post("q", number, X_Partition=number)
+    page = browser.get(LIST).text
+    assert (previews(page), "Partition 1 of 17 only." in text_of(page)) == (["1"], True)
+    [everywhere] = re.findall(r'<a href="[^"?]*\?([^"]*)">Search all partitions', page)
+    assert read_all_previews(browser, unescape(everywhere)) == ["2", "1"]
+    for wrong in ("partition=18", "partition=x", f"text={'x' * 201}"):
+        assert browser.get(LIST, query=wrong).status == 400
 
 
 def test_messages_that_are_not_due_yet(browser: Browser, owner: Caller) -> None:

@@ -37,6 +37,19 @@ def test_redrive_those_with_one_reason(browser: Browser, owner: ApiCaller) -> No
     assert "Send them back" not in nothing
 
 
+def test_a_reason_without_text(browser: Browser, owner: ApiCaller) -> None:
+    """Dead letters without a reason go back without those that have one, and blanks at the ends of reasons count."""
+    owner.create("q")
+    owner.create("q.dead")
+    for error, text in (("Poison", ""), ("Poison", "charges twice"), (" Odd", "x" * 1200)):
+        bury(owner, error, text)
+    letters = browser.get_part(f"{Q}/dead").text
+    links = [unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send these', letters)]
+    for path, query in links:
+        assert "Sent back 1 to q." in follow_redirect(browser, act(browser, path, query))
+    assert len(links) == 3
+
+
 def test_redrive_one(browser: Browser, owner: ApiCaller) -> None:
     """One dead letter goes back from its own page, byte by byte the message that it was."""
     owner.create("q", on_ack="delete")

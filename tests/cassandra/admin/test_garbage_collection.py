@@ -157,6 +157,29 @@ def test_stopped_in_the_middle(reaping: CassandraStore, wire: Wire, application:
     assert groups_left(reaping, queue) == []
 
 
+def test_left_alone_for_a_while(open_with: OpenStore, application: str, queue: Queue) -> None:
+    """Recent leftovers are not touched, because somebody may still write with the previous row."""
+    store = open_with(reap_after=600.0)
+    bridge.run(store.catalogue.purge_queue(queue))
+    bridge.run(store.reap())
+    assert rows_left(store, queue.qid) != {}
+    assert [pending.qid for pending in pending_deletes(store, application)] == [queue.qid]
+
+
+def test_one_that_fails_does_not_stop_the_others(
+    reaping: CassandraStore, wire: Wire, application: str, queue: Queue
+) -> None:
+    """What is left of one queue stays for the next run if it cannot be removed; that of others is removed."""
+    more, _ = bridge.run(reaping.catalogue.create_queue(application, "more", QueueSpec()))
+    for each in (queue, more):
+        bridge.run(reaping.catalogue.delete_queue(each))
+    wire.fail(lambda statement: not statement.reads)
+    bridge.run(reaping.reap())
+    assert len(pending_deletes(reaping, application)) == 1
+    bridge.run(reaping.reap())
+    assert pending_deletes(reaping, application) == []
+
+
 def test_done_in_the_background(open_with: OpenStore, application: str, queue: Queue) -> None:
     """A store collects garbage in the background, and continues after a failure."""
     failed = threading.Event()
