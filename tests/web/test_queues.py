@@ -93,6 +93,14 @@ def test_any_other_name_works_percent_encoded(owner: Caller, name: str) -> None:
     assert owner("DELETE", path + "/").status == 200
 
 
+@pytest.mark.parametrize(
+    ("partitions", "text"), [("0", "0 is less than minimum value 1"), ("201", "201 is greater than maximum value 200")]
+)
+def test_partitions_are_bounded(owner: Caller, partitions: str, text: str) -> None:
+    """A queue has 1 to 200 partitions."""
+    assert owner.send_form("POST", "", partitions=partitions).errors == {"partitions": text}
+
+
 def test_every_bad_field_is_named(owner: Caller) -> None:
     """All bad fields are reported together, in the words of the original."""
     reply = owner.send_form(

@@ -17,7 +17,7 @@ from queuey.facades.settings import Facades, SqsFacade
 from queuey.settings import Rates, UserIssuer
 from queuey.storage import Store, bridge
 from queuey.web.admission.rates import RateLimits
-from queuey.web.admission.scheduling import stranger_tenant
+from queuey.web.admission.scheduling import Turn, stranger_tenant
 from queuey.web.credentials import ApplicationKeys, Identity, digest_of
 from queuey.web.gateway.asgi import Gateway
 from tests.console.conftest import examine
@@ -192,3 +192,25 @@ def test_unknown_keys_of_one_address_keep_no_other_address_waiting(scene: Scene)
     with replace(ApplicationKeys.find, note):
         make_runner(scene.app)(work)
     assert read.index(digest_of(KEY)) < 8
+
+
+def test_forged_requests_take_turns(scene: Scene) -> None:
+    """While forged requests come, they count as a tenant of their own, and wait for its turn."""
+
+    async def work(gateway: Gateway) -> None:
+        await scene.owner().to(gateway)
+        await scene.sign_request(scene.forger).to(gateway)
+        assert gateway.contention.has_several
+        entered: list[str] = []
+        enter = gateway.scheduler.wait_for_turn
+
+        async def note(tenant: str, size: int) -> Turn:
+            entered.append(tenant)
+            return await enter(tenant, size)
+
+        gateway.scheduler.wait_for_turn = note  # type: ignore[method-assign]
+        await scene.sign_request(scene.forger).to(gateway)
+        await scene.sign_request(scene.sqs).to(gateway)
+        assert entered == [stranger_tenant(ADDRESS), stranger_tenant(ADDRESS), "app:queuey"]
+
+    make_runner(scene.app)(work)

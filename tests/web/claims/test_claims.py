@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -132,12 +133,14 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     *(("POST", "q/claims/release", {"delay": seconds}, "delay") for seconds in BAD_SECONDS),
     ("POST", "q/claims/ack", {"results": [1]}, "results"),
     ("POST", "q/claims/ack", {"results": {f"r{number}": 1 for number in range(101)}}, "results"),
+    ("POST", "q/claims/ack", {"results": {"r": json.loads("[" * 101 + "]" * 101)}}, "results.0"),
     ("POST", "q/claims/ack", {"too_large": {"r": "much"}}, "too_large"),
     ("POST", "q/claims/ack", {"too_large": {"r": 0}}, "too_large"),
     ("POST", "q/claims/state", {"states": None}, "states"),
     ("POST", "q/claims/state", {"states": []}, "states"),
     ("POST", "q/claims/state", {"states": {f"r{number}": 1 for number in range(101)}}, "states"),
     ("POST", "q/claims/state", {"states": ["r", "the receipt"]}, "states.0"),
+    ("POST", "_claims?partitions=1", {"queues": ["q"]}, "partitions"),
     ("POST", "_claims", {"queues": None}, "queues"),
     ("POST", "_claims", {"queues": ["q", "q"]}, "queues"),
     ("POST", "_claims", {"queues": [""]}, "queues"),

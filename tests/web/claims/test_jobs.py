@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
@@ -13,6 +14,10 @@ from tests.web.caller import Caller, Reply
 from tests.web.claims.test_claims import bodies
 
 pytestmark = pytest.mark.one_app
+
+
+def nested(levels: int) -> object:
+    return json.loads("[" * levels + "]" * levels)
 
 
 @pytest.fixture
@@ -199,7 +204,7 @@ def test_states_are_of_messages_that_are_claimed(owner: Caller, claim: dict[str,
 
 
 def test_a_state_that_is_too_long(owner: Caller, claim: dict[str, Any]) -> None:
-    """It is refused and nothing is lost: 4,096 bytes as JSON are the most, and the state before and the claim stay."""
+    """It is refused and nothing is lost: 4,096 bytes as JSON and 100 levels are the most; state and claim stay."""
     most = "x" * 4094
     assert put(owner, {claim["receipt"]: most}).status == 200
     reply = put(owner, {claim["receipt"]: most + "x"})
@@ -207,6 +212,9 @@ def test_a_state_that_is_too_long(owner: Caller, claim: dict[str, Any]) -> None:
     assert "4097 bytes" in reply.errors["states.0"]
     assert read_state(owner) == most
     assert put(owner, {claim["receipt"]: "ü" * 2048}).status == 400
+    assert put(owner, {claim["receipt"]: nested(100)}).status == 200
+    reply = put(owner, {claim["receipt"]: nested(101)})
+    assert reply.errors == {"states.0": "Is nested more than 100 levels deep"}
     receipts = {"receipts": [claim["receipt"]]}
     assert owner.send_json("POST", "q/claims/renew", receipts).status == 200
 

@@ -11,7 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from queuey.errors import TimeZoneUnknown
+from queuey.service import Draft
 from queuey.service.due_work import sort_steps
+from queuey.service.schedules.states import Plan, Schedule, keep_message, list_next_fire_times
 from queuey.service.schedules.timetables import Timetable, check_cron, check_zone, find_next_instant, iterate_instants
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo", "Pacific/Apia"]
@@ -174,6 +177,15 @@ def test_no_time_zone(zone: str) -> None:
     """An unknown zone is refused; so is the machine's own, which others do not share."""
     with pytest.raises(ValueError, match="is not a time zone"):
         check_zone(zone)
+
+
+def test_a_zone_that_is_not_known_any_more() -> None:
+    """A schedule on a machine without its zone shows its next instant; whoever needs another gets an error with it."""
+    timetable = Timetable("0 9 * * *", "Nowhere/Land")
+    made = Schedule(1, 0.0, 0.0, Plan("q", timetable, keep_message(Draft("x"))), next=5)
+    assert list_next_fire_times(made, 3) == [5]
+    with pytest.raises(TimeZoneUnknown, match="'Nowhere/Land'"):
+        find_next_instant(timetable, 0.0)
 
 
 def test_order_of_steps() -> None:
