@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ import queuey
 from queuey.messages import Queue
 from queuey.service import Limits
 from queuey.service.claims.claiming import ClaimDelivery
+from queuey.service.claims.log_cache import Key, LogCache
 from tests.sim.replicas import Faults, Replicas
 from tests.sim.web import Setup, Web
 from tests.sim.world import World, begin
@@ -98,3 +102,24 @@ def test_logs_that_are_forgotten_between_requests_stay_short(forgetting: tuple[W
     for queue in queues:
         log = replicas.logs[queue.qid, 1]
         assert (log.last, log.snapshot > 40, len(log.entries) < 20) == (60, True, True)
+
+
+def test_logs_in_use_stay() -> None:
+    """Beyond the bound the log that was used longest ago is dropped, but none with waiting requests."""
+    made: dict[Key, SimpleNamespace] = {}
+
+    def make(key: Key, after: Callable[[Any], None]) -> Any:  # noqa: ANN401
+        made[key] = SimpleNamespace(key=key, weight=100, idle=True, last_conflict=0.0, add=lambda: None, after=after)
+        return made[key]
+
+    cache = LogCache(make, 300)
+
+    def use(*numbers: int) -> list[int]:
+        for number in numbers:
+            cache.add_here((number, 1))
+            made[number, 1].after(made[number, 1])
+        return [number for number, _ in made if cache.find_last_conflict((number, 1)) == 0.0]
+
+    assert use(1, 2, 3, 1, 4) == [1, 3, 4]
+    made[1, 1].idle = False
+    assert use(5, 6, 7) == [1, 6, 7]

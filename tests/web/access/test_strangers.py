@@ -194,6 +194,23 @@ def test_unknown_keys_of_one_address_keep_no_other_address_waiting(scene: Scene)
     assert read.index(digest_of(KEY)) < 8
 
 
+def test_a_body_counts_for_its_address_until_its_signature_is_right(scene: Scene) -> None:
+    """The body of a forged request does not count against the memory of the application that it names."""
+
+    async def work(gateway: Gateway) -> None:
+        await scene.owner().to(gateway)
+        request = scene.sign_request(scene.forger, b"{" + b" " * 200_000 + b"}")
+        request.hold, [body] = asyncio.Event(), request.pieces
+        request.pieces = [body[:1000], body[1000:]]
+        task = asyncio.create_task(request.to(gateway))
+        await until(lambda: gateway.memory.held(stranger_tenant(ADDRESS)) > 0)
+        assert gateway.memory.held("app:queuey") == 0
+        request.hold.set()
+        assert (await task).status == 403
+
+    make_runner(scene.app)(work)
+
+
 def test_forged_requests_take_turns(scene: Scene) -> None:
     """While forged requests come, they count as a tenant of their own, and wait for its turn."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from functools import partial
 from typing import Any
 
@@ -12,12 +13,14 @@ import pytest
 from queuey.storage import Messages, Names
 from queuey.storage.calls import in_thread
 from queuey.web.asgi import answer
+from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from queuey.web.responses import PIECE_SIZE, Response
 from tests.interposed_store import InterposedStore
+from tests.replacing import replace
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, Stub, make_runner, serve, until
@@ -193,3 +196,27 @@ def test_short_requests_of_one_are_not_anothers_wait(
         return done
 
     assert run(work) < 250
+
+
+def test_refusing_strangers_takes_one_thread_while_others_ask(app: App, owner: Caller) -> None:
+    """Bodies without a key are refused one after the other while an application asks, too: each costs computing."""
+    owner.create("q")
+    at_once: list[int] = []
+    under_way: list[int] = []
+    enter = Authorization.enter
+
+    def watched(*of: Any, **named: Any) -> Any:  # noqa: ANN401 - as `enter` has them
+        under_way.append(1)
+        at_once.append(len(under_way))
+        time.sleep(0.002)
+        under_way.pop()
+        return enter(*of, **named)
+
+    async def work(gateway: Gateway) -> list[int]:
+        gateway.contention.has_several = True
+        strangers = [Request("POST", "/v1/queuey/q", b"x", key=None) for _ in range(10)]
+        return [reply.status for reply in await asyncio.gather(*(one.to(gateway) for one in strangers))]
+
+    with replace(Authorization.enter, watched):
+        assert make_runner(app)(work) == [403] * 10
+    assert max(at_once) == 1
