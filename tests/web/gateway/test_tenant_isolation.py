@@ -220,3 +220,22 @@ def test_refusing_strangers_takes_one_thread_while_others_ask(app: App, owner: C
     with replace(Authorization.enter, watched):
         assert make_runner(app)(work) == [403] * 10
     assert max(at_once) == 1
+
+
+def test_short_reads_take_turns() -> None:
+    """Short reads run one after the other: at once they would cost twice the computing."""
+    busy, most = [0], [0]
+
+    class Counting(Stub):
+        def answer(self, request: Asked, match: Match) -> Response:
+            busy[0] += 1
+            most[0] = max(most[0], busy[0])
+            time.sleep(0.001)
+            busy[0] -= 1
+            return super().answer(request, match)
+
+    async def work(gateway: Gateway) -> None:
+        await asyncio.gather(*(Request("GET", "/v1/a/q").to(gateway) for _ in range(20)))
+
+    make_runner(Counting(), patience=30.0)(work)
+    assert most[0] == 1
