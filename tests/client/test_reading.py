@@ -73,24 +73,6 @@ def test_positions_may_be_given_in_many_forms(connect: Connect, point: Any, text
     assert list_params(script) == [{"partitions": "*", "since": text, "after": text, "before": text, "until": text}]
 
 
-@pytest.mark.parametrize("point", [True, datetime(2026, 1, 1), datetime(1969, 1, 1, tzinfo=UTC), object(), {0: "x"}])  # noqa: DTZ001
-def test_what_is_no_position_is_refused(connect: Connect, point: Any) -> None:  # noqa: ANN401
-    """A datetime without a zone, a flag, or a partition 0 never reaches the server."""
-    script = Script(page())
-    with pytest.raises(InvalidArgument):
-        connect(script).read("q", since=point)
-    assert script.requests == []
-
-
-@pytest.mark.parametrize("position", ["", "a,2:b", f"{message_id(1)},2:{message_id(2)}", "1.5", "\ud800"])
-def test_positions_of_partitions_are_ids(connect: Connect, position: str) -> None:
-    """A position that is not an id is refused: it could be read as positions of other partitions, or as none."""
-    script = Script(page())
-    with pytest.raises(InvalidArgument, match="is not a message id"):
-        connect(script).read("q", since={1: position})
-    assert script.requests == []
-
-
 def test_all_options_reach_the_server(connect: Connect) -> None:
     """Every option of a read has its parameter."""
     script = Script(page(cursor_safe=False))

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
 
@@ -170,7 +171,7 @@ def test_a_key_stands_for_a_whole_batch(connect: Connect, count: int) -> None:
     assert second.headers["idempotency-key"] == '"4711"'
 
 
-# What is refused before anything is sent
+# What is refused before anything is sent, in calls that read, too
 
 
 WRONG_MESSAGES: list[tuple[Any, dict[str, Any], str]] = [
@@ -197,7 +198,19 @@ WRONG_MESSAGES: list[tuple[Any, dict[str, Any], str]] = [
 ]
 """Queues and fields of messages, and what the error says."""
 ONE_BODY, ONE_REQUEST = "which is one body", "An idempotency key is for one request"
+KEYS: tuple[Any, ...] = ("", "x" * 256, "Köln", "a\nb", 5)
+POINTS: tuple[tuple[Any, str], ...] = (
+    (True, "True is not a position"),
+    (datetime(2026, 1, 1), "has no time zone"),  # noqa: DTZ001
+    (datetime(1969, 1, 1, tzinfo=UTC), "is before 1970"),
+    (object(), "is not a position"),
+    ({0: "x"}, "0 is not a partition"),
+)
+POSITIONS = ("", "a,2:b", f"{message_id(1)},2:{message_id(2)}", "1.5", "\ud800")
 WRONG_CALLS: list[tuple[Callable[[Any], object], str]] = [
+    *((lambda client, key=key: client.send("q", "x", idempotency_key=key), "idempotency_key is") for key in KEYS),
+    *((lambda client, point=point: client.read("q", since=point), says) for point, says in POINTS),
+    *((lambda client, text=text: client.read("q", since={1: text}), "is not a message id") for text in POSITIONS),
     *((lambda client, text=text: client.send_many("q", text), ONE_BODY) for text in ("abc", b"bytes", "")),
     (lambda client: client.send_many("q", "abc", idempotency_key="k"), ONE_BODY),
     (lambda client: client.send_many("q", [], idempotency_key="k"), ONE_REQUEST),

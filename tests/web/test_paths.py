@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 from urllib.parse import quote, quote_from_bytes, unquote_to_bytes
 
@@ -45,14 +46,13 @@ def test_decoding_adds_no_separator(raw: bytes, times: int) -> None:
         assert not {".", ".."} & set(parts)
 
 
-@pytest.mark.parametrize("slash", ["%2F", "%2f", "%252F", "%c0%af", "%5C", "%uff0f"])
-@pytest.mark.parametrize("tail", ["messages", ""])
-def test_an_encoded_slash_separates_nothing(owner: Caller, slash: str, tail: str) -> None:
+def test_an_encoded_slash_separates_nothing(owner: Caller) -> None:
     """A slash that was encoded once, twice or oddly separates no names; in the query it is a character."""
     queue = owner.create("q")
     owner.post(queue, "kept")
-    for application in ("/v1/queuey/", f"/v1/queuey{slash}"):
-        assert owner("DELETE", f"{application}{queue}{slash}{tail}").status == 404
+    for slash, tail in product(("%2F", "%2f", "%252F", "%c0%af", "%5C", "%uff0f"), ("messages", "")):
+        for application in ("/v1/queuey/", f"/v1/queuey{slash}"):
+            assert owner("DELETE", f"{application}{queue}{slash}{tail}").status == 404, slash
     assert owner.get(queue).bodies == ["kept"]
     assert owner("GET", f"{queue}?after=1%2F").status == 400
 

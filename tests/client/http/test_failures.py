@@ -100,15 +100,6 @@ def test_a_key_of_the_callers_own(connect: Connect) -> None:
     assert [request.headers["idempotency-key"] for request in script.requests] == [r'"order \"4711\" \\ Koeln"'] * 2
 
 
-@pytest.mark.parametrize("key", ["", "x" * 256, "Köln", "a\nb", 5])
-def test_a_key_that_is_none(connect: Connect, key: Any) -> None:  # noqa: ANN401 - what users pass
-    """An invalid key is refused before anything is sent."""
-    script = Script()
-    with pytest.raises(queuey_client.InvalidArgument, match="idempotency_key is"):
-        connect(script, BOTH).send("q", "body", idempotency_key=key)
-    assert script.requests == []
-
-
 @pytest.mark.parametrize("last", [refuse_connection, busy(outcome="none"), httpx2.Response(403, text="403 Forbidden")])
 def test_a_send_in_doubt_stays_in_doubt(connect: Connect, last: Reply) -> None:
     """If an earlier attempt may have stored the message, the error of the last one says that the outcome is unknown."""

@@ -47,8 +47,7 @@ REQUESTED: dict[str, Make] = {
     "move": ask("GET", "/v1/queuey/_moves/*"),
     "named message": ask("GET", "/v1/queuey/q/named/*"),
     "path": ask("GET", "/*/*"),
-    "field": ask("GET", "/v1/queuey/q", query="*=1"),
-    "header": ask("GET", "/v1/queuey/q", header="x-*"),
+    "field and header": ask("GET", "/v1/queuey/q", query="*=1", header="x-*"),
 }
 
 
@@ -64,8 +63,8 @@ def find_kept() -> set[int]:
     return kept
 
 
-ALONE = ["key", "field", "header"]
-"""What has a memory of its own. All others share the memory of paths."""
+ALONE = ["key", "field and header"]
+"""What has memories of its own. All others share the memory of paths."""
 TOGETHER = [REQUESTED[kind] for kind in REQUESTED if kind not in ALONE]
 
 
