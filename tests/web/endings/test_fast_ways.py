@@ -48,15 +48,11 @@ CHANGES: dict[str, Callable[[Store], object]] = {
     "deleted": lambda other: change(other, other.catalogue.delete_queue),
     "made anew": lambda other: bridge.run(other.catalogue.create_queue("queuey", "q", QueueSpec(type="public"))),
 }
+JSON = {"Content-Type": "application/json"}
 REQUESTS: list[tuple[str, str, str, dict[str, str]]] = [
     ("POST", "q", "one", {"X-Partition": "1"}),
     ("POST", "q", "two", {"X-Partition": "2"}),
-    (
-        "POST",
-        "q",
-        '{"messages": [{"body": "three", "partition": 1}, {"body": ""}]}',
-        {"Content-Type": "application/json"},
-    ),
+    ("POST", "q", '{"messages": [{"body": "three", "partition": 1}, {"body": ""}]}', JSON),
     ("POST", "q", "four", {"X-TTL": "-1", "X-Delay": "x"}),
     ("GET", "q", "", {}),
     ("GET", "q?partitions=1&limit=2&order=descending", "", {}),
@@ -67,16 +63,11 @@ REQUESTS: list[tuple[str, str, str, dict[str, str]]] = [
     ("PUT", "q/0123456789ab11e88000000000000001", "put", {}),
     ("GET", "q/nothing", "", {}),
     ("PUT", "q/named/stock", "17 pears", {}),
-    ("POST", "q", '{"messages": [{"body": "five", "partition": 1}]}', {"Content-Type": "application/json"}),
+    ("POST", "q", '{"messages": [{"body": "five", "partition": 1}]}', JSON),
     ("POST", "q/claims?limit=1&ttl=60&partitions=1", "", {}),
-    ("PUT", "q/read", '{"until": "0123456789ab11e88000000000000001"}', {"Content-Type": "application/json"}),
-    ("POST", "_unread", '{"queues": ["q", "none"]}', {"Content-Type": "application/json"}),
-    (
-        "POST",
-        "_read",
-        '{"queues": [{"queue_name": "q"}, {"queue_name": "none"}]}',
-        {"Content-Type": "application/json"},
-    ),
+    ("PUT", "q/read", '{"until": "0123456789ab11e88000000000000001"}', JSON),
+    ("POST", "_unread", '{"queues": ["q", "none"]}', JSON),
+    ("POST", "_read", '{"queues": [{"queue_name": "q"}, {"queue_name": "none"}]}', JSON),
     ("DELETE", "q/0123456789ab11e88000000000000001", "", {}),
 ]
 CALLERS = {"owner": "a" * 64, "reader": "b" * 64, "guest": "c" * 64}

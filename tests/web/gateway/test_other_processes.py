@@ -17,6 +17,7 @@ from tests.contract.samples import eventually
 from tests.web.caller import Caller
 from tests.web.conftest import KEY
 
+JSON = {"Content-Type": "application/json"}
 ID = "0123456789ab11e88000000000000001"
 
 pytestmark = pytest.mark.needs("processes")
@@ -36,15 +37,9 @@ def create_and_post(owner: Caller, name: str, **fields: object) -> None:
     ("method", "path", "body", "headers", "status"),
     [
         ("POST", "q", "x", {"X-Partition": "3"}, 201),
-        ("POST", "q", '{"messages":[{"body":"x","partition":3}]}', {"Content-Type": "application/json"}, 201),
+        ("POST", "q", '{"messages":[{"body":"x","partition":3}]}', JSON, 201),
         ("PUT", f"q/3:{ID}", "x", {}, 200),
-        (
-            "PUT",
-            "q/offsets/g",
-            '{"partitions":{"3":{"offset":"' + ID + '"}}}',
-            {"Content-Type": "application/json"},
-            200,
-        ),
+        ("PUT", "q/offsets/g", '{"partitions":{"3":{"offset":"' + ID + '"}}}', JSON, 200),
     ],
     ids=["post", "batch", "put", "offsets"],
 )
