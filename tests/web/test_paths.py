@@ -23,6 +23,8 @@ from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 from tests.web.gateway_calls import KEY
 
+pytestmark = pytest.mark.one_app
+
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1).filter(
     lambda name: "/" not in name and name not in {".", ".."}
 )

@@ -10,6 +10,8 @@ from tests.backends import Clock
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
 
+pytestmark = pytest.mark.one_app
+
 MARK = "Idempotent-Replayed"
 
 
