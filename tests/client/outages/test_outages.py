@@ -113,8 +113,10 @@ def test_a_service_that_stays_away(connect: Connect, name: str, fault: str) -> N
         assert caught.value.outcome == outcome  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("name", ONCE)
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    dict.fromkeys([*((name, "is silent") for name in ONCE), *(("commit", fault) for fault in FAULTS)]),
+)
 def test_what_may_have_been_done_fails_at_once(connect: Connect, name: str, fault: str) -> None:
     """A call that must not be repeated says ``unknown`` at once if it may have been done, else it is repeated."""
     service = Outage(fault)
