@@ -34,6 +34,7 @@ def store_evenly(store: Store, queue: Queue, clock: Clock) -> list[Position]:
     return positions
 
 
+@pytest.mark.slow_on("simulated")
 def test_many_messages_are_counted_or_estimated(store: Store, clock: Clock) -> None:
     """A count is exact, or is marked as an estimate and is near the truth.
 

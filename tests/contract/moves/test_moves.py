@@ -291,6 +291,7 @@ def test_the_source_goes(store: Store, mover: Mover) -> None:
     assert bodies(store, target) == []
 
 
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_another_process_goes_on(store: Store, other: Store) -> None:
     """A process continues a move that has stalled; a process that ends hands its moves back."""
     source, target = make_queue(store), make_queue(store)
