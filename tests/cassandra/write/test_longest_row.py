@@ -22,7 +22,7 @@ ENDS = 600 * ids.TICKS_PER_SECOND
 
 
 def at(store: CassandraStore, seconds: float, meta: Meta | None = None) -> Message:
-    ticks = store._clock.now() + round(seconds * ids.TICKS_PER_SECOND)
+    ticks = bridge.run(store.ledger.now()) + round(seconds * ids.TICKS_PER_SECOND)
     return Message(ticks, 7, 1, ticks + ENDS, "x" if meta else LONG, meta)
 
 
@@ -42,7 +42,7 @@ WRITES: dict[str, Callable[[CassandraStore, Queue], object]] = {
         store.keyed_posts.append_once(queue, [NewMessage(LONG, 1, 600)], PostKey("k", b"c", 600))
     ),
     "put": lambda store, queue: bridge.run(
-        store.messages.put(queue, [(1, (store._clock.now(), 5))], NewMessage(LONG, 1, 600))
+        store.messages.put(queue, [(1, (bridge.run(store.ledger.now()), 5))], NewMessage(LONG, 1, 600))
     ),
     "load": lambda store, queue: bridge.run(store.bulk.load(queue, [at(store, -60), at(store, -50, HEADERS)])),
     "load of headers": lambda store, queue: bridge.run(store.bulk.load(queue, [at(store, -60, HEADERS)])),

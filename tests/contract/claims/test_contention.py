@@ -40,7 +40,7 @@ def test_a_mistake_in_one_round_does_not_leave_others_waiting(store: Store) -> N
         raise ValueError("a mistake")
 
     claim = partial(blocking(service.claims).claim, access, limit=1, ttl=60)
-    with replace(PartitionLog._round, fail), ThreadPoolExecutor(2) as pool:
+    with replace(rounds, fail), ThreadPoolExecutor(2) as pool:
         first = pool.submit(claim)
         assert failing.wait(PATIENCE_SECONDS)
         second = pool.submit(claim)

@@ -214,7 +214,7 @@ _MARK, _END_FIELDS = JobStatuses.mark_leaving, jobs._end_fields
 MUTATIONS: dict[str, tuple[Any, Any]] = {
     "a mark overwrites a result": (Results.mark_leaving, _overwrite),
     "a mark does not know of the delivery": (JobStatuses.mark_leaving, _mark_as_new),
-    "a mark counts for what was acknowledged": (jobs._end_fields, _show_marks),
+    "a mark counts for what was acknowledged": (_END_FIELDS, _show_marks),
 }
 
 

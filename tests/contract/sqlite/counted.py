@@ -15,6 +15,7 @@ from queuey.errors import StoreUnavailable
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, connection, open_store
 from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.write.sweep import Sweep
 from queuey.storage.sqlite.write.transaction import Transaction
 from tests.backends import APP, UNSYNCED
 from tests.replacing import replace
@@ -53,6 +54,11 @@ def counted_store(
 def database_of(store: SqliteStore) -> Database:
     """Returns the store's connections and its writer."""
     return store._db
+
+
+def sweep_of(store: SqliteStore) -> Sweep:
+    """Returns the store's sweep, whose steps a test takes one by one."""
+    return store._sweep
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from tests.contract.samples import (
     new_message,
     start_append,
 )
-from tests.contract.sqlite.counted import busy_writer, database_of
+from tests.contract.sqlite.counted import busy_writer, database_of, sweep_of
 from tests.replacing import replace, replace_in
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class TestSweep:
         queue = make_queue(store)
         append_bodies(store, queue, "early", ttl=10)
         clock.advance(30)
-        steps = store._sweep._remove_in_steps()
+        steps = sweep_of(store)._remove_in_steps()
         next(steps)
         clock.advance(-25)
         append_bodies(store, queue, "late", ttl=5)
@@ -307,6 +307,6 @@ def test_a_long_log_becomes_short_again(store: SqliteStore, tmp_path: Path) -> N
             start_append(store, queue, [new_message("x" * 1_000_000)]).result(60)
         connection.execute("COMMIT")
     assert log.stat().st_size > (longest := driver.MAX_LOG_PAGES * 4096)
-    store._sweep.checkpoint_if_due()
+    sweep_of(store).checkpoint_if_due()
     append_bodies(store, queue, "y")
     assert log.stat().st_size <= longest

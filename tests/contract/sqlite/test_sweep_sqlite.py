@@ -34,6 +34,7 @@ from tests.contract.samples import (
     pages,
     positions,
 )
+from tests.contract.sqlite.counted import sweep_of
 from tests.replacing import replace
 from tests.waiting import join
 
@@ -274,6 +275,6 @@ def test_long_bodies_do_not_wait_for_the_next_sweep(tmp_path: Path) -> None:
         bridge.run(store.applications.create_application(APP))
         queue = make_queue(store)
         append_bodies(store, queue, *["x" * 60_000] * 20)
-        assert not store._sweep.log_pages
+        assert not sweep_of(store).log_pages
         append_bodies(store, queue, *["x" * 60_000] * 20)
-        assert eventually(lambda: store._sweep.log_pages > 0)
+        assert eventually(lambda: sweep_of(store).log_pages > 0)

@@ -9,20 +9,22 @@ import pytest
 from queuey.errors import StoreUnavailable
 from queuey.messages import LogEntry, LogPage
 from queuey.storage.cassandra.driver import Rows
-from queuey.storage.cassandra.store.claim_logs import _SELECT_ENTRIES, _SELECT_HEAD, _SELECT_SNAPSHOT, _read_page
+from queuey.storage.cassandra.store import claim_logs
 from tests.unit.cassandra.read.answered import ASKING, run_with_answers
 
-NAMES = {_SELECT_ENTRIES: "entries", _SELECT_HEAD: "head", _SELECT_SNAPSHOT: "snapshot"}
+NAMES = {"number >= ?": "entries", "number = -1": "head", "number = ?": "snapshot"}
+"""Which rows a request asks for, by its condition."""
 
 
 def play(first: int, *answers: Rows) -> tuple[LogPage | None, list[str]]:
     reads: list[str] = []
 
     def answer(request: Any) -> Rows:  # noqa: ANN401 - a request
-        reads.append(f"{NAMES[request.statement]} {request.values[2:]}")
+        [name] = [name for condition, name in NAMES.items() if condition in request.statement.cql]
+        reads.append(f"{name} {request.values[2:]}")
         return answers[len(reads) - 1]
 
-    return run_with_answers(_read_page(ASKING, (7, 1), first, "ONE"), answer), reads
+    return run_with_answers(claim_logs._read_page(ASKING, (7, 1), first, "ONE"), answer), reads
 
 
 def entry(number: int, last: int = 9) -> tuple[int, int, bytes]:

@@ -31,7 +31,8 @@ class Opened:
         clock = Clock(calm.clock().raw_boottime_ns, wall=lambda: round((calm.world.now + calm.ahead + ahead) * 1e9))
         options = CassandraOptions(heartbeat=1e9)
         self.store = CassandraStore("cassandra://a/b", options, clock, driver=lambda *_, **__: calm)
-        calm.run_to_end(self.store._watch.require_sound())
+        self.watch = self.store._watch
+        calm.run_to_end(self.watch.require_sound())
 
     def begin(self, call: Any, *arguments: object, **named: object) -> Coroutine[Any, Any, Any]:  # noqa: ANN401
         coroutine: Coroutine[Any, Any, Any] = call.__wrapped__(self.store.groups, *arguments, **named)
@@ -51,7 +52,7 @@ def test_a_machine_that_stood_still(opened: Opened) -> None:
     store, calm = opened.store, opened.calm
     confirm = partial(opened.run_call, CassandraGroups.confirm_clock)
     for _ in range(2):
-        assert calm.run_to_end(store._watch.check())
+        assert calm.run_to_end(opened.watch.check())
     before = store.groups.sample_clock()
     confirm(before)
     for node in calm.cluster.nodes:
@@ -63,7 +64,7 @@ def test_a_machine_that_stood_still(opened: Opened) -> None:
     calm.ahead = 3.0
     for _ in range(3):
         calm.advance(0.1)
-        calm.run_to_end(store._watch.check())
+        calm.run_to_end(opened.watch.check())
     after = store.groups.sample_clock()
     assert after.now >= before.now + 3000
     with pytest.raises(StoreUnavailable):
