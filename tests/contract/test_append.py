@@ -120,30 +120,6 @@ def test_a_bad_call_does_not_spoil_its_neighbours(store: Store) -> None:
     )
 
 
-@pytest.mark.parametrize("partition", [0, -1, 3, 201, 256, 257, 1 << 40])
-def test_partition_outside_the_queue(store: Store, partition: int) -> None:
-    """A partition that the queue lacks makes the whole batch fail, and no other queue is changed."""
-    before, queue, after = (make_queue(store, partitions=2) for _ in range(3))
-    with pytest.raises(InvalidRequest):
-        bridge.run(
-            store.messages.append(
-                queue, [new_message("a"), new_message("b", partition=partition), new_message("c", partition=2)]
-            )
-        )
-    with pytest.raises(InvalidRequest):
-        bridge.run(store.messages.append(queue, [new_message("d", partition=partition, delay=1.0)]))
-    for untouched in (before, queue, after):
-        assert [info.count for info in bridge.run(store.messages.inspect(untouched))[1]] == [0, 0]
-
-
-def test_refused_batch_of_delayed_and_others(store: Store) -> None:
-    """No message of a refused batch appears later, also no delayed one."""
-    queue = make_queue(store)
-    with pytest.raises(InvalidRequest):
-        bridge.run(store.messages.append(queue, [new_message("a", delay=0.01), new_message("b", partition=2)]))
-    assert bridge.run(store.messages.inspect(queue))[1][0].newest is None
-
-
 class TestAfter:
     """Tests of ids above one that the caller names."""
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 
 from queuey import ids
-from queuey.errors import InvalidRequest
 from queuey.ids import Position
 from queuey.messages import Meta
 from queuey.storage import Store, bridge
@@ -49,18 +48,6 @@ class TestPut:
         bridge.run(store.messages.put(queue, [(1, stored_at[0])], new_message(b"\xff", meta=meta)))
         message = messages_in_partition(other, queue)[0]
         assert (message.body, message.meta) == (b"\xff", meta)
-
-    @pytest.mark.parametrize("partition", [0, -1, 3, 256, 257])
-    def test_partition_outside_the_queue(self, store: Store, partition: int) -> None:
-        """A partition that the queue lacks is refused, and the other places are not written either."""
-        queue = make_queue(store, partitions=2)
-        with pytest.raises(InvalidRequest):
-            bridge.run(
-                store.messages.put(
-                    queue, [*make_past_positions(1), (partition, (PAST, 1)), (2, (PAST, 1))], new_message("a")
-                )
-            )
-        assert [info.count for info in bridge.run(store.messages.inspect(queue))[1]] == [0, 0]
 
     def test_moves_no_generator(self, store: Store) -> None:
         """An id far ahead affects neither new ids nor the position of readers."""

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from queuey import ids
-from queuey.errors import InvalidRequest, TooLate
+from queuey.errors import TooLate
 from queuey.messages import Message, Meta
 from queuey.storage import Store, bridge
 from tests.backends import Clock
@@ -157,16 +157,6 @@ def test_as_alive_as_it_says(store: Store, clock: Clock) -> None:
     assert messages_in_partition(store, queue) == messages[2:]
     clock.advance(20)
     assert messages_in_partition(store, queue) == messages[4:]
-
-
-def test_refused(store: Store) -> None:
-    """A load into a missing partition is refused, and nothing is written."""
-    queue = make_queue(store)
-    due = bridge.run(store.ledger.now()) + 60 * SECOND
-    ahead = make_upcoming(due, 3)
-    with pytest.raises(InvalidRequest):
-        bridge.run(store.bulk.load_unread(queue, [*ahead, *make_upcoming(due, 1, partition=2)]))
-    assert bridge.run(store.messages.fetch(queue, [(1, message.position) for message in ahead])) == []
 
 
 @pytest.mark.slow_on("simulated")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from queuey import ids
-from queuey.errors import Conflict, GroupNotFound, InvalidRequest, OffsetConflict, StoreUnavailable
+from queuey.errors import Conflict, GroupNotFound, OffsetConflict, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange
 from queuey.storage import Store, bridge
@@ -70,15 +70,6 @@ def test_each_partition_by_itself(store: Store) -> None:
     assert sorted(refused.value.applied) == [1, 4]
     assert refused.value.current == {1: ids.to_hex(B), 2: ids.to_hex(A), 3: None, 4: ids.to_hex(B)}
     assert places(bridge.run(store.offsets.group_offsets(queue, "group"))) == {1: B, 2: A, 4: B}
-
-
-@pytest.mark.parametrize("partition", [0, -1, 3, 257])
-def test_partition_outside_the_queue(store: Store, partition: int) -> None:
-    """If one partition is not in the queue, all changes of the call are refused."""
-    queue = make_queue(store, partitions=2)
-    with pytest.raises(InvalidRequest):
-        bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, A), OffsetChange(partition, A)]))
-    assert bridge.run(store.offsets.groups(queue)) == []
 
 
 def test_groups_are_apart(store: Store, other: Store) -> None:

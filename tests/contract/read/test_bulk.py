@@ -6,7 +6,6 @@ import pytest
 from msgspec import structs
 
 from queuey import ids
-from queuey.errors import InvalidRequest
 from queuey.ids import Position
 from queuey.messages import Message, Meta, Queue, Slice
 from queuey.storage import Store, bridge
@@ -114,11 +113,3 @@ def test_expired_messages_are_left_out(store: Store) -> None:
     ended = [structs.replace(message, expires=ids.now_ticks() - HOUR) for message in messages[:2]]
     assert bridge.run(store.bulk.load(queue, [*ended, *messages[2:]])) == 2
     assert positions(messages_in_partition(store, queue)) == positions(messages[2:])
-
-
-def test_refused_loads(store: Store) -> None:
-    """A load into a missing partition is refused."""
-    queue = make_queue(store)
-    with pytest.raises(InvalidRequest):
-        bridge.run(store.bulk.load(queue, old_messages(3, partition=2)))
-    assert messages_in_partition(store, queue) == []
