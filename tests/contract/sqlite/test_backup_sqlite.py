@@ -19,11 +19,12 @@ import apsw
 import pytest
 
 from queuey import ids
-from queuey.errors import StoreBusy, StoreIncompatible, StoreUnavailable
+from queuey.errors import StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, backup, check, open_store
 from queuey.storage.sqlite.connection import FILE, connect
+from tests.replacing import replace
 
 APP = "app"
 OPTIONS = SqliteOptions(sync="normal", sweep_interval=None)
@@ -390,3 +391,17 @@ def test_a_process_that_starts_during_a_restore(data: Path, tmp_path: Path, monk
     assert steps == ["opened", "restored"]
     assert find_leftover_files(data) == []
     assert bodies(data) == ["a", "b", "c"]
+
+
+def test_a_full_disk_is_that_of_the_backup(data: Path, tmp_path: Path) -> None:
+    """If the disk is full during the copy, the error names the copy, not the store."""
+
+    def full(*_: object) -> None:
+        raise apsw.FullError("database or disk is full")
+
+    with (
+        replace(backup._vacuum_into, full),
+        pytest.raises(StoreFull, match=f"no space left for {tmp_path / 'b'}"),
+    ):
+        backup.back_up(data, tmp_path / "b", OPTIONS, ignore_progress)
+    assert find_leftover_files(tmp_path) == []

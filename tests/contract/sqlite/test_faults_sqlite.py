@@ -394,6 +394,15 @@ class TestPlace:
         kept.rename(prepared.file)
         assert prepared.works()
 
+    def test_directory_moved_away(self, prepared: Prepared, tmp_path: Path) -> None:
+        """Without its directory the store is unavailable, and it works again once the directory is back."""
+        directory = prepared.directory
+        directory.rename(tmp_path / "away")
+        with pytest.raises(StoreUnavailable, match="directory of the store"):
+            bridge.run(prepared.store.ping())
+        (tmp_path / "away").rename(directory)
+        bridge.run(prepared.store.ping())
+
     def test_nearly_full_disk(self, prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
         """An almost full disk makes the store unhealthy, though a small write still succeeds."""
         free = os.statvfs(prepared.file.parent)
