@@ -37,6 +37,7 @@ from queuey.service.due_work import DueRunner
 from queuey.service.expiry import TIMING, ExpiryRecords
 from queuey.service.messages import Draft, MessageUseCases
 from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE
+from tests.sim.playing import Play
 from tests.sim.replicas import DEADLINE, Faults, ModelStore, Replicas
 from tests.sim.web import Setup, Web
 from tests.sim.world import SimulatedCore, World, begin
@@ -320,8 +321,5 @@ class History:
         self.wrong += [f"E4: {name} is still searched" for name in self.replicas.records]
 
 
-def find_violations(seeds: Iterable[int], kind: str = "plain", *, breaking: tuple[str, ...] = ("",)) -> list[str]:
-    for seed in seeds:
-        if broken := [text for text in History(seed, kind).run() if text.startswith(breaking)]:
-            return [f"seed {seed}: {text}" for text in broken]
-    return []
+def play(kind: str) -> Play:
+    return lambda seed: History(seed, kind).run()

@@ -122,12 +122,14 @@ class Mutation:
         breaks: The rules of which one fails without it.
         patches: Take it out.
         seed: The history that shows it.
+        name: The name of the kind in a table of kinds, if any.
     """
 
     play: Play
     breaks: tuple[str, ...]
     patches: Sequence[Patch]
     seed: int = 0
+    name: str = ""
 
     def find_violations(self, seeds: Iterable[int] = ()) -> list[str]:
         """Returns the violations of its history without the mechanism, or of the first of ``seeds`` with any."""

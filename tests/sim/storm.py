@@ -32,6 +32,7 @@ from tests.harness.checking.claims import (
 )
 from tests.harness.checking.rules import check
 from tests.sim.availability import EmptyAnswer
+from tests.sim.playing import Play
 from tests.sim.replicas import DELAY, Faults
 from tests.sim.web import Setup, Web
 from tests.sim.world import World, begin
@@ -561,18 +562,12 @@ class Storm:
         self.world.rng.choice(self.webs).process.pause(self.world.rng.choice((0.5, 2.0, 4.0)))
 
 
-def find_violations(
-    seeds: Sequence[int], setup: Setup | None = None, *, enough: int = 1, breaking: tuple[str, ...] = ("",)
-) -> list[str]:
-    """Runs histories until ``enough`` violations of rules in ``breaking`` were found. Returns them with the seeds.
+def play(setup: Setup | None = None) -> Play:
+    """Plays storms with a setup. A violation begins with its rule."""
 
-    A rule is in ``breaking`` if its text begins with one of them. The last history's violations are all returned.
-    """
-    texts: list[str] = []
-    for seed in seeds:
+    def play_one(seed: int) -> list[str]:
         storm = Storm(seed, setup)
         broken = [f"{rule}: {text}" for rule, text in check(storm.run(), SIMULATED)]
-        texts += [f"seed {seed}: {text}" for text in [*broken, *storm.replicas.wrong] if text.startswith(breaking)]
-        if len(texts) >= enough:
-            break
-    return texts
+        return [*broken, *storm.replicas.wrong]
+
+    return play_one

@@ -15,7 +15,8 @@ from queuey.service.claims import scans
 from tests.harness.checking.claims import SIMULATED
 from tests.harness.checking.rules import check
 from tests.sim.expiry import History
-from tests.sim.mutations.table import KINDS, LITTLE, SHORT_SCANS, Patches, list_seeds, patched
+from tests.sim.mutations.table import KINDS, LITTLE, SHORT_SCANS, Patches, list_seeds
+from tests.sim.playing import find_violations, patched
 from tests.sim.storm import Storm
 from tests.sim.web import Setup
 
@@ -39,7 +40,7 @@ def test_guarantees(name: str) -> None:
     """
     kind = KINDS[name]
     with patched(kind.patches):
-        assert kind.find(list_seeds(name)) == []
+        assert find_violations(list_seeds(name), kind.play) == []
 
 
 @pytest.mark.slow
@@ -49,7 +50,7 @@ def test_guarantees_in_many_histories(name: str) -> None:
     """The guarantees hold in ``SIM_HISTORIES`` histories from ``SIM_SEED`` on, of most kinds in a quarter of that."""
     kind = KINDS[name]
     with patched(kind.patches):
-        assert kind.find(range(FIRST, FIRST + (MANY if name == "any" else MANY // 4))) == []
+        assert find_violations(range(FIRST, FIRST + (MANY if name == "any" else MANY // 4)), kind.play) == []
 
 
 ABOVE: Patches = [(scans, MAX_ABOVE, 2)]
@@ -75,7 +76,7 @@ def test_guarantees_of_short_scans(name: str, limits: Patches, rules: tuple[str,
     """The guarantees hold if scans rarely reach the end of the messages, and little is remembered."""
     kind = KINDS[name]
     with patched([*kind.patches, *limits]):
-        assert kind.find(range(SHORT), breaking=rules) == []
+        assert find_violations(range(SHORT), kind.play, breaking=rules) == []
 
 
 def test_histories_have_every_outcome() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 
 import pytest
 
@@ -13,11 +11,11 @@ from queuey.storage.cassandra import timing
 from queuey.storage.cassandra.admin import stored_timing
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.timing import Timing, make_settled
-from tests.replacing import replace, replace_in
 from tests.sim.cassandra import changing, histories
 from tests.sim.cassandra.changing import ChangingStorm, short_lease
-from tests.sim.cassandra.histories import FIRST
+from tests.sim.cassandra.histories import FIRST, Kind, broken, play
 from tests.sim.cassandra.posts import PostSite
+from tests.sim.playing import find_violations
 
 SEEN, SEEDS = 4, (0, 1, 5)
 """Histories whose times become shorter, and seeds of each kind in `make check`. Sites of the last read on loops."""
@@ -49,9 +47,6 @@ def _short_lease() -> Iterator[None]:
         yield
 
 
-violations = partial(histories.find_violations, storm=ChangingStorm)
-
-
 @pytest.fixture(scope="module")
 def storms() -> list[ChangingStorm]:
     """The first histories, checked to break no rule."""
@@ -61,34 +56,33 @@ def storms() -> list[ChangingStorm]:
     return storms
 
 
-def seeds(storm: type[ChangingStorm], first: int = 0) -> list[int]:
-    return sorted(
-        {*(seed for seed in SEEDS if seed >= first), *(seed for _, kind, seed in MUTATIONS.values() if kind is storm)}
-    )
+def seeds(storm: Kind, first: int = 0) -> list[int]:
+    shown = {one.seed for one in MUTATIONS.values() if one.play is play(storm)}
+    return sorted({seed for seed in SEEDS if seed >= first} | shown)
 
 
 @pytest.mark.usefixtures("storms")
 def test_rules_hold_while_times_get_shorter() -> None:
     """The rules hold while W, U, S, D and C become shorter."""
-    assert violations(seeds(ChangingStorm, SEEN)) == []
+    assert find_violations(seeds(ChangingStorm, SEEN), play(ChangingStorm)) == []
 
 
 def test_a_process_that_misses_the_change_stops() -> None:
     """The rules hold if one of the processes never learns of the change: it stops."""
-    assert violations(seeds(DeafStorm), storm=DeafStorm) == []
+    assert find_violations(seeds(DeafStorm), play(DeafStorm)) == []
 
 
 def test_rules_hold_while_times_get_longer() -> None:
     """The rules hold while the times become longer."""
-    assert violations(seeds(RaisingStorm), storm=RaisingStorm) == []
+    assert find_violations(seeds(RaisingStorm), play(RaisingStorm)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(24 * 3600)
 def test_many_histories() -> None:
     """The rules hold in many histories of both kinds."""
-    assert violations(range(FIRST, FIRST + MANY)) == []
-    assert violations(range(FIRST, FIRST + MANY), storm=RaisingStorm) == []
+    assert find_violations(range(FIRST, FIRST + MANY), play(ChangingStorm)) == []
+    assert find_violations(range(FIRST, FIRST + MANY), play(RaisingStorm)) == []
 
 
 def test_changes_of_times_finish(storms: list[ChangingStorm]) -> None:
@@ -110,32 +104,22 @@ def skip_wait(_seconds: float) -> None:
     """Starts the second step at once."""
 
 
-@contextmanager
-def ignore_lease() -> Iterator[None]:
-    with replace(TimingInForce.is_fresh, lambda _self, _at: True):
-        yield
+RULES = "G1 none attempt"
 
-
-Storm = Callable[[int], ChangingStorm]
-MUTATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], Storm, int]] = {
-    "times change in two steps": (
-        partial(replace_in, changing, changing.change_times, change_times_in_one_step),
-        ChangingStorm,
-        38,
+MUTATIONS = {
+    "times change in two steps": broken(
+        ChangingStorm, RULES, 38, (changing, changing.change_times, change_times_in_one_step)
     ),
-    "the second step waits for all processes": (
-        partial(replace_in, changing, changing.wait_between_steps, skip_wait),
-        ChangingStorm,
-        38,
+    "the second step waits for all processes": broken(
+        ChangingStorm, RULES, 38, (changing, changing.wait_between_steps, skip_wait)
     ),
-    "a process stops when its lease is over": (ignore_lease, DeafStorm, 11),
+    "a process stops when its lease is over": broken(
+        DeafStorm, RULES, 11, (TimingInForce.is_fresh, lambda _self, _at: True)
+    ),
 }
-"""The function that takes a mechanism out, the kind of the histories, and the seed that shows it."""
 
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_mechanism_is_needed(name: str) -> None:
     """Without any one of the mechanisms its history breaks a guarantee."""
-    instead, storm, seed = MUTATIONS[name]
-    with instead():
-        assert violations([seed], ("G1", "none", "attempt"), storm=storm)
+    assert MUTATIONS[name].find_violations()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -22,12 +21,13 @@ from queuey.storage.cassandra.message_codec import INSERT
 from queuey.storage.cassandra.store.messages import CassandraMessages, SliceReader
 from queuey.storage.cassandra.write import undo_writes
 from queuey.storage.cassandra.write.writer import MessageWriter
-from tests.replacing import replace, replace_in
+from tests.replacing import replace
 from tests.sim import storm
 from tests.sim.cassandra.claims import ON_CLUSTER
-from tests.sim.cassandra.histories import FIRST, MANY, Mutation, find_violations
+from tests.sim.cassandra.histories import FIRST, MANY, broken, play
 from tests.sim.cassandra.messages import MessageStorm, Site
 from tests.sim.cassandra.pace import PATIENT
+from tests.sim.playing import around, find_violations
 
 ORDERED = dataclasses.replace(ON_CLUSTER, kinds=("ordered",))
 SEEN, FEW = 12, 5
@@ -107,38 +107,38 @@ def test_messages() -> None:
 
     That includes the histories that show a mutation.
     """
-    for kind, first in {(one.storm, one.first): None for one in MUTATIONS.values()}:
-        assert find_violations([first], storm=kind) == []
+    for kind, seed in {(one.play, one.seed): None for one in MUTATIONS.values()}:
+        assert find_violations([seed], kind) == []
 
 
 def test_nodes_beside_processes() -> None:
     """A node whose clock goes wrong together with a process's clock is no witness for it."""
-    assert find_violations(range(FEW), storm=SharedStorm) == []
+    assert find_violations(range(FEW), play(SharedStorm)) == []
 
 
 def test_claims() -> None:
     """Claims keep their guarantees on the store itself, as on the model of its logs."""
-    assert storm.find_violations(range(2 * FEW), ON_CLUSTER) == []
+    assert find_violations(range(2 * FEW), storm.play(ON_CLUSTER)) == []
 
 
 def test_ordered_queues() -> None:
     """Messages of one key in an ordered queue are claimed one after another on the store itself."""
-    assert storm.find_violations(range(FEW), ORDERED) == []
+    assert find_violations(range(FEW), storm.play(ORDERED)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(12 * 3600)
 def test_messages_in_many_histories() -> None:
     """The rules of messages hold in ``SIM_CLUSTER_HISTORIES`` histories from the seed ``SIM_SEED`` on."""
-    assert find_violations(range(FIRST, FIRST + MANY)) == []
+    assert find_violations(range(FIRST, FIRST + MANY), play()) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(12 * 3600)
 def test_claims_in_many_histories() -> None:
     """The rules of claims hold in many histories of plain and of ordered queues."""
-    assert storm.find_violations(range(FIRST, FIRST + MANY), ON_CLUSTER) == []
-    assert storm.find_violations(range(FIRST, FIRST + MANY // 4), ORDERED) == []
+    assert find_violations(range(FIRST, FIRST + MANY), storm.play(ON_CLUSTER)) == []
+    assert find_violations(range(FIRST, FIRST + MANY // 4), storm.play(ORDERED)) == []
 
 
 def test_histories_have_every_outcome(storms: list[MessageStorm]) -> None:
@@ -154,9 +154,11 @@ def test_histories_have_every_outcome(storms: list[MessageStorm]) -> None:
     assert [reader.cursor for reader in again.readers] == [reader.cursor for reader in storms[3].readers]
 
 
-async def read_with_late_horizon(store: CassandraMessages, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+async def read_with_late_horizon(
+    real: Callable[..., Awaitable[list[Page]]], store: CassandraMessages, queue: Queue, slices: Sequence[Slice]
+) -> list[Page]:
     """Ends a page at the horizon as of the end of the read."""
-    pages = await REAL_READ(store, queue, slices)
+    pages = await real(store, queue, slices)
     for page in pages:
         if not page.more:
             page.next = store._clock.now() - clock.ticks(PATIENT.timing.levels["strong"].delay), LOW_MIN
@@ -175,8 +177,10 @@ def recording_nothing(writer: MessageWriter, *_: object) -> None:
     """Uses buckets that are not recorded for readers."""
 
 
-def find_lookup_of_any_age(index: BucketIndex, *where: Any, since: float, **kind: bool) -> BucketLookup | None:  # noqa: ANN401
-    return REAL_CACHED(index, *where, since=-1e9, **kind)
+def find_lookup_of_any_age(
+    real: Callable[..., BucketLookup | None], index: BucketIndex, *where: object, since: float, **kind: bool
+) -> BucketLookup | None:
+    return real(index, *where, since=-1e9, **kind)
 
 
 def is_always_sound(check: ClockCheck, since: float = 0.0) -> bool:
@@ -194,9 +198,9 @@ def without_clock_check() -> Iterator[None]:
 
 
 def apply_round_of_few_nodes(
-    check: ClockCheck, answers: Mapping[str, Interval], began: float | None, _there: int
+    real: Callable[..., None], check: ClockCheck, answers: Mapping[str, Interval], began: float | None, _there: int
 ) -> None:
-    REAL_APPLY_ROUND(check, answers, began, 1)
+    real(check, answers, began, 1)
 
 
 def acknowledging_at_once(watch: ClockWatch, told: CheckCallback) -> None:
@@ -217,40 +221,29 @@ def vouching_across_jumps() -> Iterator[None]:
         yield
 
 
-REAL_READ = CassandraMessages.read
-REAL_CACHED = BucketIndex.find_cached
-REAL_APPLY_ROUND = ClockCheck._apply_round
-
-
 MUTATIONS = {
-    "the horizon is chosen before the read": Mutation(
-        ("G1",), partial(replace_in, CassandraMessages, CassandraMessages.read, read_with_late_horizon), first=1
+    "the horizon is chosen before the read": broken(
+        MessageStorm, "G1", 1, around(CassandraMessages.read, read_with_late_horizon)
     ),
-    "an undo write is not below the write's timestamp": Mutation(
-        ("none",), partial(replace_in, undo_writes, clock.undo_timestamp, stamp_below_write), first=4
+    "an undo write is not below the write's timestamp": broken(
+        MessageStorm, "none", 4, (undo_writes, clock.undo_timestamp, stamp_below_write)
     ),
-    "reads end a read delay before the clock": Mutation(
-        ("G1",), partial(replace, SliceReader._delays, without_delay), first=2
+    "reads end a read delay before the clock": broken(MessageStorm, "G1", 2, (SliceReader._delays, without_delay)),
+    "a bucket is recorded before its first use": broken(
+        MessageStorm, "G1", 0, (MessageWriter._require_recorded, recording_nothing)
     ),
-    "a bucket is recorded before its first use": Mutation(
-        ("G1",), partial(replace, MessageWriter._require_recorded, recording_nothing)
+    "a lookup of buckets has a max age": broken(
+        MessageStorm, "G1", 2, around(BucketIndex.find_cached, find_lookup_of_any_age)
     ),
-    "a lookup of buckets has a max age": Mutation(
-        ("G1",), partial(replace, BucketIndex.find_cached, find_lookup_of_any_age), first=2
+    "the clock is compared with the nodes' clocks": broken(MessageStorm, "G1", 3, without_clock_check),
+    "each acknowledgement has a clock check": broken(
+        StandingStorm, "G1", 6, (ClockWatch.confirm_soon, acknowledging_at_once)
     ),
-    "the clock is compared with the nodes' clocks": Mutation(("G1",), without_clock_check, first=3),
-    "each acknowledgement has a clock check": Mutation(
-        ("G1",), partial(replace, ClockWatch.confirm_soon, acknowledging_at_once), first=6, storm=StandingStorm
+    "two nodes confirm a light check": broken(SharedStorm, "G1", 75, (clock_check, WITNESSES, 1)),
+    "half of the nodes answer a round": broken(
+        SharedStorm, "G1", 3, around(ClockCheck._apply_round, apply_round_of_few_nodes)
     ),
-    "two nodes confirm a light check": Mutation(
-        ("G1",), partial(replace_in, clock_check, WITNESSES, 1), first=75, storm=SharedStorm
-    ),
-    "half of the nodes answer a round": Mutation(
-        ("G1",), partial(replace, ClockCheck._apply_round, apply_round_of_few_nodes), first=3, storm=SharedStorm
-    ),
-    "ids from before a clock jump are not confirmed": Mutation(
-        ("G1", "none"), vouching_across_jumps, storm=StandingStorm
-    ),
+    "ids from before a clock jump are not confirmed": broken(StandingStorm, "G1 none", 0, vouching_across_jumps),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -23,13 +23,13 @@ from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import AppendOperation, Done, InFlightBatch, ignore_result
 from queuey.storage.cassandra.write.writer import MessageWriter
 from tests.replacing import replace
-from tests.sim.cassandra import histories
 from tests.sim.cassandra.early import EarlyReader, EarlyStorm
-from tests.sim.cassandra.histories import FIRST, MANY, Mutation
+from tests.sim.cassandra.histories import FIRST, MANY, broken, play
 from tests.sim.cassandra.messages import MessageStorm
 from tests.sim.cassandra.ordered import OrderedStorm
 from tests.sim.cassandra.pace import SOON
 from tests.sim.cassandra.posts import PostStorm
+from tests.sim.playing import around, find_violations
 
 SEEN, FEW = 20, 3
 """Histories of `make check`: of plain posts, and of each other kind, without those that show a mutation."""
@@ -37,9 +37,6 @@ EARLY = 5
 """Histories with early readers, which together show each fault of a connection."""
 
 Kind = TypeVar("Kind", bound=MessageStorm)
-
-
-violations = partial(histories.find_violations, storm=PostStorm)
 
 
 class HarshStorm(PostStorm):
@@ -98,8 +95,8 @@ def ordered_storms() -> list[OrderedStorm]:
 @pytest.mark.usefixtures("storms")
 def test_posts() -> None:
     """Whatever fails, an acknowledged message is shown once, and nothing of a repeated attempt is shown."""
-    for kind, first in {(one.storm, one.first): None for one in MUTATIONS.values()}:
-        assert violations([first], storm=kind) == []
+    for kind, seed in {(one.play, one.seed): None for one in MUTATIONS.values()}:
+        assert find_violations([seed], kind) == []
 
 
 def test_early_readers(early_storms: list[EarlyStorm]) -> None:
@@ -121,10 +118,10 @@ def test_ordered_queues(ordered_storms: list[OrderedStorm]) -> None:
 @pytest.mark.timeout(24 * 3600)
 def test_posts_in_many_histories() -> None:
     """The rules hold in thousands of histories, also of the store itself with the same timing."""
-    assert violations(range(FIRST, FIRST + MANY)) == []
-    assert violations(range(FIRST, FIRST + MANY), storm=partial(MessageStorm, pace=SOON)) == []
-    assert violations(range(FIRST, FIRST + MANY // 4), storm=EarlyStorm) == []
-    assert violations(range(FIRST, FIRST + MANY // 4), storm=OrderedStorm) == []
+    assert find_violations(range(FIRST, FIRST + MANY), play(PostStorm)) == []
+    assert find_violations(range(FIRST, FIRST + MANY), play(partial(MessageStorm, pace=SOON))) == []
+    assert find_violations(range(FIRST, FIRST + MANY // 4), play(EarlyStorm)) == []
+    assert find_violations(range(FIRST, FIRST + MANY // 4), play(OrderedStorm)) == []
 
 
 def test_histories_have_every_outcome(storms: list[PostStorm]) -> None:
@@ -141,27 +138,24 @@ def test_histories_have_every_outcome(storms: list[PostStorm]) -> None:
 # Mutations of the timing
 
 
-def read_without_undo_time(reader: SliceReader, queue: Queue, slices: Sequence[Slice]) -> list[float]:
+def read_without_undo_time(
+    real: Callable[..., list[float]], reader: SliceReader, queue: Queue, slices: Sequence[Slice]
+) -> list[float]:
     """Uses W + S as the read delay, which leaves no time for undo writes."""
-    return [delay - SOON.timing.levels["strong"].undo for delay in REAL_DELAYS(reader, queue, slices)]
+    return [delay - SOON.timing.levels["strong"].undo for delay in real(reader, queue, slices)]
 
 
-def extend_undo_deadline(writer: UndoWriter, undo_write: Undo) -> None:
+def extend_undo_deadline(real: Callable[..., None], writer: UndoWriter, undo_write: Undo) -> None:
     """Extends the deadline of an undo write by S."""
     undo_write.deadline += SOON.timing.clock_difference
-    REAL_UNDO(writer, undo_write)
+    real(writer, undo_write)
 
 
-@contextmanager
-def shorten_read_delay() -> Iterator[None]:
-    """Makes D equal to W + S, and leaves undo writes their time."""
-    with replace(SliceReader._delays, read_without_undo_time), replace(UndoWriter.undo, extend_undo_deadline):
-        yield
-
-
-def count_batch_as_in_time(writer: MessageWriter, in_flight: InFlightBatch, *judged: Any) -> None:  # noqa: ANN401
+def count_batch_as_in_time(
+    real: Callable[..., None], writer: MessageWriter, in_flight: InFlightBatch, *judged: object
+) -> None:
     in_flight.id_boottime = writer._clock.boottime()
-    REAL_ARRIVED(writer, in_flight, *judged)
+    real(writer, in_flight, *judged)
 
 
 def undoing_nothing(writer: UndoWriter, undo_write: Undo) -> None:
@@ -175,38 +169,38 @@ def cancel_as_unsent(operation: AppendOperation) -> Outcome:
     return "none"
 
 
-def undo_without_deadline(writer: UndoWriter, undo_write: Undo) -> None:
+def undo_without_deadline(real: Callable[..., None], writer: UndoWriter, undo_write: Undo) -> None:
     undo_write.deadline = float("inf")
-    REAL_UNDO(writer, undo_write)
+    real(writer, undo_write)
 
 
 # Mutations of the rules of repeating; a post is the use cases, the queue, the messages, ``X-After`` and the key
 
 
-async def report_doubt_as_undone(*post: Any) -> PostResult:  # noqa: ANN401
+async def report_doubt_as_undone(real: Callable[..., Awaitable[PostResult]], *post: Any) -> PostResult:  # noqa: ANN401
     """Treats posts in doubt as undone."""
     try:
-        return await REAL_APPEND(*post)
+        return await real(*post)
     except StoreUnavailable as error:
         raise WriteUndone(str(error)) from error
 
 
-async def repeat_without_key(*post: Any) -> PostResult:  # noqa: ANN401
+async def repeat_without_key(real: Callable[..., Awaitable[PostResult]], *post: Any) -> PostResult:  # noqa: ANN401
     use_cases, queue, items, after, _ = post
     try:
-        return await REAL_APPEND(*post)
+        return await real(*post)
     except WriteUndone:
-        return await REAL_APPEND(use_cases, queue, items, after, None)
+        return await real(use_cases, queue, items, after, None)
 
 
-async def post_each_partition_alone(*post: Any) -> PostResult:  # noqa: ANN401
+async def post_each_partition_alone(real: Callable[..., Awaitable[PostResult]], *post: Any) -> PostResult:  # noqa: ANN401
     use_cases, queue, items, after, key = post
     if key is not None:
-        return await REAL_APPEND(*post)
+        return await real(*post)
     locations: dict[int, Location] = {}
     for partition in sorted({item.partition for item in items}):
         numbers = [number for number, item in enumerate(items) if item.partition == partition]
-        part = partial(REAL_APPEND, use_cases, queue, [items[number] for number in numbers], after, None)
+        part = partial(real, use_cases, queue, [items[number] for number in numbers], after, None)
         try:
             result = await part()
         except WriteUndone:
@@ -219,9 +213,11 @@ def assume_equal_clocks(_store: CassandraStore) -> float:
     return 0.0
 
 
-def move_cursors_past_early(wanted: Range, asked: Sequence[Slice], pages: Sequence[Page], found: Reading) -> None:
+def move_cursors_past_early(
+    real: Callable[..., None], wanted: Range, asked: Sequence[Slice], pages: Sequence[Page], found: Reading
+) -> None:
     """Moves cursors beyond early messages."""
-    REAL_ADD_EARLY(wanted, asked, pages, found)
+    real(wanted, asked, pages, found)
     found.next.update({one.partition: ids.following(one.position) for one in found.early})
 
 
@@ -265,44 +261,43 @@ def rewrite_messages_in_doubt() -> Iterator[None]:
         yield
 
 
-REAL_ARRIVED = MessageWriter._on_answer
 REAL_END_BATCH = MessageWriter._end_batch
-REAL_UNDO = UndoWriter.undo
-REAL_DELAYS = SliceReader._delays
-REAL_APPEND = MessageUseCases._append
-REAL_ADD_EARLY = ranges.add_early
 
 
-RULES_OF_UNDONE = ("none", "attempt")
-"""Rules that an undone message which was shown breaks."""
-
-harsh = partial(Mutation, storm=HarshStorm)
 MUTATIONS = {
-    "a write that took longer than W is not acknowledged": harsh(
-        ("G1",), partial(replace, MessageWriter._on_answer, count_batch_as_in_time), first=20
+    "a write that took longer than W is not acknowledged": broken(
+        HarshStorm, "G1", 20, around(MessageWriter._on_answer, count_batch_as_in_time)
     ),
-    "the read delay has time for undo writes": harsh(RULES_OF_UNDONE, shorten_read_delay, first=15),
-    "a late write is undone": harsh(RULES_OF_UNDONE, partial(replace, UndoWriter.undo, undoing_nothing)),
-    "a withdrawn post that was sent ends by the usual rules": harsh(
-        RULES_OF_UNDONE, partial(replace, AppendOperation.withdraw, cancel_as_unsent), first=1
+    "the read delay has time for undo writes": broken(
+        HarshStorm,
+        "none attempt",
+        15,
+        around(SliceReader._delays, read_without_undo_time),
+        around(UndoWriter.undo, extend_undo_deadline),
     ),
-    "an undo write has a deadline": harsh(RULES_OF_UNDONE, partial(replace, UndoWriter.undo, undo_without_deadline)),
-    "a post in doubt is not repeated": harsh(
-        ("attempt",), partial(replace, MessageUseCases._append, report_doubt_as_undone)
+    "a late write is undone": broken(HarshStorm, "none attempt", 0, (UndoWriter.undo, undoing_nothing)),
+    "a withdrawn post that was sent ends by the usual rules": broken(
+        HarshStorm, "none attempt", 1, (AppendOperation.withdraw, cancel_as_unsent)
     ),
-    "the writer sends no batch again": harsh(("G1",), resend_batches, first=8),
-    "the writer undoes messages in doubt": harsh(("attempt",), rewrite_messages_in_doubt),
-    "a post is repeated as a whole": harsh(
-        (*RULES_OF_UNDONE, "whole"), partial(replace, MessageUseCases._append, post_each_partition_alone)
+    "an undo write has a deadline": broken(
+        HarshStorm, "none attempt", 0, around(UndoWriter.undo, undo_without_deadline)
     ),
-    "a keyed post is repeated with its key": harsh(
-        ("key",), partial(replace, MessageUseCases._append, repeat_without_key), first=2, storm=KeyStorm
+    "a post in doubt is not repeated": broken(
+        HarshStorm, "attempt", 0, around(MessageUseCases._append, report_doubt_as_undone)
     ),
-    "a post to an ordered queue waits for S": harsh(
-        ("later",), partial(replace, CassandraStore.clock_difference, assume_equal_clocks), first=3, storm=OrderedStorm
+    "the writer sends no batch again": broken(HarshStorm, "G1", 8, resend_batches),
+    "the writer undoes messages in doubt": broken(HarshStorm, "attempt", 0, rewrite_messages_in_doubt),
+    "a post is repeated as a whole": broken(
+        HarshStorm, "none attempt whole", 0, around(MessageUseCases._append, post_each_partition_alone)
     ),
-    "early messages move no cursor": harsh(
-        ("missed",), partial(replace, ranges.add_early, move_cursors_past_early), first=1, storm=HarshEarlyStorm
+    "a keyed post is repeated with its key": broken(
+        KeyStorm, "key", 2, around(MessageUseCases._append, repeat_without_key)
+    ),
+    "a post to an ordered queue waits for S": broken(
+        OrderedStorm, "later", 3, (CassandraStore.clock_difference, assume_equal_clocks)
+    ),
+    "early messages move no cursor": broken(
+        HarshEarlyStorm, "missed", 1, around(ranges.add_early, move_cursors_past_early)
     ),
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -32,14 +32,6 @@ from queuey.service.claims.scans import Candidates, ContiguousRead, OrderedScann
 from queuey.storage.calls import Done
 from tests.sim.replicas import DELAY, Log, ModelStore, Replicas
 from tests.sim.world import Process
-
-REAL_BEGIN = OrderCheck._begin
-REAL_APPEND = PartitionLog._append
-REAL_ANSWER, REAL_MUST_SEARCH_AGAIN = PartitionLog._answer_poll, PartitionLog._must_search_again
-REAL_MAY_AGAIN = EntryDraft._may_redeliver
-REAL_DRAFT = Duplicates.begin_draft
-REAL_HEARD = Forwarding._on_answer
-REAL_APPLY, REAL_RENEW, REAL_ENCODE, REAL_SUSPECTED = State.apply, State._renew, State.encode, State.is_suspected
 
 
 class NoMargin(ClaimTiming):
@@ -111,7 +103,9 @@ class ReadsAhead(ModelStore):
         return ModelStore(self._replicas, ahead).begin_read(queue, part, read)
 
 
-async def answering_first(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
+async def answering_first(
+    real: Callable[..., Awaitable[bool]], log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]
+) -> bool:
     for request in taken:
         if isinstance(request, PollRequest) and request.poll.given and request.poll.ttl:
             expires = entry.at + round(request.poll.ttl * 1000)
@@ -119,7 +113,7 @@ async def answering_first(log: PartitionLog, queue: Queue, entry: Entry, taken: 
             request.answer([(one, 1, receipt(*one.position), expires, 0, False) for one in request.poll.given])
         elif isinstance(request, SettleRequest):
             request.answer(request.settlements)
-    applied: bool = await REAL_APPEND(log, queue, entry, taken)
+    applied: bool = await real(log, queue, entry, taken)
     return applied
 
 
@@ -146,15 +140,19 @@ class ReadOnce(ModelStore):
         super().begin_append_entry(queue, partition, entry, ended, **options)
 
 
-async def deleting_first(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
+async def deleting_first(
+    real: Callable[..., Awaitable[bool]], log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]
+) -> bool:
     if entry.delete:
         with suppress(StoreUnavailable):
             await log._store.messages.delete(queue, [(log.key[1], position) for position in entry.finals])
-    applied: bool = await REAL_APPEND(log, queue, entry, taken)
+    applied: bool = await real(log, queue, entry, taken)
     return applied
 
 
-async def publishing_first(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
+async def publishing_first(
+    real: Callable[..., Awaitable[bool]], log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]
+) -> bool:
     letters = {position: (target, deliveries) for position, target, deliveries in entry.outs}
     if letters:
         with suppress(StoreUnavailable):
@@ -166,7 +164,7 @@ async def publishing_first(log: PartitionLog, queue: Queue, entry: Entry, taken:
                 gone_below=ids.FIRST,
                 now=log._store.claim_logs.claim_now() / 1000,
             )
-    applied: bool = await REAL_APPEND(log, queue, entry, taken)
+    applied: bool = await real(log, queue, entry, taken)
     return applied
 
 
@@ -182,11 +180,11 @@ def knowing_no_keys(state: State, positions: list[Position], keys: list[int]) ->
     pass
 
 
-def blocked_by_nothing_claimed(check: OrderCheck, key: int) -> Any:  # noqa: ANN401
+def blocked_by_nothing_claimed(real: Callable[..., Any], check: OrderCheck, key: int) -> Any:  # noqa: ANN401
     """Treats claimed messages as done."""
     is_free = check._is_free
     check._is_done, check._is_free = (lambda one: one in check._state.outstanding and not is_free(one)), lambda _: True
-    return REAL_BEGIN(check, key)
+    return real(check, key)
 
 
 def giving_in_any_order(check: OrderCheck, caller: int, message: Message) -> bool:
@@ -226,33 +224,43 @@ async def never_catch_up(log: PartitionLog, queue: Queue, polls: Sequence[PollRe
     return False
 
 
-def answer_old_poll_empty(log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
+def answer_old_poll_empty(
+    real: Callable[..., bool], log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd
+) -> bool:
     if end.decided - request.arrived < REQUEST_TIMEOUT or request.list_claimed(log.state, log.key[1], end.number):
-        return REAL_ANSWER(log, request, found, end)
+        return real(log, request, found, end)
     request.answer([])
     return True
 
 
-def answer_poll_in_doubt_empty(log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
+def answer_poll_in_doubt_empty(
+    real: Callable[..., bool], log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd
+) -> bool:
     """Answers a poll with nothing if others have ended its claims while their entry was in doubt."""
     if not request.poll.given or request.list_claimed(log.state, log.key[1], end.number):
-        return REAL_ANSWER(log, request, found, end)
+        return real(log, request, found, end)
     request.answer([])
     return True
 
 
 def cut_unseen(
-    log: PartitionLog, found: Candidates | None, draft: EntryDraft, passed: int, *, is_written: bool
+    real: Callable[..., bool],
+    log: PartitionLog,
+    found: Candidates | None,
+    draft: EntryDraft,
+    passed: int,
+    *,
+    is_written: bool,
 ) -> bool:
     """Ignores the unread rest of a scan."""
     if found is not None:
         found.scan.end = None
-    return REAL_MUST_SEARCH_AGAIN(log, found, draft, passed, is_written=is_written)
+    return real(log, found, draft, passed, is_written=is_written)
 
 
-def count_deliveries_at_read(draft: EntryDraft, position: Position, most: int = 0) -> bool:
+def count_deliveries_at_read(real: Callable[..., bool], draft: EntryDraft, position: Position, most: int = 0) -> bool:
     """Counts deliveries by the state at the time of the read."""
-    return REAL_MAY_AGAIN(draft, position)
+    return real(draft, position)
 
 
 def find_all_above_cursor(state: State, positions: Iterable[Position]) -> set[Position]:
@@ -288,10 +296,16 @@ def covering_nothing(draft: CoverDraft, cursor: Position) -> list[CoverMade]:
 
 
 def begin_draft_without_margin(
-    log: Duplicates, state: State, copies: ScanDuplicates, horizon: Position, now: int, *below: Position
+    real: Callable[..., CoverDraft],
+    log: Duplicates,
+    state: State,
+    copies: ScanDuplicates,
+    horizon: Position,
+    now: int,
+    *below: Position,
 ) -> CoverDraft:
     """Treats everything below its own clock as posted before."""
-    draft = REAL_DRAFT(log, state, copies, horizon, now, *below)
+    draft = real(log, state, copies, horizon, now, *below)
     draft.until = max(draft.until, now * 10_000 + ids.EPOCH_TICKS)
     return draft
 
@@ -307,9 +321,11 @@ class NoCovers(ModelStore):
         """Writes nothing."""
 
 
-def count_time_from_answer(forwarding: Forwarding, key: Key, request: Request, answer: list[Any] | None) -> None:
+def count_time_from_answer(
+    real: Callable[..., None], forwarding: Forwarding, key: Key, request: Request, answer: list[Any] | None
+) -> None:
     request.decided = forwarding._core.boottime()
-    REAL_HEARD(forwarding, key, request, answer)
+    real(forwarding, key, request, answer)
 
 
 def never_late(claims: ClaimUseCases, ttl: float, decided: float) -> bool:
@@ -319,15 +335,15 @@ def never_late(claims: ClaimUseCases, ttl: float, decided: float) -> bool:
 # Cancelled messages
 
 
-def apply_without_marks(state: State, number: int, entry: Entry) -> None:
-    REAL_APPLY(state, number, entry)
+def apply_without_marks(real: Callable[..., None], state: State, number: int, entry: Entry) -> None:
+    real(state, number, entry)
     state.cancelled = set()
 
 
-def encode_without_cancellations(state: State) -> bytes:
+def encode_without_cancellations(real: Callable[..., bytes], state: State) -> bytes:
     marks, state.cancelled = state.cancelled, set()
     try:
-        return REAL_ENCODE(state)
+        return real(state)
     finally:
         state.cancelled = marks
 
@@ -337,10 +353,10 @@ def let_cancelled_be_retried(draft: EntryDraft, position: Position) -> bool:
     return False
 
 
-def may_redeliver_despite_mark(draft: EntryDraft, position: Position, most: int = 0) -> bool:
+def may_redeliver_despite_mark(real: Callable[..., bool], draft: EntryDraft, position: Position, most: int = 0) -> bool:
     marks, draft._state.cancelled = draft._state.cancelled, set()
     try:
-        return REAL_MAY_AGAIN(draft, position, most)
+        return real(draft, position, most)
     finally:
         draft._state.cancelled = marks
 
@@ -348,18 +364,18 @@ def may_redeliver_despite_mark(draft: EntryDraft, position: Position, most: int 
 # Attempts
 
 
-def applying_as_begun(state: State, number: int, entry: Entry) -> None:
+def applying_as_begun(real: Callable[..., None], state: State, number: int, entry: Entry) -> None:
     """Counts every delivery."""
-    REAL_APPLY(state, number, entry)
+    real(state, number, entry)
     for claim in state.outstanding.values():
         claim.begun = True
 
 
-def renewing_nothing_begun(state: State, position: Position, expires: int, now: int) -> None:
+def renewing_nothing_begun(real: Callable[..., None], state: State, position: Position, expires: int, now: int) -> None:
     """Does not count the attempt of a claim that was given back and then renewed."""
     claim = state.outstanding.get(position)
     begun = claim is None or claim.begun
-    REAL_RENEW(state, position, expires, now)
+    real(state, position, expires, now)
     if not begun:
         state.outstanding[position].begun = False
 
@@ -374,10 +390,10 @@ def suspecting_nothing(_state: State, _position: Position) -> bool:
     return False
 
 
-def suspecting_once(state: State, position: Position) -> bool:
+def suspecting_once(real: Callable[..., bool], state: State, position: Position) -> bool:
     """Suspects a message only until it is delivered again."""
     claim = state.outstanding.get(position)
-    return claim is not None and REAL_SUSPECTED(unsuspecting(state, position, claim), position)
+    return claim is not None and real(unsuspecting(state, position, claim), position)
 
 
 def unsuspecting(state: State, position: Position, claim: LastDelivery) -> State:
@@ -386,13 +402,13 @@ def unsuspecting(state: State, position: Position, claim: LastDelivery) -> State
     return other
 
 
-def encode_without_marks(state: State) -> bytes:
+def encode_without_marks(real: Callable[..., bytes], state: State) -> bytes:
     before = state.outstanding
     state.outstanding = {
         position: changed(claim, begun=True, suspected=False, uncounted=0) for position, claim in before.items()
     }
     try:
-        return REAL_ENCODE(state)
+        return real(state)
     finally:
         state.outstanding = before
 
@@ -413,18 +429,18 @@ def count_unlimited_places(places: Places) -> int:
     return 1000
 
 
-def encode_without_keys(state: State) -> bytes:
+def encode_without_keys(real: Callable[..., bytes], state: State) -> bytes:
     busy, state.busy = state.busy, {}
     try:
-        return REAL_ENCODE(state)
+        return real(state)
     finally:
         state.busy = busy
 
 
-def resting_for_good(state: State, position: Position, expires: int, now: int) -> None:
+def resting_for_good(real: Callable[..., None], state: State, position: Position, expires: int, now: int) -> None:
     """Keeps a message resting that was released with a delay, although a worker has resumed it."""
     rested = position in state.resting
-    REAL_RENEW(state, position, expires, now)
+    real(state, position, expires, now)
     if rested:
         state.resting.add(position)
 

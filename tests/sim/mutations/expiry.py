@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from msgspec.structs import replace as changed
 
@@ -16,23 +16,30 @@ from queuey.service.claims.finding import Finder
 from queuey.service.expiry import ExpiryRecord, ExpiryRecords, Search
 from tests.sim.expiry import KeptStore
 
-REAL_RELY, REAL_NEXT = ExpiryRecords.ensure_expiry, ExpiryRecords._next_due_ticks
-REAL_RESULT = ExpiryRequest.result
-
 
 async def ensure_expiry_once_stored(
-    records: ExpiryRecords, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False
+    real: Callable[..., Awaitable[None]],
+    records: ExpiryRecords,
+    queue: Queue,
+    items: Sequence[NewMessage],
+    *,
+    is_stored: bool = False,
 ) -> None:
     if is_stored:
-        await REAL_RELY(records, queue, items, is_stored=True)
+        await real(records, queue, items, is_stored=True)
 
 
 async def ensure_expiry_before_store(
-    records: ExpiryRecords, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False
+    real: Callable[..., Awaitable[None]],
+    records: ExpiryRecords,
+    queue: Queue,
+    items: Sequence[NewMessage],
+    *,
+    is_stored: bool = False,
 ) -> None:
     """Checks the record only before the message is stored."""
     if not is_stored:
-        await REAL_RELY(records, queue, items)
+        await real(records, queue, items)
 
 
 def remove_at_any_version(store: KeptStore, record: Record) -> None:
@@ -64,8 +71,8 @@ def find_expirable_with_claims(
     return find_expirable(state, ended, is_changed, expired, room)
 
 
-def make_turn_without_outbox(request: ExpiryRequest, state: State) -> ExpiryTurn:
-    return REAL_RESULT(request, _copy_without_outbox(state))
+def make_turn_without_outbox(real: Callable[..., ExpiryTurn], request: ExpiryRequest, state: State) -> ExpiryTurn:
+    return real(request, _copy_without_outbox(state))
 
 
 def _copy_without_outbox(state: State) -> State:
@@ -74,5 +81,7 @@ def _copy_without_outbox(state: State) -> State:
     return copy
 
 
-def plan_search_by_seen_messages(records: ExpiryRecords, value: ExpiryRecord, found: Search, took: float) -> int:
-    return REAL_NEXT(records, changed(value, shortest=1 << 30), found, took)
+def plan_search_by_seen_messages(
+    real: Callable[..., int], records: ExpiryRecords, value: ExpiryRecord, found: Search, took: float
+) -> int:
+    return real(records, changed(value, shortest=1 << 30), found, took)

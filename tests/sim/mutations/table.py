@@ -6,10 +6,9 @@ A stale seed fails. Find another one with ``SIM_SEARCH=1 pytest tests/sim/mutati
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from queuey.claims import drafts
 from queuey.claims.covers import CoverDraft
@@ -29,15 +28,14 @@ from queuey.service.claims.scans import MAX_PAGE_MESSAGES, MAX_SCAN_PAGES, Candi
 from queuey.service.expiry import ExpiryRecords
 from queuey.storage.cassandra.write.names import NameRow
 from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE
-from tests.replacing import replace, replace_in
 from tests.sim import expiry as expiring
 from tests.sim import storm
 from tests.sim.explored import moves, names, post_keys
 from tests.sim.mutations import claims, expiry
+from tests.sim.playing import Mutation, Patch, Play, around
 from tests.sim.web import Setup
 
-Patches = Sequence[tuple[Any, ...]]
-"""What is replaced, and by what. Of three: a module, what it has imported, and what it shall use instead."""
+Patches = Sequence[Patch]
 LETTERS: Patches = [(follow_ups, MAX_LETTERS, 1)]
 """Dead letters are published one by one."""
 LITTLE: Patches = [(finding, MAX_COVERS, 1), *LETTERS]
@@ -45,30 +43,17 @@ LITTLE: Patches = [(finding, MAX_COVERS, 1), *LETTERS]
 SHORT_SCANS: Patches = [(scans, MAX_PAGE_MESSAGES, 2), (scans, MAX_SCAN_PAGES, 1)]
 
 
-@contextmanager
-def patched(patches: Patches) -> Iterator[None]:
-    with ExitStack() as stack:
-        for patch in patches:
-            stack.enter_context(replace(*patch) if len(patch) == 2 else replace_in(*patch))
-        yield
-
-
-class Find(Protocol):
-    def __call__(self, seeds: Sequence[int], *, breaking: tuple[str, ...] = ("",)) -> list[str]:
-        """Returns what is wrong in the first bad history, of that which begins with one of ``breaking``."""
-
-
 class Kind(NamedTuple):
     """A kind of histories: how one is run, how many are, and what holds in all of them."""
 
-    find: Find
+    play: Play
     histories: int
     patches: Patches = ()
 
 
 def in_storm(histories: int, patches: Patches = (), setup: Setup | None = None, **fields: Any) -> Kind:  # noqa: ANN401
     setup = dataclasses.replace(setup or Setup(), **fields)
-    return Kind(partial(storm.find_violations, setup=setup), histories, patches)
+    return Kind(storm.play(setup), histories, patches)
 
 
 ORDERED = Setup(kinds=("ordered",))
@@ -109,52 +94,31 @@ KINDS: dict[str, Kind] = {
     "shares, ordered": in_storm(6, LETTERS, ORDERED, share=2),
     "limits, failing": in_storm(6, LETTERS, PLAIN, per_key=2, share=2, failing=0.6),
     "limits, forgetful": in_storm(6, LETTERS, PLAIN, per_key=2, limits=FORGETFUL),
-    "expiring": Kind(partial(expiring.find_violations, kind="plain"), 5),
-    "expiring, ordered": Kind(partial(expiring.find_violations, kind="ordered"), 8),
-    "expiring, dedup": Kind(partial(expiring.find_violations, kind="dedup"), 8),
+    "expiring": Kind(expiring.play("plain"), 5),
+    "expiring, ordered": Kind(expiring.play("ordered"), 8),
+    "expiring, dedup": Kind(expiring.play("dedup"), 8),
 }
 """Each runs the first histories, and besides those that show a mutation of it."""
 
 
-class Mutation(NamedTuple):
-    """A mechanism that is taken out.
-
-    Attributes:
-        find: Runs histories of some seeds, or explores all; returns what is wrong.
-        patches: They take the mechanism out.
-        seed: The history that shows it.
-        kind: The kind whose histories it is tried on; empty: it is simulated in another way.
-    """
-
-    find: Find
-    patches: Patches = ()
-    seed: int = 0
-    kind: str = ""
-
-
-def broken(kind: str, rules: str, seed: int, *patches: tuple[Any, ...], **setup: Any) -> Mutation:  # noqa: ANN401
+def broken(kind: str, rules: str, seed: int, *patches: Patch, **setup: Any) -> Mutation:  # noqa: ANN401
     """Returns a mutation of claims. ``rules``: of which one is broken then. ``setup``: fields instead of patches."""
-    find = partial(
-        storm.find_violations,
-        setup=dataclasses.replace(SETUPS[kind], **setup),
-        breaking=tuple(rules.split()),
-    )
-    return Mutation(find, [*KINDS[kind].patches, *patches], seed, kind)
+    play = storm.play(dataclasses.replace(SETUPS[kind], **setup))
+    return Mutation(play, tuple(rules.split()), [*KINDS[kind].patches, *patches], seed, kind)
 
 
-def vanishing(rule: str, seed: int, *patches: tuple[Any, ...], kind: str = "plain") -> Mutation:
-    find = partial(expiring.find_violations, kind=kind, breaking=(rule,))
-    return Mutation(find, patches, seed, "expiring" if kind == "plain" else "")
+def vanishing(rule: str, seed: int, *patches: Patch, kind: str = "plain") -> Mutation:
+    return Mutation(expiring.play(kind), (rule,), patches, seed, "expiring" if kind == "plain" else "")
 
 
-def explored(explore: Any, *patches: tuple[Any, ...], **options: Any) -> Mutation:  # noqa: ANN401
+def explored(explore: Any, *patches: Patch, **options: Any) -> Mutation:  # noqa: ANN401
     """Returns a mutation of a small world, all histories of which are explored."""
 
-    def find(seeds: Iterable[int], *, breaking: tuple[str, ...] = ("",)) -> list[str]:
+    def play(_seed: int) -> list[str]:
         wrong: list[str] = explore(**options)[1]
         return wrong
 
-    return Mutation(find, patches)
+    return Mutation(play, ("",), patches)
 
 
 named = partial(explored, names.explore, faults=0, crashes=1)
@@ -163,14 +127,14 @@ keyed = partial(explored, post_keys.explore, posts=2, faults=1, crashes=1)
 
 MUTATIONS: dict[str, Mutation] = {
     "the comparison of an append": broken("any", "G4 G5 G6", 3, replicas=claims.Unconditional),
-    "the append before the answer": broken("any", "G4 G5", 3, (PartitionLog._append, claims.answering_first)),
+    "the append before the answer": broken("any", "G4 G5", 3, around(PartitionLog._append, claims.answering_first)),
     "what is remembered above the horizon": broken(
         "any", "G4 G5", 3, (State.find_unknown, claims.find_all_above_cursor)
     ),
     "the margin at expiry": broken("any", "G4", 25, timing=claims.NoMargin(MAX_CLOCK_DIFFERENCE)),
     "the deadline of an answer": broken("any", "G4", 10, timing=claims.NoDeadline(MAX_CLOCK_DIFFERENCE)),
     "the deadline of another worker's answer": broken(
-        "any", "G4", 1451, (Forwarding._on_answer, claims.count_time_from_answer)
+        "any", "G4", 1451, around(Forwarding._on_answer, claims.count_time_from_answer)
     ),
     "the deadline when a caller is told": broken("any", "G4", 10, (ClaimUseCases._is_late, claims.never_late)),
     "sending again what is in doubt": broken("any", "G5 G6", 13, store=claims.ReadOnce),
@@ -179,7 +143,7 @@ MUTATIONS: dict[str, Mutation] = {
     "a horizon that is as far behind as writes may be late": broken("any", "G6", 14, store=claims.HorizonAtClock),
     "the due time of a delayed message": broken("any", "delay", 0, store=claims.ReadsAhead),
     "covers in the entry": broken("any", "dedup", 8, (CoverDraft.find_needed, claims.covering_nothing)),
-    "the margin of covers": broken("any", "G6", 841, (Duplicates.begin_draft, claims.begin_draft_without_margin)),
+    "the margin of covers": broken("any", "G6", 841, around(Duplicates.begin_draft, claims.begin_draft_without_margin)),
     "the end of covers whose message is gone": broken(
         "any", "G6", 1004, (CoverDraft.withdraw, claims.withdrawing_nothing)
     ),
@@ -193,7 +157,9 @@ MUTATIONS: dict[str, Mutation] = {
     "whose claims were lost to a dead letter": broken(
         "any", "G5", 100, (State._finish_leaving, claims.forgetting_who_had_it)
     ),
-    "the append before the dead letter": broken("any", "G5", 110, (PartitionLog._append, claims.publishing_first)),
+    "the append before the dead letter": broken(
+        "any", "G5", 110, around(PartitionLog._append, claims.publishing_first)
+    ),
     "the id of a dead letter": broken("any", "outbox", 237, store=claims.Renumbering),
     "another round for those who got nothing": broken(
         "any", "empty", 6, (Candidates.has_any, claims.never_has_candidates)
@@ -202,22 +168,22 @@ MUTATIONS: dict[str, Mutation] = {
         "any", "empty", 4, (PartitionLog._catch_up_for, claims.never_catch_up)
     ),
     "the error for who has waited for too long": broken(
-        "any", "empty", 6095, (PartitionLog._answer_poll, claims.answer_old_poll_empty)
+        "any", "empty", 6095, around(PartitionLog._answer_poll, claims.answer_old_poll_empty)
     ),
     "another round for those whose claims have ended before their answer": broken(
-        "any", "empty", 1018, (PartitionLog._answer_poll, claims.answer_poll_in_doubt_empty)
+        "any", "empty", 1018, around(PartitionLog._answer_poll, claims.answer_poll_in_doubt_empty)
     ),
     "the end of a scan that was cut short": broken(
-        "any", "empty", 132, *SHORT_SCANS, (PartitionLog._must_search_again, claims.cut_unseen)
+        "any", "empty", 132, *SHORT_SCANS, around(PartitionLog._must_search_again, claims.cut_unseen)
     ),
     "deliveries counted when the entry is decided": broken(
-        "any", "limit", 69, (EntryDraft._may_redeliver, claims.count_deliveries_at_read)
+        "any", "limit", 69, around(EntryDraft._may_redeliver, claims.count_deliveries_at_read)
     ),
-    "the append before the deletion": broken("any", "G6", 6, (PartitionLog._append, claims.deleting_first)),
+    "the append before the deletion": broken("any", "G6", 6, around(PartitionLog._append, claims.deleting_first)),
     # Ordered queues
     "the keys of what is outstanding": broken("ordered", "key", 1, (State._record_keys, claims.knowing_no_keys)),
     "a key that is claimed is given to nobody else": broken(
-        "ordered", "key", 159, (OrderCheck._begin, claims.blocked_by_nothing_claimed)
+        "ordered", "key", 159, around(OrderCheck._begin, claims.blocked_by_nothing_claimed)
     ),
     "the key of a claim that is renewed late": broken(
         "ordered", "key", 3221, (KeyHolders.has_another, claims.never_has_another)
@@ -233,20 +199,22 @@ MUTATIONS: dict[str, Mutation] = {
         "ordered", "G6", 17, (OrderedScanner._find_start, claims.claiming_at_the_front)
     ),
     # Cancelled messages
-    "the log marks cancelled messages": broken("cancelled", "cancelled", 9, (State.apply, claims.apply_without_marks)),
+    "the log marks cancelled messages": broken(
+        "cancelled", "cancelled", 9, around(State.apply, claims.apply_without_marks)
+    ),
     "an attempt at a cancelled message that fails ends it": broken(
         "cancelled", "cancelled", 24, (EntryDraft._end_cancelled, claims.let_cancelled_be_retried)
     ),
     "a message that was read before its mark is not given again": broken(
-        "cancelled", "cancelled", 1438, (EntryDraft._may_redeliver, claims.may_redeliver_despite_mark)
+        "cancelled", "cancelled", 1438, around(EntryDraft._may_redeliver, claims.may_redeliver_despite_mark)
     ),
     "a snapshot marks cancelled messages": broken(
-        "cancelled", "cancelled", 986, (State.encode, claims.encode_without_cancellations)
+        "cancelled", "cancelled", 986, around(State.encode, claims.encode_without_cancellations)
     ),
     # Attempts
-    "what did not begin does not count": broken("unbegun", "limit", 2, (State.apply, claims.applying_as_begun)),
+    "what did not begin does not count": broken("unbegun", "limit", 2, around(State.apply, claims.applying_as_begun)),
     "a claim that is renewed counts again": broken(
-        "unbegun", "limit", 444, (State._renew, claims.renewing_nothing_begun)
+        "unbegun", "limit", 444, around(State._renew, claims.renewing_nothing_begun)
     ),
     "attempts are counted when the entry is decided": broken(
         "unbegun", "limit", 1768, (EntryDraft.make_dead_letters, claims.burying_what_was_read)
@@ -254,9 +222,9 @@ MUTATIONS: dict[str, Mutation] = {
     "a claim that ends in silence raises a suspicion": broken(
         "unbegun", "limit", 0, (State.is_suspected, claims.suspecting_nothing)
     ),
-    "a suspicion lasts": broken("unbegun", "limit", 33, (State.is_suspected, claims.suspecting_once)),
+    "a suspicion lasts": broken("unbegun", "limit", 33, around(State.is_suspected, claims.suspecting_once)),
     "a snapshot has attempts and suspicions": broken(
-        "unbegun", "limit", 185, (State.encode, claims.encode_without_marks)
+        "unbegun", "limit", 185, around(State.encode, claims.encode_without_marks)
     ),
     # Limits of claims
     "places are counted when the entry is decided": broken(
@@ -272,9 +240,9 @@ MUTATIONS: dict[str, Mutation] = {
         "two of a key", "places", 0, (State._record_keys, claims.knowing_no_keys)
     ),
     "a snapshot has the keys of claimed messages": broken(
-        "two of a key", "places", 65, (State.encode, claims.encode_without_keys)
+        "two of a key", "places", 65, around(State.encode, claims.encode_without_keys)
     ),
-    "a renewal ends a rest": broken("one of a key", "places", 173, (State._renew, claims.resting_for_good)),
+    "a renewal ends a rest": broken("one of a key", "places", 173, around(State._renew, claims.resting_for_good)),
     "a message that waits for its delay takes no place": broken(
         "one of a key", "empty", 289, (State.is_live, claims.never_resting)
     ),
@@ -290,17 +258,17 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     # Expired messages that become dead letters
     "the record is there before the message": vanishing(
-        "E1", 12, (ExpiryRecords.ensure_expiry, expiry.ensure_expiry_once_stored)
+        "E1", 12, around(ExpiryRecords.ensure_expiry, expiry.ensure_expiry_once_stored)
     ),
     "the record is checked again once the message is stored": vanishing(
-        "E1", 34, (ExpiryRecords.ensure_expiry, expiry.ensure_expiry_before_store)
+        "E1", 34, around(ExpiryRecords.ensure_expiry, expiry.ensure_expiry_before_store)
     ),
     "a record in force is not removed": vanishing("E1", 0, (ExpiryRecords._may_remove, expiry.may_remove_at_once)),
     "a record is removed at the version that was read": vanishing(
         "E1", 9, (expiring.KeptStore.remove_record, expiry.remove_at_any_version)
     ),
     "the next search comes in time for messages that no search has seen": vanishing(
-        "E1", 27, (ExpiryRecords._next_due_ticks, expiry.plan_search_by_seen_messages)
+        "E1", 27, around(ExpiryRecords._next_due_ticks, expiry.plan_search_by_seen_messages)
     ),
     "reads show messages that have ended": vanishing("E1", 0, (Finder._adapt_to_log, expiry.hide_ended_messages)),
     "reads from the cursor once they show messages that have ended": vanishing(
@@ -314,7 +282,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "live claims are left": vanishing("E3", 1, (drafts, find_expirable, expiry.find_expirable_with_claims)),
     "the next turn comes soon while dead letters are open": vanishing(
-        "E1", 182, (ExpiryRequest.result, expiry.make_turn_without_outbox)
+        "E1", 182, around(ExpiryRequest.result, expiry.make_turn_without_outbox)
     ),
     # Names
     "a row of a name changes only from the version that was seen": named(
@@ -351,4 +319,4 @@ MUTATIONS: dict[str, Mutation] = {
 
 def list_seeds(kind: str) -> list[int]:
     """Returns the seeds of a kind's histories: the first ones, and those that show a mutation."""
-    return sorted({*range(KINDS[kind].histories), *(one.seed for one in MUTATIONS.values() if one.kind == kind)})
+    return sorted({*range(KINDS[kind].histories), *(one.seed for one in MUTATIONS.values() if one.name == kind)})

@@ -7,10 +7,8 @@ One rule is not shown by histories, as turns of a simulated loop take no time: w
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
-from functools import partial
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -20,24 +18,21 @@ from queuey.storage.cassandra.driver.cql.client import _Attempt
 from queuey.storage.cassandra.driver.cql.connection import Connection
 from queuey.storage.cassandra.driver.errors import translate
 from queuey.storage.cassandra.driver.fast_request import FastRequest
-from tests.replacing import replace, replace_in
 from tests.sim import storm
-from tests.sim.cassandra import histories
 from tests.sim.cassandra.claims import ON_CLUSTER
+from tests.sim.cassandra.histories import broken
 from tests.sim.cassandra.test_posts import HarshEarlyStorm
+from tests.sim.playing import Mutation, around, find_violations
 
-
-def find_claim_violations(seeds: Sequence[int], breaking: tuple[str, ...] = ("",)) -> list[str]:
-    return storm.find_violations(seeds, ON_CLUSTER, breaking=breaking)
-
-
-find_early_read_violations = partial(histories.find_violations, storm=HarshEarlyStorm)
+ON_LOOP = storm.play(ON_CLUSTER)
 
 
 # Mutations
 
 
-def reuse_waiting_stream(connection: Connection, opcode: int, body: bytes, *receiver: Any) -> bool:  # noqa: ANN401
+def reuse_waiting_stream(
+    real: Callable[..., bool], connection: Connection, opcode: int, body: bytes, *receiver: object
+) -> bool:
     """Reuses the stream of a request that was given up, though its answer may still come."""
     for stream, (receive, _) in connection._waiting.items():
         attempt = getattr(receive, "__self__", None)
@@ -45,7 +40,7 @@ def reuse_waiting_stream(connection: Connection, opcode: int, body: bytes, *rece
             del connection._waiting[stream]
             connection._free.append(stream)
             break
-    return REAL_SEND(connection, opcode, body, *receiver)
+    return real(connection, opcode, body, *receiver)
 
 
 def repeat_through_driver(request: FastRequest, _error: BaseException) -> None:
@@ -62,50 +57,26 @@ def pass_on_every_answer(request: FastRequest, rows: Rows | None, error: StoreUn
     request.done(rows, error)
 
 
-REAL_SEND = Connection.send
-
-
-Find = Callable[[Sequence[int], tuple[str, ...]], list[str]]
-MUTATIONS: dict[str, tuple[tuple[str, ...], Callable[[], AbstractContextManager[None]], int, Find]] = {
-    "a stream is taken until its answer comes": (
-        ("horizon", "attempt", "order", "early", "missed", "G1"),
-        partial(replace, Connection.send, reuse_waiting_stream),
-        4,
-        find_early_read_violations,
+MUTATIONS = {
+    "a stream is taken until its answer comes": broken(
+        HarshEarlyStorm, "horizon attempt order early missed G1", 4, around(Connection.send, reuse_waiting_stream)
     ),
-    "an append is sent once": (
-        ("sent",),
-        partial(replace, FastRequest.fail_in_doubt, repeat_through_driver),
-        6,
-        find_claim_violations,
-    ),
-    "a lost append is in doubt": (
-        ("G6",),
-        partial(replace_in, fast_request, translate, report_no_effect),
-        6,
-        find_claim_violations,
-    ),
-    "a request is answered once": (
-        ("answers",),
-        partial(replace, FastRequest.finish, pass_on_every_answer),
-        3,
-        find_claim_violations,
-    ),
+    "an append is sent once": Mutation(ON_LOOP, ("sent",), [(FastRequest.fail_in_doubt, repeat_through_driver)], 6),
+    "a lost append is in doubt": Mutation(ON_LOOP, ("G6",), [(fast_request, translate, report_no_effect)], 6),
+    "a request is answered once": Mutation(ON_LOOP, ("answers",), [(FastRequest.finish, pass_on_every_answer)], 3),
 }
-"""The rules of which one fails without a mechanism, what takes that out, the seed that shows it, and its histories."""
 MISREAD = (IndexError, QueueNotFound, TypeError, ValueError, struct.error)
 """Errors of reading the rows of another request."""
 
 
 def test_with_all_rules() -> None:
     """With all rules in place, the histories that show the mutations keep every guarantee."""
-    for _, _, seed, find in MUTATIONS.values():
-        assert find([seed], ("",)) == []
+    for one in MUTATIONS.values():
+        assert find_violations([one.seed], one.play) == []
 
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_rule_is_needed(name: str) -> None:
     """Without any one of the rules its history breaks a guarantee, or rows are misread so that reads fail."""
-    breaks, instead, seed, find = MUTATIONS[name]
-    with instead(), suppress(*MISREAD):
-        assert find([seed], breaks)
+    with suppress(*MISREAD):
+        assert MUTATIONS[name].find_violations()
