@@ -278,11 +278,6 @@ async def change_group_at_any_version(
     return await real(one, application, name, one.stored.group.version, change)
 
 
-def count_epochs_from_one(one: GroupDraft) -> int:
-    """Counts epochs from 1 in each group."""
-    return one._head.epoch + 1
-
-
 def make_plan_with_new_members(state: GroupState, queues: Sequence[Queue], views: Views) -> Plan:
     """Assigns partitions to members that may never know of it."""
     members = {n: changed(one, state="present") if one.state == "new" else one for n, one in state.members.items()}

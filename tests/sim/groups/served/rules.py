@@ -61,7 +61,6 @@ class History:
         wrong: The violated rules.
         counts: Counts of events.
         lives: All memberships that a member learned of.
-        grace: Whether members are static.
         is_large: The group's states are not checked.
         planned: Called after each plan.
     """
@@ -80,7 +79,7 @@ class History:
         self._highest: dict[Place, int] = {}
         """The highest epoch of an ownership of each partition, ever."""
         self._state = GroupState()
-        self.grace = self.is_large = False
+        self.is_large = False
         self.planned: Callable[[], object] = lambda: None
         stored.observer = self
 
@@ -90,10 +89,6 @@ class History:
 
     def record_violation(self, text: str) -> None:
         self.wrong.append(f"{text} at {self.now - 1000:.3f}")
-
-    def forget_world(self) -> None:
-        """Keeps only what happened."""
-        self.stored.observer = None
 
     def life_of(self, number: int, epoch: int) -> Life | None:
         """Returns the membership with this number that was the last one born up to an epoch, or None."""
@@ -113,7 +108,7 @@ class History:
             return
         former, self._state = self._state, read_state(StoredGroup(after.head, tuple(after.rows.values())))
         self._check_targets(former, self._state)
-        if before is not None and self.grace:
+        if before is not None:
             self._excuse_replaced(former, self._state)
             self._check_instances(former, self._state)
 

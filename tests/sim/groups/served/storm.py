@@ -59,7 +59,6 @@ class ServiceStorm(Storm):
         history = ServiceHistory(self.service, self.stored)
         self.present: dict[bytes, Credential | None] = {}
         history.rules.rights = self.present
-        history.rules.grace = True
         offsets = (0.0,) if linear else (-0.4 * slack, 0.0, 0.4 * slack)
         self.webs = [Web(self, rng.choice(offsets)) for _ in range(rng.choice(self.processes))]
         return history
