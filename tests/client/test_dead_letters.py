@@ -89,7 +89,7 @@ async def test_a_small_queue_of_dead_letters_takes_all(connect: Connect, owner: 
     """A letter whose partition is missing there goes to another one, if the worker may not add partitions."""
     await owner.create_queue("orders", partitions=3)
     await owner.create_queue("orders.dead")
-    worker = connect("read,send", "orders,orders.dead")
+    worker = connect("read,send,delete", "orders,orders.dead")
     await owner.send("orders", "job", partition=3)
     (job,) = await read_stored(worker, "orders")
     for _ in range(2):
