@@ -206,17 +206,21 @@ async def test_a_handler_that_does_not_end(workers: Workers, kind: str) -> None:
 
 
 async def test_a_worker_whose_threads_all_hang_ends(workers: Workers) -> None:
-    """A worker whose threads all hang claims no more and exits with code 1, because each hang costs a thread."""
+    """A worker whose threads all hang claims no more and exits with code 1, because each hang costs a thread.
+
+    Its threads keep no process alive.
+    """
     queue = await workers.system.queue(backoff=SHORT_BACKOFF)
     await workers.system.send(queue, 4)
     go_on, begun = threading.Event(), []
 
     def block(message: Message, context: object) -> None:
-        begun.append(message.body)
+        begun.append(threading.current_thread().daemon)
         go_on.wait(60)
 
     worker = make(workers, block, queue, threads=2, stalled_after=0.3, drain=1.0)
     assert await asyncio.wait_for(workers.start(worker), 60) == ExitCode.FAILED
+    assert all(begun)
     assert len(begun) <= 3  # The first hanging message had another thread beside it.
     backlog = await workers.system.client.job_queue(queue.name).backlog()
     assert backlog.waiting + backlog.retrying >= 2
