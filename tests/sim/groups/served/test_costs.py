@@ -20,8 +20,8 @@ HEAD, SEEN, NUMBER = 60, 45, 25
 @pytest.mark.parametrize(
     ("members", "queues", "partitions"),
     [
-        (100, 10, 100),
-        (100, 1000, 1),
+        (50, 10, 50),
+        (50, 500, 1),
         pytest.param(1000, 50, 200, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
         pytest.param(1000, 10_000, 1, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
     ],
