@@ -10,13 +10,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import get_args
+from typing import Literal, get_args
 
 import msgspec
 
-from queuey.api.queues import Action, Verb
 from queuey.messages import Principal, Queue, Scope, is_readable
 
+Verb = Literal["send", "read", "delete", "claim", "admin", "measure"]
+"""A right that a grant may allow:
+
+* ``send``: store new messages.
+* ``read``: read messages, and all that ``measure`` shows.
+* ``delete``: delete messages by id or name. With ``send`` also overwrite them by id and replace them by name.
+* ``claim``: record and remove the offsets of consumer groups, and all that ``measure`` shows. With ``read`` also claim
+  and acknowledge messages; ``read`` with ``delete`` allows that, too.
+* ``admin``: create, change, purge and delete queues, and all that ``measure`` shows.
+* ``measure``: list queues; see their fields, counts, groups, offsets and lags, but no messages.
+"""
+Action = Literal["send", "overwrite", "read", "delete", "work", "claim", "admin", "measure"]
+"""A way to use a queue.
+
+``overwrite`` writes messages at ids that the caller names. ``work`` claims and acknowledges messages.
+"""
 VERBS: tuple[Verb, ...] = get_args(Verb)
 
 _SUFFICIENT_VERBS: dict[Action, tuple[frozenset[Verb], ...]] = {
@@ -234,6 +249,18 @@ class Caller(msgspec.Struct, frozen=True):
             for pattern in grant.queues
         ]
         return ("*",) if "*" in patterns else tuple(dict.fromkeys(patterns))
+
+
+class Credential(msgspec.Struct, frozen=True):
+    """The credential with which a member joined.
+
+    Attributes:
+        id: Digest of the key, or the user name. Later requests must have the same.
+        caller: Rights of the credential at the time of the join.
+    """
+
+    id: bytes
+    caller: Caller
 
 
 ANYBODY = Caller()

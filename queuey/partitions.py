@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
+
+from queuey.errors import InvalidRequest
 
 MAX_PARTITIONS = 200
 MAX_RUNS = 4
@@ -38,3 +41,19 @@ def spread(count: int, first: int, partitions: int) -> list[int]:
         # This run ends at message ceil(run * count / runs).
         chosen += [(first + run - 2) % partitions + 1] * (-(-run * count // runs) - len(chosen))
     return chosen
+
+
+def partition_error(partition: int, partitions: int) -> str | None:
+    """Returns why a queue of so many partitions has no such partition, or None if it has."""
+    if partition < 1:
+        return f"{partition} is less than minimum value 1"
+    if partition > partitions:
+        return f"{partition} is greater than maximum value {partitions}"
+    return None
+
+
+def check_partitions(numbers: Iterable[int], partitions: int) -> None:
+    """Raises ``InvalidRequest`` with each number that is no partition of a queue of so many partitions."""
+    checked = {f"partitions.{number}": partition_error(number, partitions) for number in numbers}
+    if errors := {field: error for field, error in checked.items() if error is not None}:
+        raise InvalidRequest(errors)

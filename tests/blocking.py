@@ -13,11 +13,15 @@ from queuey.claims.receipts import Settlement
 from queuey.claims.state import State
 from queuey.ids import Position
 from queuey.messages import Location, Message, PostResult, Queue
-from queuey.service import ClaimDelivery, ClaimUseCases, Draft, QueueAccess, Service
+from queuey.service import Service
+from queuey.service.claims import ClaimUseCases
+from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.jobs import JobPoll
 from queuey.service.claims.move_turns import MoveOrder, MoveTurn
 from queuey.service.core import Core
+from queuey.service.messages import Draft
 from queuey.service.names import Changed, NameUseCases
+from queuey.service.queue_access import QueueAccess
 from queuey.storage.calls import LoopCalls
 
 T = TypeVar("T")

@@ -7,28 +7,13 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
 from msgspec.structs import fields
 
+from queuey.access import Action, Verb
 from queuey.api.claims import Backlog, ClaimCounts
 from queuey.api.progress import Offsets
 from queuey.api.values import Count, Id, bounded
 from queuey.messages import Acknowledgement, ChosenOptions, QueueOptions
 from queuey.titles import duration, format_estimate, id_time, instant, titled
 
-Verb = Literal["send", "read", "delete", "claim", "admin", "measure"]
-"""A right that a grant may allow:
-
-* ``send``: store new messages.
-* ``read``: read messages, and all that ``measure`` shows.
-* ``delete``: delete messages by id or name. With ``send`` also overwrite them by id and replace them by name.
-* ``claim``: record and remove the offsets of consumer groups, and all that ``measure`` shows. With ``read`` also claim
-  and acknowledge messages; ``read`` with ``delete`` allows that, too.
-* ``admin``: create, change, purge and delete queues, and all that ``measure`` shows.
-* ``measure``: list queues; see their fields, counts, groups, offsets and lags, but no messages.
-"""
-Action = Literal["send", "overwrite", "read", "delete", "work", "claim", "admin", "measure"]
-"""A way to use a queue.
-
-``overwrite`` writes messages at ids that the caller names. ``work`` claims and acknowledges messages.
-"""
 MAX_REQUESTED_NAME = 255
 """Max characters of a name in a request for rights; the answer repeats it."""
 Name = Annotated[str, Meta(max_length=MAX_REQUESTED_NAME)]

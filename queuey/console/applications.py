@@ -254,7 +254,7 @@ def show_log(page_request: PageRequest) -> Response:
 
     With ``queue``, it lists only that queue's. Refuses an invalid ``cursor``.
     """
-    page_request.service.queues.require_application(page_request.application)
+    page_request.authorization.require_application(page_request.application)
     patterns, who = (
         page_request.caller.find_patterns(page_request.application, "admin"),
         page_request.callers.find_holder_name(page_request.request),
@@ -287,7 +287,7 @@ def show_entry(page_request: PageRequest) -> Response:
 
     Hides details from messages without the right ``read``, except for who acted.
     """
-    page_request.service.queues.require_application(page_request.application)
+    page_request.authorization.require_application(page_request.application)
     partition, position = parse_place(page_request.match["place"])
     entry = page_request.service.audit.find(page_request.application, (partition or 1, position))
     who = page_request.callers.find_holder_name(page_request.request)

@@ -11,9 +11,10 @@ from queuey import ids
 from queuey.api.claims import Backlog
 from queuey.console import cookies, pages
 from queuey.errors import ClaimsRefused, NoCredential, QueueyError, StoreClosed, TooManyRequests
-from queuey.service import QueueAccess, Service
+from queuey.service import Service
 from queuey.service.browsing.history import CELL_SECONDS, UNKNOWN_DEPTH, Cells, History
 from queuey.service.operating.credentials import UserLogin
+from queuey.service.queue_access import QueueAccess
 from queuey.time_parsing import format_duration
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.authorization import Authorization

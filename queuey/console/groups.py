@@ -75,7 +75,8 @@ class GroupPages:
 
     def __init__(self, page_requests: PageRequestFactory) -> None:
         self._page_requests = page_requests
-        self._groups = GroupViews(page_requests.service, page_requests.authorization)
+        service = page_requests.service
+        self._groups = GroupViews(page_requests.authorization, service.limits, service.groups)
 
     async def show_all(self, request: Request, match: Match) -> Response:
         """Lists groups by name; reads their states only with the field ``lag``, which a script sends."""

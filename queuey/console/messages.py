@@ -17,8 +17,9 @@ from queuey.deadletters import decode_stored_dead_letter
 from queuey.errors import MessageNotFound
 from queuey.messages import Message, Meta, Queue
 from queuey.partitions import by_key
-from queuey.service import QueueAccess, parse_bound
 from queuey.service.browsing import MessageFilter, ScanResult
+from queuey.service.queue_access import QueueAccess
+from queuey.service.ranges import parse_bound
 from queuey.time_parsing import parse_point
 from queuey.web import validators
 from queuey.web.responses import Response

@@ -18,8 +18,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 from jinja2 import DictLoader, Environment, PackageLoader, StrictUndefined
 
-from queuey.access import USERS_TENANT_PREFIX, Caller, application_of_owner
-from queuey.api.queues import Action
+from queuey.access import USERS_TENANT_PREFIX, Action, Caller, application_of_owner
 from queuey.console import cookies
 from queuey.console.filters import (
     coloured_json,

@@ -16,7 +16,7 @@ from queuey.console.sessions import PageRequest
 from queuey.deadletters import holds_dead, list_dead_letter_queues
 from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound
 from queuey.messages import Queue, option_metas
-from queuey.service import QueueAccess
+from queuey.service.queue_access import QueueAccess
 from queuey.web.responses import Response
 
 MAX_COUNTED = charts.MAX_COUNTED

@@ -60,7 +60,8 @@ def make_resources(
     is_local: bool = False,
 ) -> list[Resource]:
     """Returns the name, pattern and views of every page; with ``is_local`` also of links that log in once."""
-    page_requests = PageRequestFactory(service, authorization, callers, ScheduleSaver(service, authorization), history)
+    saver = ScheduleSaver(authorization, service.limits, service.schedules, service.messages)
+    page_requests = PageRequestFactory(service, authorization, callers, saver, history)
     view, acts, charts = page_requests.make_view, ActViews(page_requests), ChartView(service, authorization, history)
     groups, health = GroupPages(page_requests), HealthView(page_requests, examine)
     figures = OverviewPages(page_requests, groups, health.find_visible_findings)

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from queuey.access import Caller, matches
-from queuey.api.queues import Action
+from queuey.access import Action, Caller, matches
 from queuey.console import cookies, pages
 from queuey.errors import InvalidRequest, NoCredential, NotAllowed, NotAuthenticated
 from queuey.messages import Key, Queue
-from queuey.service import QueueAccess, Service
+from queuey.service import Service
 from queuey.service.browsing.history import History
 from queuey.service.operating.credentials import Session, Sessions, UserLogin
+from queuey.service.queue_access import QueueAccess
 from queuey.settings import Users
 from queuey.storage import Applications, bridge
 from queuey.web.authorization import Authorization

@@ -28,8 +28,8 @@ from queuey.client.errors import ApiError, InvalidArgument
 from queuey.client.forks import register_forkable
 from queuey.embedded.exchange import InProcessExchange, Part
 from queuey.errors import ApplicationExists, QueueyError, SettingsError, StoreUnavailable
-from queuey.service import Limits
 from queuey.service.core import Core
+from queuey.service.limits import Limits
 from queuey.settings import Settings, load, select_settings
 from queuey.storage import Store, bridge
 from queuey.storage.calls import LoopCalls

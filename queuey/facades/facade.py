@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from queuey import ids
-from queuey.access import Caller, matches, owner_name
-from queuey.api.queues import Action
+from queuey.access import Action, Caller, matches, owner_name
 from queuey.errors import NotAllowed, NotAuthenticated, QueueExists, QueueNotFound, StoreBusy
 from queuey.facades.settings import Facades
 from queuey.messages import Location, Queue, QueueSpec

@@ -12,8 +12,8 @@ from queuey.errors import InvalidRequest, NotAllowed, QueueNotFound
 from queuey.facades.facade import OpenFacade, Resource, Setup, message_id
 from queuey.facades.settings import MAX_FACADE_BODY
 from queuey.messages import MAX_TTL, Message, PostResult, Queue, QueueSpec
-from queuey.service import Draft
 from queuey.service.claims.requests import ClaimUndecided
+from queuey.service.messages import Draft
 from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.web.endpoint import Match, View
 from queuey.web.errors import NoSuchResource

@@ -17,8 +17,9 @@ from queuey.errors import Conflict, InvalidRequest, NotAllowed, QueueNotFound, T
 from queuey.facades.facade import OpenFacade, Resource, Setup
 from queuey.facades.settings import MAX_FACADE_BODY
 from queuey.messages import MAX_NAME_LENGTH, MAX_TTL, Message, Meta, Queue, QueueSpec
-from queuey.service import ClaimDelivery, Draft
+from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.requests import ClaimUndecided
+from queuey.service.messages import Draft
 from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.service.watching import Waiter
 from queuey.web import validators

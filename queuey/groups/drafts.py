@@ -8,8 +8,9 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from queuey.access import SHARES_TEXT, has_room
+from queuey.access import SHARES_TEXT, Credential, has_room
 from queuey.errors import InvalidRequest, TooManyMembers
+from queuey.groups.ownership import GroupChange
 from queuey.groups.planning import Views, make_plan
 from queuey.groups.rows import find_changed_rows, subscription_size
 from queuey.groups.state import (
@@ -17,8 +18,6 @@ from queuey.groups.state import (
     MAX_SUBSCRIPTION_BYTES,
     MAX_SUBSCRIPTIONS,
     MAX_SUBSCRIPTIONS_BYTES,
-    Credential,
-    GroupChange,
     GroupState,
     JoinRequest,
     Member,

@@ -1,4 +1,4 @@
-"""Owners of partitions and sessions of members, as stored."""
+"""What a store keeps of a consumer group: the rows of its state, sessions of members, owners of partitions."""
 
 from __future__ import annotations
 
@@ -13,6 +13,65 @@ MAX_NOTE_BYTES = 1024
 """Max bytes of a note."""
 Origin = Literal["new", "given back", "lost"]
 """How a partition came to its owner: it was new, or the previous owner gave it back or was lost."""
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The row that every change of a group's state rewrites.
+
+    Attributes:
+        version: Token that changes compare; 0 if the group does not exist yet.
+        epoch: Epoch of the plan.
+        born: First epoch of the group.
+        due: When the next plan is due, or None if no plan is needed.
+        busy: Number of recent plans that closely followed the one before.
+        last_member: The highest member number given out.
+        hour, hour_member: Beginning of the hour in which joins are counted, and ``last_member`` at that time.
+        centre: Data centre of the group; blank on stores without data centres.
+        moved: When the group was moved to this data centre, or 0.
+        creator: Id of the credential whose join created the group.
+    """
+
+    version: int = 0
+    epoch: int = 0
+    born: int = 0
+    due: int | None = None
+    busy: int = 0
+    last_member: int = 0
+    hour: int = 0
+    hour_member: int = 0
+    centre: str = ""
+    moved: int = 0
+    creator: bytes = b""
+
+
+RowKind = Literal[0, 1, 2]
+SUBSCRIPTION, MEMBER, CHUNK = 0, 1, 2
+
+
+class GroupRow(msgspec.Struct, frozen=True):
+    """A row of a group's state, which stores do not interpret.
+
+    Attributes:
+        kind: Subscription, member or chunk of the plan.
+        key: Slot of the row.
+        body: Encoded value; blank if the slot is free.
+    """
+
+    kind: int
+    key: int
+    body: bytes
+
+
+class StoredGroup(msgspec.Struct, frozen=True):
+    head: Head
+    rows: tuple[GroupRow, ...] = ()
+
+
+class GroupChange(msgspec.Struct, frozen=True):
+    """The rows that a transaction writes. The store sets the version of the new head."""
+
+    head: Head
+    rows: tuple[GroupRow, ...]
 
 
 class OwnedOffset(msgspec.Struct, frozen=True):

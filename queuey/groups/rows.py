@@ -9,19 +9,8 @@ from typing import Any
 import msgspec
 
 from queuey.errors import StoreIncompatible
-from queuey.groups.state import (
-    CHUNK,
-    CHUNK_COUNT,
-    MEMBER,
-    SUBSCRIPTION,
-    GroupRow,
-    GroupState,
-    Member,
-    PlannedQueue,
-    StoredGroup,
-    Subscription,
-    Target,
-)
+from queuey.groups.ownership import CHUNK, MEMBER, SUBSCRIPTION, GroupRow, StoredGroup
+from queuey.groups.state import CHUNK_COUNT, GroupState, Member, PlannedQueue, Subscription, Target
 
 FORMAT = 1
 MAX_PARTITION_BYTES, MAX_QUEUE_BYTES = 14, 32

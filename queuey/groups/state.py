@@ -8,8 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from queuey.access import Caller, matches
+from queuey.access import Credential, matches
 from queuey.deadletters import matches_patterns
+from queuey.groups.ownership import Head
 
 MAX_MEMBERS, MAX_PARTITIONS = 1000, 10_000
 MAX_SUBSCRIPTIONS = 64
@@ -18,70 +19,6 @@ MAX_SUBSCRIPTION_BYTES, MAX_SUBSCRIPTIONS_BYTES = 16 << 10, 256 << 10
 CHUNK_COUNT = 64
 MAX_CHUNK_BYTES, MAX_PLAN_BYTES = 64 << 10, 1 << 20
 """Max bytes of a row of the plan, and of all these rows."""
-
-
-class Head(msgspec.Struct, frozen=True):
-    """The row that every change of a group's state rewrites.
-
-    Attributes:
-        version: Token that changes compare; 0 if the group does not exist yet.
-        epoch: Epoch of the plan.
-        born: First epoch of the group.
-        due: When the next plan is due, or None if no plan is needed.
-        busy: Number of recent plans that closely followed the one before.
-        last_member: The highest member number given out.
-        hour, hour_member: Beginning of the hour in which joins are counted, and ``last_member`` at that time.
-        centre: Data centre of the group; blank on stores without data centres.
-        moved: When the group was moved to this data centre, or 0.
-        creator: Id of the credential whose join created the group.
-    """
-
-    version: int = 0
-    epoch: int = 0
-    born: int = 0
-    due: int | None = None
-    busy: int = 0
-    last_member: int = 0
-    hour: int = 0
-    hour_member: int = 0
-    centre: str = ""
-    moved: int = 0
-    creator: bytes = b""
-
-
-RowKind = Literal[0, 1, 2]
-SUBSCRIPTION, MEMBER, CHUNK = 0, 1, 2
-
-
-class GroupRow(msgspec.Struct, frozen=True):
-    """A row of a group's state, which stores do not interpret.
-
-    Attributes:
-        kind: Subscription, member or chunk of the plan.
-        key: Slot of the row.
-        body: Encoded value; blank if the slot is free.
-    """
-
-    kind: int
-    key: int
-    body: bytes
-
-
-class StoredGroup(msgspec.Struct, frozen=True):
-    head: Head
-    rows: tuple[GroupRow, ...] = ()
-
-
-class Credential(msgspec.Struct, frozen=True):
-    """The credential with which a member joined.
-
-    Attributes:
-        id: Digest of the key, or the user name. Later requests must have the same.
-        caller: Rights of the credential at the time of the join.
-    """
-
-    id: bytes
-    caller: Caller
 
 
 class Subscription(msgspec.Struct, frozen=True):
@@ -175,13 +112,6 @@ class GroupState(msgspec.Struct, frozen=True):
     members: dict[int, Member] = {}
     subscriptions: dict[int, Subscription] = {}
     plan: dict[int, PlannedQueue] = {}
-
-
-class GroupChange(msgspec.Struct, frozen=True):
-    """The rows that a transaction writes. The store sets the version of the new head."""
-
-    head: Head
-    rows: tuple[GroupRow, ...]
 
 
 class JoinRequest(msgspec.Struct, frozen=True):

@@ -11,12 +11,11 @@ import threading
 from contextlib import suppress
 from functools import partial
 
-from queuey.errors import NotAllowed, StoreUnavailable
-from queuey.messages import Location, Queue
+from queuey.errors import StoreUnavailable
+from queuey.messages import Queue
 from queuey.metrics import Metrics
 from queuey.service.browsing import Browsing
 from queuey.service.claims import ClaimUseCases
-from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
 from queuey.service.core import Core
 from queuey.service.due_work import DueRunner
 from queuey.service.expiry import TIMING as EXPIRY_TIMING
@@ -24,45 +23,22 @@ from queuey.service.expiry import ExpiryRecords
 from queuey.service.explaining import Explaining
 from queuey.service.groups import GroupUseCases
 from queuey.service.limits import Limits
-from queuey.service.messages import Draft, MessageUseCases
+from queuey.service.messages import MessageUseCases
 from queuey.service.moves import MoveUseCases
 from queuey.service.names import NameUseCases
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.operating.audit import AuditLog
 from queuey.service.operating.credentials import Keys, Sessions
 from queuey.service.operating.redriving import Redriving
-from queuey.service.queue_access import Check, QueueAccess, find_queue
+from queuey.service.queue_access import Check, QueueAccess, enter_queue, find_queue
 from queuey.service.queues import Queues
-from queuey.service.ranges import Bound, Mark, Range, Reading, parse_bound, parse_mark
-from queuey.service.reading import Reader, Source
-from queuey.service.schedules import ScheduleReport, ScheduleUseCases
+from queuey.service.reading import Reader
+from queuey.service.schedules import ScheduleUseCases
 from queuey.service.streams import OpenStreams
 from queuey.service.unread import UnreadUseCases
-from queuey.service.watching import Waiter, Watchers
 from queuey.service.workers import WorkerIdentity, Workers
 from queuey.service.workers.news import News
 from queuey.storage import Store, bridge
-
-__all__ = [
-    "Bound",
-    "ClaimDelivery",
-    "ClaimUseCases",
-    "Draft",
-    "Limits",
-    "Location",
-    "Mark",
-    "PiggybackedAck",
-    "QueueAccess",
-    "Range",
-    "Reading",
-    "ScheduleReport",
-    "Service",
-    "Source",
-    "Waiter",
-    "Watchers",
-    "parse_bound",
-    "parse_mark",
-]
 
 
 class Service:
@@ -172,9 +148,4 @@ class Service:
         Raises:
             NotAllowed: The check also refuses the fresh row.
         """
-        access = QueueAccess(self.core, self.store, queue, check)
-        try:
-            check(queue)
-        except NotAllowed:
-            bridge.run(access.refresh())
-        return access
+        return enter_queue(self.core, self.store, queue, check)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import msgspec
 
 from queuey import ids
-from queuey.claims.covers import choose_partition, compute_body_digest
+from queuey.body_digests import choose_partition, compute_body_digest
 from queuey.errors import InvalidRequest, StoreUnavailable, TooLarge, WriteUndone
 from queuey.ids import Position
 from queuey.messages import (
@@ -30,8 +30,7 @@ from queuey.messages import (
     bytes_of,
 )
 from queuey.metrics import Metrics
-from queuey.partitions import by_key, spread
-from queuey.service.claims import EnsureExpiry
+from queuey.partitions import by_key, partition_error, spread
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
@@ -107,12 +106,11 @@ def hash_content(drafts: Sequence[AnyDraft]) -> bytes:
     return blake2b(_encode(fields), digest_size=16).digest()
 
 
-def partition_error(partition: int, queue: Queue) -> str | None:
-    if partition < 1:
-        return f"{partition} is less than minimum value 1"
-    if partition > queue.partitions:
-        return f"{partition} is greater than maximum value {queue.partitions}"
-    return None
+class EnsureExpiry(Protocol):
+    """Ensures that kept messages become dead letters when they expire."""
+
+    async def __call__(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
+        """Awaited before messages are stored, and again with ``is_stored`` before their post is acknowledged."""
 
 
 class StickyChoice:
@@ -332,7 +330,7 @@ class MessageUseCases:
             if queue.max_claimed_per_key:
                 raise InvalidRequest({"messages": f"{LIMITED_KEY_TEXT} POST the message instead."})
             for partition, _ in locations:
-                if (error := partition_error(partition, queue)) is not None:
+                if (error := partition_error(partition, queue.partitions)) is not None:
                     raise InvalidRequest({"partition": error})
             ttl = draft.ttl or queue.ttl or self._limits.default_ttl
             bridge.run(
@@ -419,7 +417,7 @@ class MessageUseCases:
             elif partition is None:
                 partition = next(chosen) if draft.key is None else by_key(draft.key, queue.partitions)
             elif not 1 <= partition <= queue.partitions:
-                raise InvalidRequest({"partition": partition_error(partition, queue) or ""})
+                raise InvalidRequest({"partition": partition_error(partition, queue.partitions) or ""})
             if draft.ttl is None:
                 items.append(NewMessage(draft.body, partition, ttl, meta, draft.delay, keeps))
             else:

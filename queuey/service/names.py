@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from queuey.api.claims import JobStatus
 from queuey.errors import (
@@ -26,10 +26,9 @@ from queuey.errors import (
 from queuey.messages import Location, Message, Named, NewMessage, Queue
 from queuey.metrics import Metrics
 from queuey.partitions import by_key
-from queuey.service.claims import ClaimUseCases
 from queuey.service.core import Core
 from queuey.service.limits import Limits
-from queuey.service.messages import Draft, hash_content
+from queuey.service.messages import Draft, EnsureExpiry, hash_content
 from queuey.service.queue_access import find_same_queue
 from queuey.storage import Store
 
@@ -55,6 +54,34 @@ class Changed(NamedTuple):
     merged: JobStatus | None = None
 
 
+class Leavings(Protocol):
+    """Records why messages end that nobody acknowledges."""
+
+    async def record_leaving(
+        self,
+        queue: Queue,
+        locations: Collection[Location],
+        status: Literal["removed", "superseded"],
+        *,
+        is_stored: bool = True,
+    ) -> object: ...
+
+
+class NamedJobs(Protocol):
+    """The jobs of named messages, as :class:`~queuey.service.claims.ClaimUseCases` has them."""
+
+    @property
+    def core(self) -> Core: ...
+    @property
+    def jobs(self) -> Leavings: ...
+    @property
+    def ensure_expiry(self) -> EnsureExpiry: ...
+    def check(self, queue: Queue) -> None: ...
+    async def is_done(self, queue: Queue, location: Location) -> bool: ...
+    async def find_status(self, queue: Queue, location: Location) -> JobStatus | None: ...
+    async def supersede(self, queue: Queue, location: Location) -> None: ...
+
+
 class Name:
     """A name of a queue.
 
@@ -66,7 +93,7 @@ class Name:
         name: The name.
     """
 
-    def __init__(self, store: Store, claims: ClaimUseCases, turns: Turns, queue: Queue, name: str) -> None:
+    def __init__(self, store: Store, claims: NamedJobs, turns: Turns, queue: Queue, name: str) -> None:
         self._store = store
         self._claims = claims
         self._turns = turns
@@ -208,7 +235,7 @@ class Name:
 class NameUseCases:
     """Creates, replaces, fetches and deletes messages by name, for callers who are authorized for the row."""
 
-    def __init__(self, store: Store, limits: Limits, metrics: Metrics, claims: ClaimUseCases) -> None:
+    def __init__(self, store: Store, limits: Limits, metrics: Metrics, claims: NamedJobs) -> None:
         self._store = store
         self._limits = limits
         self._metrics = metrics

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,8 +14,8 @@ from queuey.groups.ownership import PartitionsOwned
 from queuey.ids import Position
 from queuey.messages import OffsetChange, Queue
 from queuey.metrics import GroupLag
+from queuey.partitions import check_partitions
 from queuey.service.core import Core
-from queuey.service.messages import partition_error
 from queuey.service.queue_access import MAX_ATTEMPTS, QueueAccess
 from queuey.storage import Store, bridge
 from queuey.storage.offset_changes import READER_PREFIX
@@ -27,12 +27,6 @@ _GROUP_NAME_PATTERN = re.compile(r"[A-Za-z0-9._:@\-]{1,100}")
 def require_group_name(group: str) -> None:
     if _GROUP_NAME_PATTERN.fullmatch(group) is None:
         raise InvalidRequest({"group": "A group name has 1 to 100 of A-Z a-z 0-9 . _ : @ -"})
-
-
-def check_partitions(numbers: Iterable[int], queue: Queue) -> None:
-    checked = {f"partitions.{number}": partition_error(number, queue) for number in numbers}
-    if errors := {field: error for field, error in checked.items() if error is not None}:
-        raise InvalidRequest(errors)
 
 
 def _refuse_reader(group: str) -> None:
@@ -82,7 +76,7 @@ class OffsetUseCases:
         require_group_name(group)
 
         async def record(queue: Queue, disown: int | None) -> dict[int, RecordedOffset]:
-            check_partitions((change.partition for change in changes), queue)
+            check_partitions((change.partition for change in changes), queue.partitions)
             recorded = await self._store.offsets.set_offsets(queue, group, changes, disown=disown, is_admin=is_admin)
             return {offset.partition: RecordedOffset(ids.to_hex(offset.position)) for offset in recorded}
 
@@ -137,7 +131,7 @@ class OffsetUseCases:
         """
 
         def lag(queue: Queue) -> LagRead:
-            check_partitions(cursors, queue)
+            check_partitions(cursors, queue.partitions)
             locations = sorted(cursors.items())
             lags = bridge.run(self._store.messages.lag(queue, locations))
             partitions = {

@@ -18,6 +18,7 @@ from queuey.errors import (
     ApplicationNotFound,
     InvalidRequest,
     Malformed,
+    NotAllowed,
     QueueChanged,
     QueueNotFound,
     StoreBusy,
@@ -39,10 +40,14 @@ async def find_queue(store: Store, application: str, name: str, *, fresh: bool =
     """Returns a queue's row; raises ``ApplicationNotFound`` or ``QueueNotFound``, whichever is missing."""
     try:
         return await store.catalogue.queue(application, name, fresh=fresh)
-    except QueueNotFound as error:
-        if not await store.applications.has_application(application):
-            raise ApplicationNotFound(application) from error
+    except QueueNotFound:
+        await require_application(store, application)
         raise
+
+
+async def require_application(store: Store, application: str) -> None:
+    if not await store.applications.has_application(application):
+        raise ApplicationNotFound(application)
 
 
 async def find_same_queue(store: Store, application: str, name: str, qid: int) -> Queue | None:
@@ -119,3 +124,17 @@ class QueueAccess:
 
     def _make_busy_error(self) -> StoreBusy:
         return StoreBusy(f"Queue {self.queue.name!r} changed {MAX_ATTEMPTS} times while this request ran. Try again.")
+
+
+def enter_queue(core: Core, store: Store, queue: Queue, check: Check) -> QueueAccess:
+    """Checks a caller's access to a queue; blocks. If the check refuses the row, repeats it with a fresh row.
+
+    Raises:
+        NotAllowed: The check also refuses the fresh row.
+    """
+    access = QueueAccess(core, store, queue, check)
+    try:
+        check(queue)
+    except NotAllowed:
+        bridge.run(access.refresh())
+    return access

@@ -11,7 +11,7 @@ from queuey import ids
 from queuey.access import format_principal, matches
 from queuey.api import queues as api
 from queuey.deadletters import SUFFIX, holds_dead, queue_for
-from queuey.errors import ApplicationNotFound, InvalidRequest, QueueExists, QueueNotFound
+from queuey.errors import InvalidRequest, QueueExists, QueueNotFound
 from queuey.messages import Backoff, ChosenOptions, PartitionInfo, Queue, QueueSpec, is_readable
 from queuey.queue_options import CONSISTENCIES
 from queuey.service.core import Core
@@ -63,10 +63,6 @@ class Queues:
         self._limits = limits
         self._core = core
         self._max_filtered = max_filtered
-
-    def require_application(self, application: str) -> None:
-        if not bridge.run(self._store.applications.has_application(application)):
-            raise ApplicationNotFound(application)
 
     def create(
         self, application: str, name: str | None, spec: QueueSpec, *, longest: int | None = None
@@ -201,10 +197,14 @@ class Queues:
         partitions = self.inspect_partitions(queue)
         return None if partitions is None else sum(partition.count for partition in partitions)
 
+    def access_unchecked(self, queue: Queue) -> QueueAccess:
+        """Returns the access of the service itself, which may do everything."""
+        return QueueAccess(self._core, self._store, queue, lambda _: None)
+
     def inspect_partitions(self, queue: Queue, *, rough: bool = False) -> Sequence[PartitionInfo] | None:
         """Returns what each partition holds, or None if the queue does not exist."""
         try:
-            access = QueueAccess(self._core, self._store, queue, lambda _: None)
+            access = self.access_unchecked(queue)
             return access.use(lambda row: bridge.run(self._store.messages.inspect(row, rough=rough)))[1]
         except QueueNotFound:
             return None

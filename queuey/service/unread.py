@@ -20,8 +20,8 @@ from queuey import ids
 from queuey.errors import NotAllowed, NotFound, QueueChanged, QueueyError
 from queuey.ids import FIRST, LAST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Message, OffsetChange, Page, Queue, Slice
+from queuey.partitions import check_partitions
 from queuey.service.core import Core
-from queuey.service.offsets import check_partitions
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHER_PARTITIONS, make_horizon_slice
 from queuey.storage import Store, bridge
@@ -114,7 +114,7 @@ class UnreadUseCases:
         """
 
         def mark(queue: Queue) -> ReadMark:
-            check_partitions((number for number in ends if number != OTHER_PARTITIONS), queue)
+            check_partitions((number for number in ends if number != OTHER_PARTITIONS), queue.partitions)
             horizon = bridge.run(self._store.messages.read(queue, [make_horizon_slice()]))[0].horizon, LOW_MIN
             requested = {
                 number: end

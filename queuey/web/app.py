@@ -15,9 +15,10 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from queuey.metrics import Metrics
-from queuey.service import Limits, Service
+from queuey.metrics import Metrics, make_snapshot
+from queuey.service import Service
 from queuey.service.core import Core
+from queuey.service.limits import Limits
 from queuey.storage import Store
 from queuey.web import ops, v1
 from queuey.web.authorization import Authenticator, Authorization
@@ -65,6 +66,31 @@ def _add_resource(
     app.endpoints[name] = Endpoint(name, app.service.metrics, views, original=original, operation=operation)
 
 
+def _add_operator_resources(config: Any, app: App) -> None:  # noqa: ANN401 - Pyramid's objects have no types
+    """Adds the resources for operators.
+
+    Metrics are at ``/metrics``, or at ``/__metrics__`` if a facade has other paths.
+    """
+    service = app.service
+    backlogs = ops.Backlogs(service.queues, service.claims, app.shown_backlogs)
+    lags = ops.GroupLags(service.queues, service.offsets, app.shown_lags)
+    counts = ops.WorkerCounts(lambda: make_snapshot(service.metrics, service.statistics()), service.workers)
+    views = ops.OpsViews(
+        service.store, service.stopping, counts.collect_all, backlogs=backlogs.measure, lags=lags.measure
+    )
+    resources: list[tuple[str, str, Handler]] = [
+        ("ops.heartbeat", "/__heartbeat__", views.heartbeat),
+        ("ops.lbheartbeat", "/__lbheartbeat__", views.lbheartbeat),
+        ("ops.version", "/__version__", views.version),
+    ]
+    if app.publish_metrics:
+        # Where a facade has all other paths, a queue may be called metrics.
+        path = "/metrics" if app.own_api else "/__metrics__"
+        resources.append(("ops.metrics", path, views.metrics))
+    for name, path, view in resources:
+        config.add_resource(name, path + "{_:/?}", {"GET": view}, operation=True)
+
+
 def make_app(  # noqa: PLR0913 - what a service is made of
     store: Store,
     *,
@@ -109,7 +135,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     app = App(
         service=service,
         authenticate=authenticate,
-        authorization=Authorization(service, authenticate, private),
+        authorization=Authorization(service.core, store, authenticate, private),
         shown_backlogs=shown_backlogs,
         shown_lags=shown_lags,
         own_api=own_api,
@@ -120,7 +146,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     config.registry.service = service  # For third-party includes; see ``docs/extending.md``.
     if own_api:
         config.include(v1.includeme)
-    config.include(ops.includeme)
+    _add_operator_resources(config, app)
     for include in includes:
         config.include(include)
     config.add_notfound_view(_raise_not_found)

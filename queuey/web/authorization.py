@@ -10,15 +10,15 @@ from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
-from typing import get_args
+from typing import Protocol, get_args
 
-from queuey.access import ANYBODY, Caller, explain_refusal, is_allowed, matches, may_know
-from queuey.api.queues import Action
+from queuey.access import ANYBODY, Action, Caller, Credential, explain_refusal, is_allowed, matches, may_know
 from queuey.deadletters import queue_for
 from queuey.errors import NotAllowed, NotAuthenticated, NotFound, QueueNotFound, QueueyError
-from queuey.groups.state import Credential
 from queuey.messages import Queue
-from queuey.service import QueueAccess, Service
+from queuey.service.core import Core
+from queuey.service.queue_access import QueueAccess, enter_queue, find_queue, require_application
+from queuey.storage import Store, bridge
 from queuey.web.admission.scheduling import ANONYMOUS
 from queuey.web.credentials import ApplicationKeys, CredentialReader, Identity, digest_of
 from queuey.web.credentials.members import credential_of
@@ -38,6 +38,14 @@ MAX_PARTS = 128
 """Max parts of a header, counting blank parts and unknown schemes: the event loop splits them."""
 _CANONICAL_SCHEMES = {"bearer": "Bearer", "browserid": "BrowserID"}
 """Schemes of users, which are case-insensitive (RFC 9110, 11.1). ``Application`` is not, as in the original."""
+
+
+class ListQueues(Protocol):
+    """Lists queues of an application by name, as :meth:`queuey.service.queues.Queues.list` does."""
+
+    def __call__(
+        self, application: str, *, start: str, limit: int, patterns: Sequence[str]
+    ) -> tuple[Sequence[Queue], str | None]: ...
 
 
 CONSUMER_ACTIONS: tuple[Action, ...] = ("read", "claim")
@@ -226,15 +234,17 @@ class Authorization:
     """Checks who the caller is and whether it may use a queue.
 
     Args:
-        service: The use cases of queues.
+        core: Runs checks in threads.
+        store: Reads queues and applications.
         authenticate: Authenticates callers.
         private: Applications that do not reveal to other callers which queues exist.
     """
 
-    __slots__ = ("_authenticate", "_private", "_service")
+    __slots__ = ("_authenticate", "_core", "_private", "_store")
 
-    def __init__(self, service: Service, authenticate: Authenticator, private: Container[str] = ()) -> None:
-        self._service = service
+    def __init__(self, core: Core, store: Store, authenticate: Authenticator, private: Container[str] = ()) -> None:
+        self._core = core
+        self._store = store
         self._authenticate = authenticate
         self._private = private
 
@@ -247,6 +257,10 @@ class Authorization:
         if request.credential_error is not None:
             raise request.credential_error
         return self._authenticate(request.headers.get("authorization"))
+
+    def require_application(self, application: str) -> None:
+        """Raises ``ApplicationNotFound`` if the application does not exist; blocks."""
+        bridge.run(require_application(self._store, application))
 
     async def identify(self, request: Request) -> Caller:
         """Returns the caller of a request, as :meth:`authenticate` does, without blocking the loop."""
@@ -319,7 +333,7 @@ class Authorization:
         """
         application, name = match["app"], match["queue"]
         if application not in self._private:
-            return self._service.find(application, name)
+            return bridge.run(find_queue(self._store, application, name))
         caller = self.authenticate(request)
 
         def check(row: Queue) -> None:
@@ -327,7 +341,8 @@ class Authorization:
                 raise _make_refusal(request, caller, explain_refusal(caller, application, "measure", name))
 
         try:
-            return self._service.enter(self._service.find(application, name), check).queue
+            queue = bridge.run(find_queue(self._store, application, name))
+            return enter_queue(self._core, self._store, queue, check).queue
         except QueueNotFound:
             check(Queue(application=application, name=name, uid=0, qid=0))
             raise
@@ -348,9 +363,8 @@ class Authorization:
             NotAuthenticated: A credential is not valid.
             NotAllowed: The caller may not do this.
         """
-        return self._service.enter(
-            self.find(request, match), partial(self._require_allowed, request, action, dead_letter)
-        )
+        check = partial(self._require_allowed, request, action, dead_letter)
+        return enter_queue(self._core, self._store, self.find(request, match), check)
 
     def enter_to_read(self, request: Request, application: str, name: str) -> QueueAccess | NotFound | NotAllowed:
         """Authorizes the caller to read one of several queues; returns an error that concerns only this queue.
@@ -379,7 +393,7 @@ class Authorization:
         Returns None if something has to be read, and also if the cached queue and caller do not allow the action: only
         :meth:`admit` refuses.
         """
-        queue = self._service.store.catalogue.cached_queue(match["app"], match["queue"])
+        queue = self._store.catalogue.cached_queue(match["app"], match["queue"])
         caller = self._authenticate.cached_caller(request.headers.get("authorization"))
         if (
             queue is None
@@ -389,7 +403,7 @@ class Authorization:
         ):
             return None
         check = partial(self._require_allowed, request, action, None)
-        return QueueAccess(self._service.core, self._service.store, queue, check)
+        return QueueAccess(self._core, self._store, queue, check)
 
     def _require_allowed(self, request: Request, action: Action, dead_letter: str | None, row: Queue) -> None:
         """Checks the action, and a changed dead-letter queue, by the present row and rights; raises ``NotAllowed``."""
@@ -430,7 +444,7 @@ class Authorization:
             NotAuthenticated: A credential is not valid.
             NotAllowed: The caller may do this on no queue of the application.
         """
-        self._service.queues.require_application(application)
+        self.require_application(application)
         caller = self.authenticate(request)
         if not (patterns := caller.find_patterns(application, action)):
             raise _make_refusal(request, caller, explain_refusal(caller, application, action))
@@ -472,7 +486,7 @@ class Authorization:
             NotAuthenticated: A credential is not valid.
             NotAllowed: The caller lacks ``read`` or ``claim``, or has no credential.
         """
-        self._service.queues.require_application(application)
+        self.require_application(application)
         caller = self.authenticate(request)
         self.require_credential(request, caller)
         for action in CONSUMER_ACTIONS:
@@ -495,7 +509,9 @@ class Authorization:
         if "*" not in self.patterns(request, application, "admin"):
             raise NotAllowed("This needs admin for all queues of the application.")
 
-    def list_readable_names(self, request: Request, application: str, max_names: int) -> list[str]:
+    def list_readable_names(
+        self, request: Request, application: str, max_names: int, list_queues: ListQueues
+    ) -> list[str]:
         """Returns the names of queues that the caller's grants let it read, exact names first.
 
         A name that a grant has in full is returned whether the queue exists or not; a pattern gives existing queues.
@@ -505,6 +521,7 @@ class Authorization:
             request: The request.
             application: The application that owns the queues.
             max_names: Max names.
+            list_queues: Lists queues by the caller's patterns.
 
         Raises:
             NotAuthenticated: A credential is not valid.
@@ -518,7 +535,7 @@ class Authorization:
             if isinstance(grant.queues, str) and grant.permits(application, "read")
         )
         if patterns := caller.find_patterns(application, "read"):
-            queues, _ = self._service.queues.list(application, start="", limit=max_names, patterns=patterns)
+            queues, _ = list_queues(application, start="", limit=max_names, patterns=patterns)
             names |= dict.fromkeys(queue.name for queue in queues)
         return list(names)[:max_names]
 
@@ -546,7 +563,7 @@ class Authorization:
         """
         caller = self.authenticate(request)
         try:
-            row = self._service.find(application, name)
+            row = bridge.run(find_queue(self._store, application, name))
         except QueueNotFound:
             row = Queue(application=application, name=name, uid=0, qid=0)
         return [action for action in get_args(Action) if is_allowed(row, caller, action)]

@@ -11,20 +11,21 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from queuey import __version__, metrics
 from queuey.errors import QueueyError, StoreUnavailable
 from queuey.messages import Queue
 from queuey.metrics import BACKLOG_STATES, GroupLag, QueueBacklog, Snapshot
-from queuey.service import Service
+from queuey.service.claims import ClaimUseCases
+from queuey.service.offsets import OffsetUseCases
+from queuey.service.queues import Queues
 from queuey.service.workers import Answer, Topic, Workers
-from queuey.storage import bridge
+from queuey.storage import Store, bridge
 from queuey.time_parsing import clock_warning
-from queuey.web.endpoint import Handler, Match
-from queuey.web.parts import App
+from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response, text_response
 
@@ -46,19 +47,30 @@ COUNTS_TOPIC = Topic(16, type(None), Snapshot)
 
 
 class OpsViews:
-    """Views of the resources for operators."""
+    """Views of the resources for operators.
+
+    Args:
+        store: The store.
+        stopping: Set when the service ends.
+        counts: Returns the metrics of all workers.
+        backlogs, lags: Return the backlogs and lags that operators have configured.
+        clock: The monotonic clock, in seconds.
+    """
 
     def __init__(
         self,
-        service: Service,
-        clock: Callable[[], float] = time.monotonic,
+        store: Store,
+        stopping: threading.Event,
+        counts: Callable[[], Mapping[str, Snapshot | None]],
+        *,
         backlogs: Callable[[], Iterable[QueueBacklog]] = tuple,
         lags: Callable[[], Iterable[GroupLag]] = tuple,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._service = service
-        counts = WorkerCounts(lambda: metrics.make_snapshot(service.metrics, service.statistics()), service.workers)
+        self._store = store
+        self._stopping = stopping
         self.counts = Collection(
-            lambda: metrics.make_exposition(counts.collect_all(), backlogs(), lags()), HEARTBEAT_INTERVAL, clock
+            lambda: metrics.make_exposition(counts(), backlogs(), lags()), HEARTBEAT_INTERVAL, clock
         )
         self.clock = clock
         self._ping_lock = threading.Lock()
@@ -95,22 +107,22 @@ class OpsViews:
     def _ping(self) -> None:
         """Writes to the store, and keeps its error, or a warning about the clock."""
         try:
-            bridge.run(self._service.store.ping())
-            self._warning = clock_warning(bridge.run(self._service.store.ledger.ids_ahead()))
+            bridge.run(self._store.ping())
+            self._warning = clock_warning(bridge.run(self._store.ledger.ids_ahead()))
             self._health = None
         except StoreUnavailable as error:
             self._health = error.with_traceback(None)
         self._pinged_at = self.clock()
 
     async def lbheartbeat(self, request: Request, match: Match) -> Response:
-        if self._service.stopping.is_set():
+        if self._stopping.is_set():
             response = text_response("stopping", 503)
             response.headers += (("Retry-After", "1"),)
             return response
         return text_response("OK")
 
     async def version(self, request: Request, match: Match) -> Response:
-        return json_response({"name": "queuey", "version": __version__, "store": self._service.store.name})
+        return json_response({"name": "queuey", "version": __version__, "store": self._store.name})
 
     async def metrics(self, request: Request, match: Match) -> Response:
         """Returns the metrics of all workers for Prometheus, at most ``HEARTBEAT_INTERVAL`` seconds old.
@@ -200,13 +212,13 @@ class ShownQueues:
     """Queues that operators want to see at ``/metrics``.
 
     Args:
-        service: The use cases.
+        queues: The use cases of queues.
         patterns: Applications, and patterns of their queues' names.
         what: What is shown of the queues, for the log.
     """
 
-    def __init__(self, service: Service, patterns: Sequence[tuple[str, str]], what: str) -> None:
-        self._service = service
+    def __init__(self, queues: Queues, patterns: Sequence[tuple[str, str]], what: str) -> None:
+        self._queues = queues
         self._patterns = patterns
         self._what = what
 
@@ -221,7 +233,7 @@ class ShownQueues:
         seen: set[tuple[str, str]] = set()
         for application, pattern in self._patterns:
             try:
-                queues, more = self._service.queues.list(application, start="", limit=MAX_QUEUES, patterns=[pattern])
+                queues, more = self._queues.list(application, start="", limit=MAX_QUEUES, patterns=[pattern])
             except QueueyError as error:
                 log.debug("Queues %s/%s cannot be shown: %s", application, pattern, error)
                 continue
@@ -244,16 +256,22 @@ class Backlogs:
     """Measures the backlogs of the shown queues.
 
     Args:
-        service: The use cases.
+        queues: The use cases of queues.
+        claims: The use cases of claims.
         patterns: Applications, and patterns of their queues' names.
         clock: The monotonic clock, in seconds.
     """
 
     def __init__(
-        self, service: Service, patterns: Sequence[tuple[str, str]], clock: Callable[[], float] = time.monotonic
+        self,
+        queues: Queues,
+        claims: ClaimUseCases,
+        patterns: Sequence[tuple[str, str]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._service = service
-        self._shown = ShownQueues(service, patterns, "backlogs")
+        self._queues = queues
+        self._claims = claims
+        self._shown = ShownQueues(queues, patterns, "backlogs")
         self._collection = Collection(lambda: list(self._measure()), MEASURE_INTERVAL, clock)
 
     def measure(self) -> list[QueueBacklog]:
@@ -272,8 +290,8 @@ class Backlogs:
                 self._shown.leave_out_from(queue, "too many queues")
                 return
             try:
-                access = self._service.enter(queue, lambda _queue: None)
-                backlog = self._service.claims.backlog(access, MAX_COUNTED)
+                access = self._queues.access_unchecked(queue)
+                backlog = self._claims.backlog(access, MAX_COUNTED)
             except QueueyError as error:  # The queue is gone or cannot be claimed from, or the store is unavailable.
                 log.debug("The backlog of %s/%s cannot be shown: %s", queue.application, queue.name, error)
                 continue
@@ -286,10 +304,15 @@ class GroupLags:
     """Measures the lags of all consumer groups in the shown queues, as :class:`Backlogs` measures backlogs."""
 
     def __init__(
-        self, service: Service, patterns: Sequence[tuple[str, str]], clock: Callable[[], float] = time.monotonic
+        self,
+        queues: Queues,
+        offsets: OffsetUseCases,
+        patterns: Sequence[tuple[str, str]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._service = service
-        self._shown = ShownQueues(service, patterns, "lags")
+        self._queues = queues
+        self._offsets = offsets
+        self._shown = ShownQueues(queues, patterns, "lags")
         self._collection = Collection(lambda: list(self._measure()), MEASURE_INTERVAL, clock)
 
     def measure(self) -> list[GroupLag]:
@@ -303,33 +326,12 @@ class GroupLags:
         remaining = MAX_PARTITIONS
         for queue in self._shown.find_queues():
             try:
-                access = self._service.enter(queue, lambda _queue: None)
-                for group in self._service.offsets.list_groups(access):
+                access = self._queues.access_unchecked(queue)
+                for group in self._offsets.list_groups(access):
                     remaining -= queue.partitions
                     if remaining < 0:
                         self._shown.leave_out_from(queue, "too many groups")
                         return
-                    yield self._service.offsets.measure_lag(access, group)
+                    yield self._offsets.measure_lag(access, group)
             except QueueyError as error:  # The queue is gone, or the store is unavailable.
                 log.debug("The lag of groups in %s/%s cannot be shown: %s", queue.application, queue.name, error)
-
-
-def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
-    """Adds the resources for operators.
-
-    Metrics are at ``/metrics``, or at ``/__metrics__`` if a facade has other paths.
-    """
-    app: App = config.registry.app
-    backlogs, lags = Backlogs(app.service, app.shown_backlogs), GroupLags(app.service, app.shown_lags)
-    views = OpsViews(app.service, backlogs=backlogs.measure, lags=lags.measure)
-    resources: list[tuple[str, str, Handler]] = [
-        ("ops.heartbeat", "/__heartbeat__", views.heartbeat),
-        ("ops.lbheartbeat", "/__lbheartbeat__", views.lbheartbeat),
-        ("ops.version", "/__version__", views.version),
-    ]
-    if app.publish_metrics:
-        # Where a facade has all other paths, a queue may be called metrics.
-        path = "/metrics" if app.own_api else "/__metrics__"
-        resources.append(("ops.metrics", path, views.metrics))
-    for name, path, view in resources:
-        config.add_resource(name, path + "{_:/?}", {"GET": view}, operation=True)

@@ -14,7 +14,7 @@ from queuey.access import parse_scope
 from queuey.client import AsyncClient
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.parts import App
 from tests.backends import SqliteLocation
 from tests.in_process import InProcess

@@ -9,9 +9,9 @@ import pytest
 from queuey.access import parse_scope
 from queuey.console.resources import make_console
 from queuey.messages import OPERATORS, Finding
-from queuey.service import Limits
+from queuey.service.limits import Limits
 from queuey.storage import Store, bridge
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser

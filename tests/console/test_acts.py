@@ -15,9 +15,9 @@ from queuey.console.acts import APPLICATION_ACTS, MAX_ACT_RATE, QUEUE_ACTS
 from queuey.errors import StoreUnavailable
 from queuey.ids import to_hex
 from queuey.messages import AUDITS, OffsetChange, QueueSpec, Scope
-from queuey.service import QueueAccess
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.operating.audit import PAGE_SIZE, AuditLog
+from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App

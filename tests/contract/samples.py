@@ -17,7 +17,8 @@ from queuey import ids
 from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import LogEntry, Message, Meta, NewMessage, Page, PostKey, PostResult, Queue, QueueSpec, Slice
-from queuey.service import ClaimUseCases, QueueAccess
+from queuey.service.claims import ClaimUseCases
+from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 from queuey.storage.calls import GivenUp
 from tests.backends import APP

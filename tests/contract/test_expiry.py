@@ -11,7 +11,8 @@ from queuey import ids
 from queuey.errors import InvalidRequest
 from queuey.ids import Position
 from queuey.messages import MAX_TTL, Named, NewMessage, PostKey, PostResult, Queue, QueueSpec, Slice
-from queuey.service import Draft, Service
+from queuey.service import Service
+from queuey.service.messages import Draft
 from queuey.storage import ClaimLogs, KeyedPosts, Names, Store, bridge
 from tests.backends import APP, PROMPT, Clock
 from tests.blocking import BlockingNames

@@ -11,8 +11,8 @@ import pytest
 
 from queuey.errors import InvalidRequest, KeyInUse, KeyReused, StoreClosed, StoreUnavailable
 from queuey.messages import NewMessage, PostKey, PostResult, Queue
-from queuey.service import Draft, Service
-from queuey.service.messages import AnyDraft, PlainDraft, RepeatBudget
+from queuey.service import Service
+from queuey.service.messages import AnyDraft, Draft, PlainDraft, RepeatBudget
 from queuey.storage import KeyedPosts, Store, bridge
 from tests.contract.samples import (
     append_bodies,

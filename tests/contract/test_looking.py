@@ -13,10 +13,11 @@ from queuey import ids
 from queuey.deadletters import Cause, DeadLetter, make_headers
 from queuey.errors import NotAuthenticated, QueueChanged
 from queuey.messages import Meta, NewMessage, Queue, QueueSpec
-from queuey.service import QueueAccess, Service
+from queuey.service import Service
 from queuey.service.browsing import MessageFilter as Sought
 from queuey.service.operating.credentials import Sessions
 from queuey.service.operating.redriving import DeadLetterFilter
+from queuey.service.queue_access import QueueAccess
 from queuey.storage import KeyedPosts, Store, bridge
 from tests.backends import APP
 from tests.contract.samples import eventually

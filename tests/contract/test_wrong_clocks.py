@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from queuey import ids
-from queuey.service import QueueAccess, Service
+from queuey.service import Service
+from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 from queuey.time_parsing import clock_warning
 from tests.backends import APP, Clock

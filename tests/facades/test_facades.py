@@ -14,7 +14,7 @@ import pytest
 from queuey.errors import StoreFull, StoreUnavailable
 from queuey.facades import rqms
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
-from queuey.service import ClaimUseCases
+from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.storage import Messages, Store, bridge
 from queuey.web.credentials import digest_of

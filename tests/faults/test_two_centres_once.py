@@ -14,7 +14,9 @@ import pytest
 
 from queuey.errors import ClaimsRefused, KeyInUse, StoreUnavailable
 from queuey.messages import NewMessage, PostKey, PostResult, Queue, Slice
-from queuey.service import Draft, QueueAccess, Service
+from queuey.service import Service
+from queuey.service.messages import Draft
+from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraStore
 from tests.blocking import BlockingNames, blocking

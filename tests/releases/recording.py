@@ -21,12 +21,11 @@ from msgspec import structs
 
 from queuey import ids
 from queuey.client import Client
-from queuey.groups.ownership import MemberCommit, OwnedOffset
-from queuey.groups.state import GroupChange, GroupRow, Head
+from queuey.groups.ownership import GroupChange, GroupRow, Head, MemberCommit, OwnedOffset
 from queuey.messages import OffsetChange, Queue, QueueSpec, Record, Scope, Slice
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, open_store
-from queuey.web import make_app
+from queuey.web.app import make_app
 from tests.backends import APP, Clock
 from tests.in_process import InProcess
 

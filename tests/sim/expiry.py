@@ -32,9 +32,10 @@ from queuey.messages import (
     Slice,
 )
 from queuey.metrics import Metrics
-from queuey.service import ClaimDelivery, Limits
+from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.due_work import DueRunner
 from queuey.service.expiry import TIMING, ExpiryRecords
+from queuey.service.limits import Limits
 from queuey.service.messages import Draft, MessageUseCases
 from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE
 from tests.sim.playing import Play

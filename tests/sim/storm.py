@@ -9,15 +9,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from queuey.body_digests import choose_partition, compute_body_digest
 from queuey.claims.acts import JobStanding, cancel, make_available_now
-from queuey.claims.covers import choose_partition, compute_body_digest
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Backoff, Meta, Queue
 from queuey.partitions import by_key
-from queuey.service import ClaimDelivery, Limits, PiggybackedAck, Waiter
+from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
 from queuey.service.claims.requests import ClaimUndecided
+from queuey.service.limits import Limits
+from queuey.service.watching import Waiter
 from queuey.service.workers import WorkerIdentity
 from queuey.storage.calls import Done
 from tests.harness.checking.claims import (

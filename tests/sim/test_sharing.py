@@ -16,8 +16,11 @@ from queuey.claims.receipts import Settlement
 from queuey.errors import StoreUnavailable
 from queuey.messages import LogEntry, LogPage, Page, Queue, Slice
 from queuey.metrics import Metrics
-from queuey.service import ClaimDelivery, ClaimUseCases, Limits, Watchers
+from queuey.service.claims import ClaimUseCases
+from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.forwarding import CLAIM_TOPIC, FORWARDING_SECONDS, SETTLE_TOPIC
+from queuey.service.limits import Limits
+from queuey.service.watching import Watchers
 from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers
 from queuey.storage.calls import Done
 from tests.replacing import replace_in

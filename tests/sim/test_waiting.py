@@ -14,8 +14,8 @@ from queuey.claims.state import MAX_ABOVE
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import LogPage, Queue
-from queuey.service import ClaimDelivery
 from queuey.service.claims import scans
+from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.news import MAX_POLLS, POLL_INTERVAL
 from queuey.service.claims.requests import ClaimUndecided
 from tests.replacing import replace_in

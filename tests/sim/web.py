@@ -12,8 +12,10 @@ from typing import Any
 
 from queuey.claims.state import ClaimTiming
 from queuey.metrics import Metrics
-from queuey.service import ClaimUseCases, Limits, Watchers
+from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.follow_ups import SnapshotPolicy
+from queuey.service.limits import Limits
+from queuey.service.watching import Watchers
 from queuey.service.workers import LOST_SECONDS, Answer, GiveUp, Topic, WorkerIdentity, Workers
 from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE
 from tests.sim.replicas import Faults, ModelStore, Replicas

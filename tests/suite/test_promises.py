@@ -22,7 +22,7 @@ from queuey.facades.settings import Facades
 from queuey.settings import Settings
 from queuey.settings.table import table
 from queuey.storage.opening import open_store
-from queuey.web import make_app
+from queuey.web.app import make_app
 
 ROOT = Path(__file__).parents[2]
 PROMISES: dict[str, dict[str, list[str]]] = tomllib.loads(Path(__file__).with_name("promises.toml").read_text())

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from queuey.access import (
     ANYBODY,
     VERBS,
+    Action,
     Caller,
     Grant,
+    Verb,
     explain_refusal,
     format_principal,
     is_allowed,
@@ -23,7 +25,6 @@ from queuey.access import (
     parse_principals,
     parse_scope,
 )
-from queuey.api.queues import Action, Verb
 from queuey.messages import Principal, Queue, Scope
 
 NAMES = [

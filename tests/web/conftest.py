@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from queuey.service import Limits
+from queuey.service.limits import Limits
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import messages
-from queuey.web import make_app
 from queuey.web.admission.scheduling import FairQueue
+from queuey.web.app import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.backends import BACKENDS, Backend, prepare_sqlite

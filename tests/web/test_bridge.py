@@ -15,9 +15,9 @@ from pyramid.response import Response
 from pyramid.session import SignedCookieSessionFactory
 
 from queuey.errors import TooManyRequests
-from queuey.service import Limits
+from queuey.service.limits import Limits
 from queuey.storage import Store, bridge
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.endpoint import Match, View
 from queuey.web.parts import App

@@ -173,7 +173,9 @@ def test_backlogs(owner: Caller, store: Store) -> None:
     owner.claim("jobs-b", limit=1, ttl=100)
     service = Service(store)
     now = [0.0]
-    backlogs = Backlogs(service, [("queuey", "jobs-*"), ("queuey", "*-a"), ("nobody", "*")], clock=lambda: now[0])
+    backlogs = Backlogs(
+        service.queues, service.claims, [("queuey", "jobs-*"), ("queuey", "*-a"), ("nobody", "*")], clock=lambda: now[0]
+    )
     shown = {one.queue: one for one in backlogs.measure()}
     assert sorted(shown) == ["jobs-a", "jobs-b"]
     assert shown["jobs-a"].counts == {"waiting": 1, "delayed": 0, "claimed": 0, "retrying": 0, "failed": 0, "dead": 0}
@@ -194,10 +196,10 @@ def test_no_more_backlogs_than_may_be_shown(owner: Caller, store: Store, caplog:
         owner.create(name, partitions=4)
     service, patterns = Service(store), [("queuey", "*")]
     with replace_in(ops, ops.MAX_QUEUES, 2):
-        assert [one.queue for one in Backlogs(service, patterns).measure()] == ["a", "b"]
+        assert [one.queue for one in Backlogs(service.queues, service.claims, patterns).measure()] == ["a", "b"]
     assert "more than 2 queues match" in caplog.text
     with replace_in(ops, ops.MAX_PARTITIONS, 7):
-        assert [one.queue for one in Backlogs(service, patterns).measure()] == ["a"]
+        assert [one.queue for one in Backlogs(service.queues, service.claims, patterns).measure()] == ["a"]
     assert "too many queues" in caplog.text
 
 
@@ -213,7 +215,8 @@ def test_lags(owner: Caller, store: Store) -> None:
     epoch = beat["take"]["mail"]["1"]["epoch"]
     commits = {"member": member["member"], "commits": {"1": {"offset": ids[1], "epoch": epoch}}}
     assert owner.send_json("PUT", "mail/offsets/readers", commits).status == 200
-    lags = GroupLags(Service(store), [("queuey", "mail*"), ("nobody", "*")])
+    service = Service(store)
+    lags = GroupLags(service.queues, service.offsets, [("queuey", "mail*"), ("nobody", "*")])
     shown = {one.group: one for one in lags.measure()}
     assert {name: (one.queue, one.messages, one.owned) for name, one in shown.items()} == {
         "mirrored": ("mail", 2, None),

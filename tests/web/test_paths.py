@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import queuey
 from queuey.api.claims import LimitQuery
 from queuey.errors import InvalidRequest, StoreUnavailable
-from queuey.service import Limits
+from queuey.service.limits import Limits
 from queuey.storage import Store, bridge
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.endpoint import decode_path
 from queuey.web.fields import MAX_QUERIES, MAX_QUERY, Fields, Queries
 from queuey.web.requests import Request

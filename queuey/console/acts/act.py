@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from queuey.api.queues import Action
+from queuey.access import Action
 from queuey.console import pages
 from queuey.console.sessions import PageRequest
 

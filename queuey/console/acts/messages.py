@@ -19,8 +19,8 @@ from queuey.console.acts.act import Act, ActResult, Field, Plan
 from queuey.console.sessions import PageRequest
 from queuey.errors import InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyRequests
 from queuey.messages import MAX_TTL, Location
-from queuey.service import QueueAccess
 from queuey.service.operating.redriving import DeadLetterFilter, DeadLetterPage
+from queuey.service.queue_access import QueueAccess
 from queuey.web.v1.messages import format_place, parse_place, read_batch
 
 MAX_BODY = 32 * 1024

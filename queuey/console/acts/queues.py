@@ -17,7 +17,7 @@ from queuey.console.sessions import PageRequest
 from queuey.errors import InvalidRequest, MoveNotFound, NotAllowed, OffsetConflict
 from queuey.ids import Position
 from queuey.messages import RESETTABLE, OffsetChange, Queue, QueueSpec, option_metas
-from queuey.service import parse_mark
+from queuey.service.ranges import parse_mark
 from queuey.time_parsing import parse_point
 from queuey.web import validators
 from queuey.web.v1.queues import read_spec

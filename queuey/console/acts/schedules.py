@@ -13,7 +13,7 @@ from queuey.console.acts.act import Act, ActResult, Field, Plan
 from queuey.console.acts.messages import SendMessage, read_item
 from queuey.console.sessions import PageRequest
 from queuey.errors import Conflict, InvalidRequest, NotAllowed, NotFound, ScheduleNotFound, StoreUnavailable
-from queuey.service import ScheduleReport
+from queuey.service.schedules import ScheduleReport
 from queuey.time_parsing import parse_duration
 
 

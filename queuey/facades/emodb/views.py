@@ -9,9 +9,8 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-from queuey.access import matches
+from queuey.access import Action, matches
 from queuey.api.claims import MAX_COUNTED
-from queuey.api.queues import Action
 from queuey.claims.receipts import ClaimReceipt
 from queuey.errors import MoveNotFound, NotAllowed, QueueNotFound, TooManyClaims
 from queuey.facades.emodb import errors, names, requests
@@ -19,8 +18,10 @@ from queuey.facades.emodb.names import MAX_QUEUE_NAME, Kind, MessageIds, is_queu
 from queuey.facades.emodb.requests import check_partitioned, read_count_limit, read_limit, read_ttl
 from queuey.facades.facade import Facade, Resource, Setup
 from queuey.messages import Message, Queue, QueueSpec
-from queuey.service import ClaimUseCases, Draft, QueueAccess
+from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.requests import ClaimUndecided
+from queuey.service.messages import Draft
+from queuey.service.queue_access import QueueAccess
 from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.web.endpoint import Match, View
 from queuey.web.requests import Request, parse_form

@@ -34,9 +34,10 @@ from queuey.facades.sqs.messages import (
 )
 from queuey.facades.sqs.requests import Result, SignedRequest
 from queuey.messages import Queue
-from queuey.service import ClaimDelivery, Draft, Service
+from queuey.service import Service
+from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.requests import ClaimUndecided
-from queuey.service.messages import Placed
+from queuey.service.messages import Draft, Placed
 from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.service.watching import Waiter
 from queuey.web.authorization import Authorization

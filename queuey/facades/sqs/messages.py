@@ -25,7 +25,8 @@ from queuey.facades.sqs.errors import SqsError, invalid, missing
 from queuey.facades.sqs.protocols import NOT_IN_XML
 from queuey.facades.sqs.requests import AttributeValue, MessageParameters
 from queuey.messages import Message, Meta, PostKey, Queue, body_bytes
-from queuey.service import ClaimDelivery, Draft
+from queuey.service.claims.claiming import ClaimDelivery
+from queuey.service.messages import Draft
 from queuey.web.v1.claims import receipt_suffix
 
 SQS_HEADER = "sqs-attributes"

@@ -25,7 +25,8 @@ from queuey.facades.sqs.attributes import (
 from queuey.facades.sqs.errors import SqsError, check_range, invalid, missing
 from queuey.facades.sqs.requests import Result, SignedRequest
 from queuey.messages import Queue, QueueSpec
-from queuey.service import QueueAccess, Service
+from queuey.service import Service
+from queuey.service.queue_access import QueueAccess
 from queuey.web.authorization import Authorization
 
 MAX_LISTED = 1000

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -63,6 +63,7 @@ from queuey.service.claims.requests import (
 from queuey.service.claims.results import JobResult, Results
 from queuey.service.core import Core
 from queuey.service.limits import Limits
+from queuey.service.messages import EnsureExpiry
 from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import Waiter, WakeSource, Watchers
 from queuey.service.workers import Workers
@@ -81,13 +82,6 @@ RETRY_INTERVAL = 1.0
 logger = logging.getLogger(__name__)
 QUEUE_ERRORS = (NotFound, NotAllowed, ClaimsRefused, TooManyClaims)
 """Errors that concern a single queue, so other queues are still tried."""
-
-
-class EnsureExpiry(Protocol):
-    """Ensures that kept messages become dead letters when they expire."""
-
-    async def __call__(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
-        """Awaited before messages are stored, and again with ``is_stored`` before their post is acknowledged."""
 
 
 class ReleaseReason(msgspec.Struct, frozen=True):

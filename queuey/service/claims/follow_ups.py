@@ -17,7 +17,7 @@ from math import inf
 import msgspec
 
 from queuey import deadletters, ids
-from queuey.claims.covers import choose_target_partition
+from queuey.body_digests import choose_target_partition
 from queuey.claims.receipts import LastDelivery
 from queuey.claims.state import State
 from queuey.deadletters import Attempt, Cause

@@ -13,7 +13,7 @@ import msgspec
 
 from queuey import ids
 from queuey.api.claims import Backlog, ClaimCounts, Job, JobStatus, PartitionClaims, QueueSize
-from queuey.claims.covers import compute_body_digest
+from queuey.body_digests import compute_body_digest
 from queuey.claims.state import State
 from queuey.deadletters import queue_for
 from queuey.errors import NotFound

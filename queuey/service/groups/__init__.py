@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.access import SHARES_TEXT, has_room
+from queuey.access import SHARES_TEXT, Credential, has_room
 from queuey.api.groups import GroupInfo, GroupNames, Heartbeat, HeartbeatAnswer, Joined
 from queuey.api.progress import RecordedOffset, RecordedOffsets
 from queuey.errors import (
@@ -26,16 +26,17 @@ from queuey.errors import (
     TooManyGroups,
 )
 from queuey.groups.drafts import GroupDraft, ReadRights
-from queuey.groups.ownership import MemberCommit
-from queuey.groups.state import MAX_PARTITIONS, Credential, GroupChange, GroupState, JoinRequest, Member
+from queuey.groups.ownership import GroupChange, MemberCommit
+from queuey.groups.state import MAX_PARTITIONS, GroupState, JoinRequest, Member
 from queuey.messages import OffsetChange, Queue
+from queuey.partitions import check_partitions
 from queuey.service.core import Core
 from queuey.service.groups import views
 from queuey.service.groups.local_group import LocalGroup, hash_secret
 from queuey.service.groups.searches import find_queues, list_planned, read_queues
 from queuey.service.groups.state_cache import GroupContext
 from queuey.service.groups.state_changes import MAX_ATTEMPTS, clock_slack, make_draft
-from queuey.service.offsets import check_partitions, require_group_name
+from queuey.service.offsets import require_group_name
 from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import Waiter
 from queuey.service.workers import Answer, Topic, Workers
@@ -255,7 +256,7 @@ class GroupUseCases:
         fence = MemberCommit(joined.number, dict(epochs), dict(notes))
 
         async def record(queue: Queue) -> dict[int, RecordedOffset]:
-            check_partitions((change.partition for change in changes), queue)
+            check_partitions((change.partition for change in changes), queue.partitions)
             recorded = await self._store.offsets.set_offsets(queue, group, changes, commit=fence)
             return {offset.partition: RecordedOffset(ids.to_hex(offset.position)) for offset in recorded}
 

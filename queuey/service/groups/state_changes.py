@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from queuey.access import Credential
 from queuey.errors import QueueyError, StoreBusy, StoreClosed, StoreUnavailable
 from queuey.groups.drafts import GroupDraft
-from queuey.groups.ownership import GroupSessions
+from queuey.groups.ownership import GroupChange, GroupSessions
 from queuey.groups.planning import View, Views, make_plan
-from queuey.groups.state import Credential, GroupChange, GroupState, Member
+from queuey.groups.state import GroupState, Member
 from queuey.messages import Queue
 from queuey.service.groups.answers import Targets
 from queuey.service.groups.searches import find_queues

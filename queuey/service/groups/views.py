@@ -9,11 +9,12 @@ from operator import attrgetter
 from msgspec.structs import replace
 
 from queuey import ids
+from queuey.access import Credential
 from queuey.api.groups import GroupInfo, MemberInfo, OwnedPartition
 from queuey.errors import QueueChanged
 from queuey.groups.owners import is_owner
 from queuey.groups.ownership import OwnedOffset, SeenMember
-from queuey.groups.state import Credential, GroupState
+from queuey.groups.state import GroupState
 from queuey.messages import Lag, Queue
 from queuey.storage import Store
 

@@ -31,7 +31,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.claims.covers import choose_target_partition
+from queuey.body_digests import choose_target_partition
 from queuey.deadletters import convert_for_move
 from queuey.errors import (
     ClaimsRefused,

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from queuey.groups.ownership import GroupSessions, SeenMember
 
 if TYPE_CHECKING:
-    from queuey.groups.ownership import ClockSample
-    from queuey.groups.state import GroupChange, Head, StoredGroup
+    from queuey.groups.ownership import ClockSample, GroupChange, Head, StoredGroup
 
 
 def session_ttl(session: int) -> int:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from queuey.access import Caller, Grant, owner_name
+from queuey.access import Caller, Credential, Grant, owner_name
 from queuey.errors import NotAuthenticated
-from queuey.groups.state import Credential
 from queuey.web.credentials import ApplicationKeys
 
 _DIGEST_BYTES = 32

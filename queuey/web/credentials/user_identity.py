@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from queuey.access import USERS_TENANT_PREFIX, Grant, name_within
-from queuey.api.queues import Verb
+from queuey.access import USERS_TENANT_PREFIX, Grant, Verb, name_within
 from queuey.errors import NotAuthenticated
 from queuey.service.operating.credentials import UserLogin
 from queuey.settings import UserIssuer, Users

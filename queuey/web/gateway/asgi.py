@@ -19,11 +19,15 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from functools import partial
 from threading import Event, Lock
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from queuey.access import Caller
 from queuey.errors import QueueyError
-from queuey.service.core import Call
+from queuey.metrics import Metrics
+from queuey.service.core import Call, Core
+from queuey.service.watching import Watchers
 from queuey.settings import Settings, origins_of
+from queuey.storage import Store
 from queuey.storage.calls import GivenUp, LoopCalls
 from queuey.web.admission.event_streams import KEEPALIVE_INTERVAL
 from queuey.web.admission.long_polls import (
@@ -31,17 +35,17 @@ from queuey.web.admission.long_polls import (
     MAX_USER_STREAMS,
     Client,
     Clients,
+    KnownCallers,
     LongPoll,
     LongPolls,
     make_client_left,
 )
 from queuey.web.admission.rates import RateLimits
 from queuey.web.admission.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota, stranger_tenant
-from queuey.web.endpoint import Endpoint, Match, View
+from queuey.web.endpoint import Endpoint, Match, Resources, View
 from queuey.web.errors import error_response
 from queuey.web.gateway.origins import Origins
 from queuey.web.http.heads import Head
-from queuey.web.parts import App
 from queuey.web.requests import (
     BODY_TIMEOUT,
     MAX_SHORT_BODY,
@@ -52,6 +56,7 @@ from queuey.web.requests import (
     read_headers,
     refuse_unreadable,
 )
+from queuey.web.requests import Protocol as Facade
 from queuey.web.responses import (
     PIECE_SIZE,
     SEND_TIMEOUT,
@@ -77,12 +82,57 @@ TICK_INTERVAL = 0.25
 """Interval of the timer, in seconds; other intervals are multiples of it."""
 
 
+class Callers(Protocol):
+    """Knows the callers of requests (:class:`queuey.web.authorization.Authorization`)."""
+
+    def find_tenant(self, request: Request) -> str | None: ...
+    def stale_caller(self, request: Request) -> Caller | None: ...
+    def preload_caller(self, request: Request) -> None: ...
+
+
+class UseCases(Protocol):
+    """What a gateway needs of the use cases (:class:`queuey.service.Service`)."""
+
+    @property
+    def metrics(self) -> Metrics: ...
+    @property
+    def core(self) -> Core: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def reader(self) -> Watching: ...
+    @property
+    def stopping(self) -> Event: ...
+
+
+class Watching(Protocol):
+    """Has the watchers that wake waiting requests."""
+
+    @property
+    def watchers(self) -> Watchers: ...
+
+
+class Served(Protocol):
+    """An application, as a gateway serves it (:class:`queuey.web.parts.App`)."""
+
+    @property
+    def service(self) -> UseCases: ...
+    @property
+    def authenticate(self) -> KnownCallers: ...
+    @property
+    def authorization(self) -> Callers: ...
+    @property
+    def facades(self) -> Sequence[Facade]: ...
+    @property
+    def resources(self) -> Resources: ...
+
+
 class Gateway:
-    """Serves the application that :func:`queuey.web.make_app` makes."""
+    """Serves the application that :func:`queuey.web.app.make_app` makes."""
 
     def __init__(  # noqa: PLR0913 - what tests make small
         self,
-        application: App,
+        application: Served,
         *,
         threads: int,
         waiters: int,
@@ -102,7 +152,7 @@ class Gateway:
         """Creates the pools; their threads start in :meth:`start`.
 
         Args:
-            application: From :func:`queuey.web.make_app`.
+            application: From :func:`queuey.web.app.make_app`.
             threads: Threads for requests that may block.
             waiters: Max long polls of one application.
             max_body: Bytes of the longest body that any view accepts; longer ones are not read.
@@ -560,7 +610,7 @@ def _is_for_api(request: Request) -> bool:
     return request.facade is not None or request.path.startswith("/v1/")
 
 
-def make_gateway(application: App, settings: Settings) -> Gateway:
+def make_gateway(application: Served, settings: Settings) -> Gateway:
     return Gateway(
         application,
         threads=settings.threads,

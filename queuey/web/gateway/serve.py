@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from queuey.errors import QueueyError
-from queuey.service import Limits
+from queuey.service.limits import Limits
 from queuey.service.workers import WorkerIdentity
 from queuey.settings import Include, Settings, is_loopback, select_settings
 from queuey.settings.definitions import patterns_of
@@ -81,7 +81,7 @@ def open_service(settings: Settings, includes: Iterable[Include] = (), *, listen
     Raises:
         StoreUnavailable, StoreIncompatible, SettingsError: The store cannot be used.
     """
-    from queuey.web import make_app  # noqa: PLC0415 - not in the parent process
+    from queuey.web.app import make_app  # noqa: PLC0415 - not in the parent process
 
     readers = make_readers(settings.users) if settings.users else []
     longest = settings.longest_body(settings.max_body)

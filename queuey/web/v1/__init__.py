@@ -9,10 +9,20 @@ from typing import Any
 
 from queuey.messages import OPERATORS
 from queuey.web.parts import App
+from queuey.web.v1.claims import ClaimViews
+from queuey.web.v1.explanations import ExplanationViews
 from queuey.web.v1.files import FileViews, HelloView
+from queuey.web.v1.groups.members import GroupViews
+from queuey.web.v1.groups.offsets import OffsetViews
+from queuey.web.v1.messages import MessageViews
+from queuey.web.v1.moves import MoveViews
+from queuey.web.v1.names import NameViews
+from queuey.web.v1.queues import QueueViews
 from queuey.web.v1.ranges import RangeViews
-from queuey.web.v1.spec import APP, CONSUMERS, IDS, MEMBER, NAMED, OPERATIONS, QUEUE, SCHEDULE, VIEWS, document
+from queuey.web.v1.schedules import ScheduleViews
+from queuey.web.v1.spec import APP, CONSUMERS, IDS, MEMBER, NAMED, OPERATIONS, QUEUE, SCHEDULE, document
 from queuey.web.v1.streams import StreamViews
+from queuey.web.v1.unread import UnreadViews
 from queuey.web.v1.views import bind_by_path
 
 SLASH = "{_:/?}"
@@ -46,13 +56,23 @@ def name_of(path: str) -> str:
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
     app: App = config.registry.app
     service, authorization = app.service, app.authorization
-    ranges = RangeViews(service, authorization)
+    both = authorization, service.limits
+    ranges = RangeViews(*both, service.reader)
     owners = (
         FileViews(service.limits, document, on_loopback=app.on_loopback),
-        HelloView(service),
+        HelloView(service.store),
         ranges,
-        StreamViews(service, authorization, ranges.read),
-        *(kind(service, authorization) for kind in VIEWS),
+        StreamViews(*both, service.streams, service.unread, service.queues, ranges.read),
+        QueueViews(*both, service.queues),
+        MessageViews(*both, service.messages),
+        NameViews(*both, service.names),
+        UnreadViews(*both, service.unread, service.queues),
+        ClaimViews(*both, service.claims),
+        GroupViews(*both, service.groups),
+        OffsetViews(*both, service.offsets, service.groups, service.core),
+        ScheduleViews(*both, service.schedules, service.messages),
+        MoveViews(*both, service.moves),
+        ExplanationViews(*both, service.explaining),
     )
     # Most requests are for a queue, so its path is tried first.
     for path, views in sorted(bind_by_path(OPERATIONS, owners), key=lambda path_and_views: path_and_views[0] != QUEUE):

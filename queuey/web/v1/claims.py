@@ -15,15 +15,16 @@ from queuey.api.jobs import MAX_JOBS, MAX_RESULT, MAX_RESULTS, JobInfos, JobsByI
 from queuey.api.messages import QueueReadError
 from queuey.api.values import nesting_depth
 from queuey.claims.acts import JobStanding
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, format_delivery, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest, QueueyError
 from queuey.messages import Queue
-from queuey.service import PiggybackedAck, QueueAccess, Service
-from queuey.service.claims import QUEUE_ERRORS, ReleaseReason
-from queuey.service.claims.claiming import ClaimDelivery
+from queuey.service.claims import QUEUE_ERRORS, ClaimUseCases, ReleaseReason
+from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
 from queuey.service.claims.jobs import JobAnswer, JobPoll
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.claims.results import JobResult
+from queuey.service.limits import Limits
+from queuey.service.queue_access import QueueAccess
 from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.service.watching import Waiter
 from queuey.web import validators
@@ -33,7 +34,7 @@ from queuey.web.errors import error_texts
 from queuey.web.fields import Queries
 from queuey.web.requests import MAX_SHORT_BODY, Request, read_query
 from queuey.web.responses import JSON, Response, body_of, encode, json_response
-from queuey.web.v1.message_json import render_claims, render_fetched
+from queuey.web.v1.message_json import last_digits, render_fetched, render_messages
 from queuey.web.v1.messages import parse_locations, parse_place
 from queuey.web.v1.ranges import read_partitions
 from queuey.web.v1.views import Views
@@ -79,8 +80,9 @@ class _Claimed(msgspec.Struct):
 class ClaimViews(Views):
     """Views of claims and jobs: ``/v1/{app}/{queue}/claims``, ``jobs``, ``size``, ``backlog`` and ``peek``."""
 
-    def __init__(self, service: Service, authorization: Authorization) -> None:
-        super().__init__(service, authorization)
+    def __init__(self, authorization: Authorization, limits: Limits, claims: ClaimUseCases) -> None:
+        super().__init__(authorization, limits)
+        self._claims = claims
         self._claim, self._claim_of_several = self.fields(api.ClaimRequest), self.fields(api.ClaimOfSeveral)
         self._query = self.fields(api.ClaimQuery)
         self._jobs_by_id = Queries(self.fields(JobsById).query).read
@@ -116,7 +118,7 @@ class ClaimViews(Views):
                 ack.texts = receipts
                 if "results" in body or "too_large" in body:
                     ack.results = _read_results_of(body, ack.texts, ack.receipts)
-            messages = await self._service.claims.claim(queue, **terms, waiter=waiter, ack=ack)
+            messages = await self._claims.claim(queue, **terms, waiter=waiter, ack=ack)
             return _Claimed(receipt_suffix(queue.qid), messages, result_ttl=queue.result_ttl)
 
         try:
@@ -150,8 +152,8 @@ class ClaimViews(Views):
             if waiter is not None:
                 current = await self._enter_each(request, match["app"], names, refused)
             await request.reserve(MAX_SHORT_BYTES + terms["states"] * _MAX_STATES_BYTES)
-            claim = partial(self._service.claims.claim, **terms)
-            queue, messages = await self._service.claims.claim_first(current, claim, waiter, refused)
+            claim = partial(self._claims.claim, **terms)
+            queue, messages = await self._claims.claim_first(current, claim, waiter, refused)
             if queue is None:
                 return _Claimed("", messages)
             return _Claimed(receipt_suffix(queue.qid), messages, queue.name, queue.result_ttl)
@@ -203,7 +205,7 @@ class ClaimViews(Views):
                 parsed = _read_receipts(f"acknowledge.{queue.name}", queue_receipts, queue)
                 # Receipts of other queues have other marks, so each result belongs to one queue.
                 results = _read_results_of(body, cast("list[str]", queue_receipts), parsed)
-                return await self._service.claims.acknowledge(queue, parsed, results)
+                return await self._claims.acknowledge(queue, parsed, results)
 
             try:
                 settled += await access.apply(acknowledge)
@@ -258,7 +260,7 @@ class ClaimViews(Views):
         ) -> Coroutine[Any, Any, list[Settlement]]:
             body = {"results": parsed.body.results, "too_large": parsed.body.too_large}
             results = _read_results_of(body, parsed.body.receipts or (), parsed.receipts)
-            return self._service.claims.acknowledge(queue, parsed.receipts, results)
+            return self._claims.acknowledge(queue, parsed.receipts, results)
 
         return await self._settle(request, match, api.ReceiptsWithResults, acknowledge)
 
@@ -267,7 +269,7 @@ class ClaimViews(Views):
             request,
             match,
             api.Renewal,
-            lambda parsed, queue: self._service.claims.renew(queue, parsed.receipts, round(parsed.body.ttl, 3)),
+            lambda parsed, queue: self._claims.renew(queue, parsed.receipts, round(parsed.body.ttl, 3)),
         )
 
     async def release(self, request: Request, match: Match) -> Response:
@@ -277,7 +279,7 @@ class ClaimViews(Views):
                 None if body.reason is None else ReleaseReason(body.reason.error or "Released", body.reason.text or "")
             )
             counts = {"retry": body.retry, "begun": body.begun}
-            return self._service.claims.release(queue, parsed.receipts, body.delay, reason, **counts)
+            return self._claims.release(queue, parsed.receipts, body.delay, reason, **counts)
 
         return await self._settle(request, match, api.Release, release)
 
@@ -343,7 +345,7 @@ class ClaimViews(Views):
 
         async def call(queue: Queue) -> Response:
             states = await request.read(partial(self._read_states, request, queue))
-            settled = await self._service.claims.set_states(queue, dict(states.values()))
+            settled = await self._claims.set_states(queue, dict(states.values()))
             return _settled_response(list(states), settled)
 
         return await access.apply(call)
@@ -373,11 +375,11 @@ class ClaimViews(Views):
     # Actions of operators
 
     async def cancel(self, request: Request, match: Match) -> Response:
-        job = await self._apply_to_job(request, match, self._service.claims.cancel)
+        job = await self._apply_to_job(request, match, self._claims.cancel)
         return json_response(msgspec.convert({"status": "ok", "job": job}, api.CancelledJob))
 
     async def retry(self, request: Request, match: Match) -> Response:
-        job = await self._apply_to_job(request, match, self._service.claims.make_available_now)
+        job = await self._apply_to_job(request, match, self._claims.make_available_now)
         return json_response(msgspec.convert({"status": "ok", "job": job}, api.RetriedJob))
 
     async def _apply_to_job(
@@ -396,16 +398,16 @@ class ClaimViews(Views):
     # The queue
 
     async def release_all(self, access: QueueAccess) -> None:
-        await access.apply(self._service.claims.release_all)
+        await access.apply(self._claims.release_all)
 
     def counts(self, access: QueueAccess) -> api.ClaimCounts:
-        return self._service.claims.count_claims(access)
+        return self._claims.count_claims(access)
 
     def size(self, access: QueueAccess, query: api.CountQuery) -> api.QueueSize:
-        return self._service.claims.size(access, query.limit)
+        return self._claims.size(access, query.limit)
 
     def backlog(self, access: QueueAccess, query: api.CountQuery) -> api.Backlog:
-        return self._service.claims.backlog(access, query.limit)
+        return self._claims.backlog(access, query.limit)
 
     def jobs(self, access: QueueAccess, query: api.JobsQuery) -> api.Jobs:
         """Returns outstanding jobs. With states, a limit above that of states is refused."""
@@ -413,7 +415,7 @@ class ClaimViews(Views):
             errors = Errors()
             errors.parse_field("limit", validators.parse_integer, query.limit, 1, api.MAX_STATES)
             errors.check()
-        return api.Jobs(jobs=self._service.claims.list_jobs(access, query.limit, states=query.states))
+        return api.Jobs(jobs=self._claims.list_jobs(access, query.limit, states=query.states))
 
     async def show_jobs(self, request: Request, match: Match) -> Response:
         """Shows jobs by their ids, at once or after waiting until one of them has ended.
@@ -427,7 +429,7 @@ class ClaimViews(Views):
         async def attempt(waiter: Waiter | None) -> JobAnswer:
             current = access if waiter is None else await self._authorization.admit(request, match, "read")
             await request.reserve(len(poll.locations) * _MAX_JOB_BYTES)
-            return await current.apply(partial(self._service.claims.jobs.read_answer, poll=poll, waiter=waiter))
+            return await current.apply(partial(self._claims.jobs.read_answer, poll=poll, waiter=waiter))
 
         answer = await request.until_found(query.wait, attempt)
         if not answer.infos:
@@ -435,7 +437,7 @@ class ClaimViews(Views):
         return json_response(JobInfos(jobs=answer.infos))
 
     def peek(self, access: QueueAccess, query: api.LimitQuery) -> Response:
-        messages = self._service.claims.peek(access, query.limit)
+        messages = self._claims.peek(access, query.limit)
         return Response(200, body_of(render_fetched(messages)), JSON)
 
 
@@ -577,3 +579,37 @@ def _make_settlements(texts: Sequence[str], settlements: Sequence[Settlement]) -
         )
         for text, settlement in zip(texts, settlements, strict=True)
     ]
+
+
+def render_claims(
+    claims: Sequence[ClaimDelivery],
+    receipt_suffix: str,
+    acknowledged: object = None,
+    more: Mapping[str, object] | None = None,
+) -> list[bytes]:
+    """Renders the answer to a claim; ``receipt_suffix`` is the last part of every receipt."""
+    ending = receipt_suffix.encode()
+    parts = [
+        b',"receipt":"%d-%08x%b-%b-%b","deliveries":%d,"expires":%.3f%b'
+        % (
+            claim.receipt.partition,
+            claim.receipt.ticks & 0xFFFFFFFF,
+            last_digits(claim.receipt.ticks >> 32, claim.receipt.low),
+            format_delivery(claim.receipt.number, claim.receipt.secret).encode(),
+            ending,
+            claim.deliveries,
+            claim.expires,
+            b"" if claim.state is None and not (claim.uncounted or claim.suspected) else _render_earlier(claim),
+        )
+        for claim in claims
+    ]
+    fields = dict(more or {}) | ({"acknowledged": acknowledged} if acknowledged else {})
+    end = b"]," + encode(fields)[1:] if fields else b"]}"
+    return [b'{"status":"ok","messages":[', *render_messages([claim.message for claim in claims], parts), end]
+
+
+def _render_earlier(claim: ClaimDelivery) -> bytes:
+    """Returns the JSON fields of a message that was handed out before."""
+    fields = b',"handed_out":%d' % claim.handed_out if claim.uncounted else b""
+    fields += b',"suspected":true' * claim.suspected
+    return fields if claim.state is None else b'%b,"state":%b' % (fields, claim.state)

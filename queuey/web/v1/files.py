@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from queuey import __version__
 from queuey.api.queues import Hello
-from queuey.service import Limits, Service
+from queuey.service.limits import Limits
 from queuey.settings import is_loopback
-from queuey.storage import bridge
+from queuey.storage import Store, bridge
 from queuey.web import api_page
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
@@ -53,8 +53,8 @@ LINKS = {
 class HelloView:
     """View of ``/`` and of ``/v1/``."""
 
-    def __init__(self, service: Service) -> None:
-        self._store = service.store
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._id: str | None = None
 
     def show(self, request: Request, match: Match) -> Response:

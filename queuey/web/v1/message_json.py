@@ -8,14 +8,13 @@ encoded body.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from queuey import ids
-from queuey.claims.receipts import format_delivery
 from queuey.ids import EPOCH_TICKS, LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Message, Meta
-from queuey.service import ClaimDelivery, Reading
+from queuey.service.ranges import Reading
 from queuey.web.responses import PIECE_SIZE, encode
 
 _MESSAGE = b"%b%08x%b%07d%b%b%b"
@@ -106,40 +105,6 @@ def _format(parts: Sequence[bytes | int]) -> bytes:
 
 def render_fetched(messages: Sequence[Message]) -> list[bytes]:
     return [b'{"status":"ok","messages":[', *render_messages(messages), b"]}"]
-
-
-def render_claims(
-    claims: Sequence[ClaimDelivery],
-    receipt_suffix: str,
-    acknowledged: object = None,
-    more: Mapping[str, object] | None = None,
-) -> list[bytes]:
-    """Renders the answer to a claim; ``receipt_suffix`` is the last part of every receipt."""
-    ending = receipt_suffix.encode()
-    parts = [
-        b',"receipt":"%d-%08x%b-%b-%b","deliveries":%d,"expires":%.3f%b'
-        % (
-            claim.receipt.partition,
-            claim.receipt.ticks & 0xFFFFFFFF,
-            last_digits(claim.receipt.ticks >> 32, claim.receipt.low),
-            format_delivery(claim.receipt.number, claim.receipt.secret).encode(),
-            ending,
-            claim.deliveries,
-            claim.expires,
-            b"" if claim.state is None and not (claim.uncounted or claim.suspected) else _render_earlier(claim),
-        )
-        for claim in claims
-    ]
-    fields = dict(more or {}) | ({"acknowledged": acknowledged} if acknowledged else {})
-    end = b"]," + encode(fields)[1:] if fields else b"]}"
-    return [b'{"status":"ok","messages":[', *render_messages([claim.message for claim in claims], parts), end]
-
-
-def _render_earlier(claim: ClaimDelivery) -> bytes:
-    """Returns the JSON fields of a message that was handed out before."""
-    fields = b',"handed_out":%d' % claim.handed_out if claim.uncounted else b""
-    fields += b',"suspected":true' * claim.suspected
-    return fields if claim.state is None else b'%b,"state":%b' % (fields, claim.state)
 
 
 def render_reading(reading: Reading, queue_name: str | None = None) -> list[bytes]:

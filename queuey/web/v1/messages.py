@@ -13,15 +13,18 @@ from urllib.parse import quote
 import msgspec
 
 from queuey import ids
+from queuey.access import Action
 from queuey.api.messages import FetchQuery
-from queuey.api.queues import Action
 from queuey.api.values import Done
 from queuey.errors import InvalidRequest, MessageNotFound
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
-from queuey.messages import MAX_TTL, Message, Meta, PostResult, Queue
-from queuey.service import Draft, Limits, Location, QueueAccess
-from queuey.service.messages import AnyDraft, PlainDraft, hash_content, partition_error
+from queuey.messages import MAX_TTL, Location, Message, Meta, PostResult, Queue
+from queuey.partitions import partition_error
+from queuey.service.limits import Limits
+from queuey.service.messages import AnyDraft, Draft, MessageUseCases, PlainDraft, hash_content
+from queuey.service.queue_access import QueueAccess
 from queuey.web import validators
+from queuey.web.authorization import Authorization
 from queuey.web.endpoint import WARNING, Match
 from queuey.web.json_values import make_list_decoder, read_value
 from queuey.web.requests import MAX_SHORT_BODY, OWN_HEADER_PREFIX, Request, read_body, record_unknown_names, too_large
@@ -111,7 +114,11 @@ def _encode_header_value(text: str) -> str:
 
 
 class MessageViews(Views):
-    """Views of ``POST /v1/{app}/{queue}``, of ``/v1/{app}/{queue}/{ids}`` and of ``explain/{id}``."""
+    """Views of ``POST /v1/{app}/{queue}`` and of ``/v1/{app}/{queue}/{ids}``."""
+
+    def __init__(self, authorization: Authorization, limits: Limits, messages: MessageUseCases) -> None:
+        super().__init__(authorization, limits)
+        self._messages = messages
 
     async def post(self, request: Request, match: Match) -> Response:
         """Stores one message, or a batch if the content type is JSON; answers 201 with their ids.
@@ -133,7 +140,7 @@ class MessageViews(Views):
                 drafts, after, content = self._read(request, body, queue, batch=batch)
             else:
                 drafts, after, content = await request.in_pool(partial(self._read, request, body, queue, batch=batch))
-            return await self._service.messages.post(queue, drafts, after=after, key=key, content=content)
+            return await self._messages.post(queue, drafts, after=after, key=key, content=content)
 
         posted = await access.apply(post)
         response = Response(
@@ -175,19 +182,7 @@ class MessageViews(Views):
         return drafts
 
     def _enter_ids(self, request: Request, match: Match, action: Action) -> tuple[QueueAccess, list[Location]]:
-        return self._enter(request, match, action, lambda: parse_locations(match["ids"], self._limits.max_ids))
-
-    def _enter(self, request: Request, match: Match, action: Action, parse: Callable[[], T]) -> tuple[QueueAccess, T]:
-        """Authorizes the caller, and parses the path.
-
-        A missing queue takes precedence over a parse error, and that over a missing right.
-        """
-        try:
-            parsed = parse()
-        except InvalidRequest:
-            self._authorization.find(request, match)  # A missing queue takes precedence over a parse error.
-            raise
-        return self._authorization.enter(request, match, action), parsed
+        return self.enter(request, match, action, lambda: parse_locations(match["ids"], self._limits.max_ids))
 
     def fetch(self, request: Request, match: Match) -> Response:
         """Returns the messages that exist, or with ``raw`` one body; only that raises if it is missing."""
@@ -195,7 +190,7 @@ class MessageViews(Views):
         raw = self.fields(FetchQuery).query(request).raw
         if raw and len(locations) > 1:
             raise InvalidRequest({"raw": "Takes one message id"})
-        messages = self._service.messages.fetch(access, locations)
+        messages = self._messages.fetch(access, locations)
         if not raw:
             return Response(200, body_of(render_fetched(messages)), JSON)
         if not messages:
@@ -206,16 +201,12 @@ class MessageViews(Views):
         """Stores one body under all ids in the path, whether messages with these ids exist or not."""
         access, locations = self._enter_ids(request, match, "overwrite")
         draft = read_single(request, read_body(request, self._limits.max_body), self._limits, None)
-        self._service.messages.put(access, locations, draft)
+        self._messages.put(access, locations, draft)
         return json_response(Done())
 
     def delete(self, request: Request, match: Match) -> Response:
-        self._service.messages.delete(*self._enter_ids(request, match, "delete"))
+        self._messages.delete(*self._enter_ids(request, match, "delete"))
         return json_response(Done())
-
-    def explain(self, request: Request, match: Match) -> Response:
-        access, (partition, position) = self._enter(request, match, "read", lambda: parse_place(match["id"]))
-        return json_response(self._service.explaining.explain(access, position, partition))
 
 
 # Reading messages from requests
@@ -300,7 +291,7 @@ def text_or_bytes(body: bytes) -> str | bytes:
 
 def _read_partition(value: object, queue: Queue) -> int:
     number = validators.parse_integer(value, -(10**18), 10**18)
-    if (error := partition_error(number, queue)) is not None:
+    if (error := partition_error(number, queue.partitions)) is not None:
         raise validators.Misfit(error)
     return number
 

@@ -8,8 +8,10 @@ from queuey.api.messages import FetchQuery
 from queuey.api.values import Done
 from queuey.errors import InvalidRequest, NotFound
 from queuey.messages import MAX_NAME_LENGTH
-from queuey.service import Draft
-from queuey.service.names import Changed
+from queuey.service.limits import Limits
+from queuey.service.messages import Draft
+from queuey.service.names import Changed, NameUseCases
+from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import JSON, Response, body_of, json_response
@@ -26,6 +28,10 @@ class NameNotFound(NotFound):
 class NameViews(Views):
     """Create, replace, get and delete a message by its name."""
 
+    def __init__(self, authorization: Authorization, limits: Limits, names: NameUseCases) -> None:
+        super().__init__(authorization, limits)
+        self._names = names
+
     async def create(self, request: Request, match: Match) -> Response:
         """Stores a message under a free name (201).
 
@@ -33,21 +39,21 @@ class NameViews(Views):
         """
         access = await self._authorization.admit(request, match, "send")
         name, draft = _read_name(match), await request.read(partial(self._read_draft, request))
-        changed = await access.apply(partial(self._service.names.create, name=name, draft=draft))
+        changed = await access.apply(partial(self._names.create, name=name, draft=draft))
         return _answer_stored(changed, 201 if changed.stored else 200)
 
     async def replace(self, request: Request, match: Match) -> Response:
         """Stores a message under a name, whether free or taken (200). Needs ``overwrite``."""
         access = await self._authorization.admit(request, match, "overwrite")
         name, draft = _read_name(match), await request.read(partial(self._read_draft, request))
-        return _answer_stored(await access.apply(partial(self._service.names.replace, name=name, draft=draft)), 200)
+        return _answer_stored(await access.apply(partial(self._names.replace, name=name, draft=draft)), 200)
 
     async def fetch(self, request: Request, match: Match) -> Response:
         await request.reserve(self._limits.page_bytes)
         access = await self._authorization.admit(request, match, "read")
         name = _read_name(match)
         raw = self.fields(FetchQuery).query(request).raw
-        message = await access.apply(partial(self._service.names.fetch, name=name))
+        message = await access.apply(partial(self._names.fetch, name=name))
         if message is None:
             raise NameNotFound(name)
         return make_raw_response(message) if raw else Response(200, body_of(render_fetched([message])), JSON)
@@ -56,7 +62,7 @@ class NameViews(Views):
         """Deletes the message of a name; succeeds if it has no message."""
         access = await self._authorization.admit(request, match, "delete")
         name = _read_name(match)
-        await access.apply(partial(self._service.names.delete, name=name))
+        await access.apply(partial(self._names.delete, name=name))
         return json_response(Done())
 
     def _read_draft(self, request: Request) -> Draft:

@@ -1,8 +1,8 @@
-"""Views of queues: create, list, update, delete, purge, describe and explain; also of rights and moves."""
+"""Views of queues: create, list, update, delete, purge and describe; also of rights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -12,12 +12,13 @@ from msgspec.structs import fields
 
 from queuey.access import VERBS, format_principal, parse_principals
 from queuey.api import queues as api
-from queuey.api.progress import MoveList, MoveState, NewMove
-from queuey.api.queues import QueueExplanation
 from queuey.errors import InvalidRequest
 from queuey.messages import RESETTABLE, Backoff, ChosenOptions, Principal, Queue, QueueOptions, QueueSpec
-from queuey.service import Limits, QueueAccess
+from queuey.service.limits import Limits
+from queuey.service.queue_access import QueueAccess
+from queuey.service.queues import Queues
 from queuey.web import validators
+from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.fields import Fields
 from queuey.web.requests import Request, read_fields
@@ -104,7 +105,11 @@ def _is_name(name: object) -> bool:
 
 
 class QueueViews(Views):
-    """Views of ``/v1/{app}`` with rights and caller, and of a queue with its ``messages``, ``info`` and ``explain``."""
+    """Views of ``/v1/{app}`` with rights and caller, and of a queue with its ``messages`` and ``info``."""
+
+    def __init__(self, authorization: Authorization, limits: Limits, queues: Queues) -> None:
+        super().__init__(authorization, limits)
+        self._queues = queues
 
     def create(self, request: Request, match: Match) -> Response:
         """Creates a queue (201), or returns the existing one if it has all given options (200). Needs ``admin``.
@@ -121,7 +126,7 @@ class QueueViews(Views):
         errors.check()
         check(name or "*")
         self._authorization.require_dead_letter(request, match["app"], name, spec.dead_letter)
-        queue, created = self._service.queues.create(match["app"], name, spec)
+        queue, created = self._queues.create(match["app"], name, spec)
         response = api.CreatedQueue(**_show_options(queue), principles=_format_principals(queue))
         return json_response(response, 201 if created else 200)
 
@@ -134,10 +139,10 @@ class QueueViews(Views):
         query = self.fields(api.QueueListQuery).query(request)
         details = query.include_count or query.details
         limit = query.limit or self._limits.default_list
-        queues, following = self._service.queues.list(match["app"], start=query.offset, limit=limit, patterns=patterns)
+        queues, following = self._queues.list(match["app"], start=query.offset, limit=limit, patterns=patterns)
         items = []
         for queue in queues:
-            count = self._service.queues.count(queue) if query.include_count else None
+            count = self._queues.count(queue) if query.include_count else None
             if query.include_count and count is None:
                 continue
             items.append(_show_listed(queue, count) if details else api.ListedQueue(queue_name=queue.name))
@@ -145,7 +150,7 @@ class QueueViews(Views):
 
     def rights(self, request: Request, match: Match) -> Response:
         """Shows the caller's rights on the queues in the body, whether they exist or not."""
-        self._service.queues.require_application(match["app"])
+        self._authorization.require_application(match["app"])
         self._authorization.authenticate(request)
         names = self.fields(api.RightsAsked).json(request).get("queues")
         max_names = self._limits.max_queues_per_read
@@ -156,7 +161,7 @@ class QueueViews(Views):
         return json_response(api.Rights(queues=rights))
 
     def me(self, request: Request, match: Match) -> Response:
-        self._service.queues.require_application(match["app"])
+        self._authorization.require_application(match["app"])
         caller = self._authorization.authenticate(request)
         rights = [
             api.OwnRights(
@@ -174,7 +179,7 @@ class QueueViews(Views):
         self._authorization.require_operator(request)
         query = self.fields(api.ListQuery).query(request)
         limit = query.limit or self._limits.default_list
-        names, following = self._service.queues.list_applications(start=query.offset, limit=limit)
+        names, following = self._queues.list_applications(start=query.offset, limit=limit)
         return json_response(api.ApplicationList(applications=list(names), next=following))
 
     def update(self, request: Request, match: Match) -> Response:
@@ -189,51 +194,15 @@ class QueueViews(Views):
         spec = read_spec(body, errors, self._limits)
         errors.check()
         access = self._authorization.enter(request, match, "admin", dead_letter=spec.dead_letter)
-        queue = self._service.queues.update(access, spec, _find_resets(body))
+        queue = self._queues.update(access, spec, _find_resets(body))
         principles = list(map(format_principal, queue.principals))
         return json_response(api.UpdatedQueue(**_show_options(queue), created=queue.created, principles=principles))
 
     def delete(self, access: QueueAccess) -> None:
-        self._service.queues.delete(access)
+        self._queues.delete(access)
 
     def purge(self, access: QueueAccess) -> None:
-        self._service.queues.purge(access)
+        self._queues.purge(access)
 
     def info(self, access: QueueAccess) -> api.QueueInfo:
-        return self._service.queues.describe(access)
-
-    def explain(self, access: QueueAccess) -> QueueExplanation:
-        return self._service.explaining.explain_queue(access)
-
-
-class MoveViews(Views):
-    """Views of ``/v1/{app}/_moves`` and of the moves under it."""
-
-    def begin(self, request: Request, match: Match) -> Response:
-        """Starts a move, or returns the one that is running between the same queues.
-
-        Needs ``read`` and ``delete`` on the source, and ``send`` on the target; a missing queue takes precedence over a
-        missing right. Answers 202 with the move's address in ``Location`` in both cases.
-        """
-        self._authorization.require_credential(request, self._authorization.authenticate(request))
-        errors = Errors()
-        body = self.fields(NewMove).body(request, errors)
-        errors.check()
-        enter, ends = self._authorization.enter, [{**match, "queue": name} for name in (body.source, body.target)]
-        for end in ends:
-            self._authorization.find(request, end)
-        source, target = ends
-        enter(request, source, "read")
-        report = self._service.moves.begin(enter(request, source, "delete"), enter(request, target, "send"))
-        response = json_response(report, 202)
-        response.headers += (("Location", f"/v1/{match['app']}/_moves/{report.id}"),)
-        return response
-
-    def list(self, may_see: Callable[[str], bool], application: str) -> MoveList:
-        return MoveList(moves=tuple(self._service.moves.list(application, may_see)))
-
-    def show(self, may_see: Callable[[str], bool], application: str, move: str) -> MoveState:
-        return self._service.moves.show(application, move, may_see)
-
-    def cancel(self, may_delete: Callable[[str], bool], application: str, move: str) -> MoveState:
-        return self._service.moves.cancel(application, move, may_delete)
+        return self._queues.describe(access)

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 from queuey.api.messages import ManyRanges, QueueRange, RangeFields, RangeQuery
 from queuey.errors import QueueyError
-from queuey.service import Bound, Limits, QueueAccess, Range, Reading, Service, Source, parse_bound
-from queuey.service.reading import MAX_SHORT_BYTES, are_empty
+from queuey.service.limits import Limits
+from queuey.service.queue_access import QueueAccess
+from queuey.service.ranges import Bound, Range, Reading, parse_bound
+from queuey.service.reading import MAX_SHORT_BYTES, Reader, Source, are_empty
 from queuey.service.watching import Waiter
 from queuey.web import validators
 from queuey.web.authorization import Authorization
@@ -121,8 +123,9 @@ class _Answer(NamedTuple):
 class RangeViews(Views):
     """Views of ``GET /v1/{app}/{queue}`` and ``POST /v1/{app}/_read``."""
 
-    def __init__(self, service: Service, authorization: Authorization) -> None:
-        super().__init__(service, authorization)
+    def __init__(self, authorization: Authorization, limits: Limits, reader: Reader) -> None:
+        super().__init__(authorization, limits)
+        self._reader = reader
         self._read_cached_query = Queries(self._read_query).read
 
     async def read(self, request: Request, match: Match) -> Response:
@@ -135,7 +138,7 @@ class RangeViews(Views):
         if access is None:
             access = await authorization.admit(request, match, "read")
         requested, wait = self._read_cached_query(request)
-        reader = self._service.reader
+        reader = self._reader
 
         async def attempt(waiter: Waiter | None) -> _Answer:
             current, reading = access, None
@@ -177,7 +180,7 @@ class RangeViews(Views):
 
     def _read_ranges(self, request: Request, match: Match) -> tuple[Ranges, float]:
         """Authenticates the caller; returns the queues and ranges in the body, and the seconds to wait for messages."""
-        self._service.queues.require_application(match["app"])
+        self._authorization.require_application(match["app"])
         self._authorization.authenticate(request)
         body = self.fields(ManyRanges).json(request)
         if not isinstance(body.get("queues"), list):
@@ -200,7 +203,7 @@ class RangeViews(Views):
         readable = [source for source in sources if isinstance(source, Source)]
         # A request with an error for a queue does not wait.
         waiter = waiter if len(readable) == len(sources) else None
-        readings = iter(self._service.reader.read_many(readable, waiter=waiter) if readable else [])
+        readings = iter(self._reader.read_many(readable, waiter=waiter) if readable else [])
         results = [source if isinstance(source, QueueyError) else next(readings) for source in sources]
         pieces = [b'{"status":"ok","queues":[']
         for (name, _), result in zip(ranges, results, strict=True):

@@ -19,8 +19,9 @@ from queuey.api import schedules as api
 from queuey.api.messages import ScheduledMessage
 from queuey.errors import InvalidRequest, RecordChanged, ScheduleNotFound
 from queuey.messages import Meta, Queue
-from queuey.service import Draft, Limits, ScheduleReport, Service
-from queuey.service.schedules import MAX_BODY_BYTES, MAX_NAME_LENGTH
+from queuey.service.limits import Limits
+from queuey.service.messages import Draft, MessageUseCases
+from queuey.service.schedules import MAX_BODY_BYTES, MAX_NAME_LENGTH, ScheduleReport, ScheduleUseCases
 from queuey.service.schedules.states import Outcome, Plan, keep_message
 from queuey.service.schedules.timetables import Timetable, check_cron, check_zone
 from queuey.web import validators
@@ -44,11 +45,14 @@ MaySee = Callable[[str], bool]
 class ScheduleViews(Views):
     """Views of ``/v1/{app}/_schedules`` and of the schedules under it."""
 
-    def __init__(self, service: Service, authorization: Authorization) -> None:
-        super().__init__(service, authorization)
+    def __init__(
+        self, authorization: Authorization, limits: Limits, schedules: ScheduleUseCases, messages: MessageUseCases
+    ) -> None:
+        super().__init__(authorization, limits)
+        self._schedules = schedules
         # Characters may be escaped in JSON, and the plan has other fields.
-        self._max_body = 8 * MAX_BODY_BYTES + service.limits.max_header_bytes * 8
-        self._saver = ScheduleSaver(service, authorization)
+        self._max_body = 8 * MAX_BODY_BYTES + limits.max_header_bytes * 8
+        self._saver = ScheduleSaver(authorization, limits, schedules, messages)
 
     def put(self, request: Request, match: Match) -> Response:
         may_see = self._authorization.make_name_test(request, match["app"], "admin")
@@ -56,20 +60,20 @@ class ScheduleViews(Views):
         return json_response(_show_schedule(report), 201 if new else 200)
 
     def list(self, may_see: MaySee, application: str, query: api.ScheduleQuery) -> api.ScheduleList:
-        reports, more = self._service.schedules.list(application, may_see, start=query.start)
+        reports, more = self._schedules.list(application, may_see, start=query.start)
         return api.ScheduleList(schedules=[api.ListedSchedule(**_show_fields(report)) for report in reports], more=more)
 
     def show(self, may_see: MaySee, application: str, schedule: str) -> api.ScheduleState:
-        return _show_schedule(self._service.schedules.show(application, schedule, may_see))
+        return _show_schedule(self._schedules.show(application, schedule, may_see))
 
     def remove(self, may_see: MaySee, application: str, schedule: str) -> None:
-        self._service.schedules.remove(application, schedule, may_see)
+        self._schedules.remove(application, schedule, may_see)
 
     async def run(self, request: Request, match: Match) -> Response:
         """Sends the schedule's message now, even if it is paused. Needs the right to send as well."""
         application, name = match["app"], match["schedule"]
         may_see = await request.in_pool(partial(self._make_run_check, request, application))
-        return json_response(_show_schedule(await self._service.schedules.fire(application, name, may_see)))
+        return json_response(_show_schedule(await self._schedules.fire(application, name, may_see)))
 
     def _make_run_check(self, request: Request, application: str) -> MaySee:
         administers = self._authorization.make_name_test(request, application, "admin")
@@ -141,10 +145,13 @@ _decode_message = msgspec.json.Decoder(_MessageText).decode
 class ScheduleSaver:
     """Saves schedules for version 1 and for the console."""
 
-    def __init__(self, service: Service, authorization: Authorization) -> None:
-        self._service = service
+    def __init__(
+        self, authorization: Authorization, limits: Limits, schedules: ScheduleUseCases, messages: MessageUseCases
+    ) -> None:
         self._authorization = authorization
-        self._limits = replace(service.limits, max_body=min(service.limits.max_body, MAX_BODY_BYTES))
+        self._schedules = schedules
+        self._messages = messages
+        self._limits = replace(limits, max_body=min(limits.max_body, MAX_BODY_BYTES))
         self._fields = Fields(api.SchedulePlan, self._limits)
 
     def save(self, request: Request, match: Match, text: bytes, may_see: MaySee) -> tuple[ScheduleReport, bool]:
@@ -157,7 +164,7 @@ class ScheduleSaver:
         _check_name_and_fields(name, fields)
         queue = self._find_queue(request, match, fields, may_see)
         build = self._make_builder(request, fields, text, queue)
-        return self._service.schedules.put(application, name, build, may_see)
+        return self._schedules.put(application, name, build, may_see)
 
     def _find_queue(self, request: Request, match: Match, plan_fields: dict[str, Any], may_see: MaySee) -> Queue | None:
         """Returns the schedule's queue, from the request or else from the present schedule.
@@ -169,7 +176,7 @@ class ScheduleSaver:
             name = validators.parse_text(plan_fields["queue"]) if isinstance(plan_fields["queue"], str) else ""
         else:
             try:
-                name = self._service.schedules.show(match["app"], match["schedule"], may_see).plan.queue
+                name = self._schedules.show(match["app"], match["schedule"], may_see).plan.queue
             except ScheduleNotFound:
                 # A caller that may not see the schedule gets the error when the schedule is saved.
                 name = ""
@@ -230,7 +237,7 @@ class ScheduleSaver:
 
     def _check_message(self, queue: Queue, draft: Draft) -> None:
         try:
-            self._service.messages.check(queue, draft)
+            self._messages.check(queue, draft)
         except InvalidRequest as error:
             raise InvalidRequest({f"message.{field}": text for field, text in error.fields.items()}) from error
 

@@ -9,18 +9,20 @@ from typing import Any
 import msgspec
 
 from queuey import __version__
+from queuey.access import Action
 from queuey.api import claims, groups, jobs, messages, progress, queues, schedules, values
-from queuey.api.queues import Action
 from queuey.messages import OPERATORS
-from queuey.service import Limits
+from queuey.service.limits import Limits
 from queuey.web import openapi
 from queuey.web.openapi import JSON, Api, Example, ResponseSpec, Tag
 from queuey.web.v1 import parameters
 from queuey.web.v1.claims import ClaimViews
+from queuey.web.v1.explanations import ExplanationViews
 from queuey.web.v1.files import FileViews, HelloView
 from queuey.web.v1.groups.members import GroupViews
 from queuey.web.v1.groups.offsets import OffsetViews
 from queuey.web.v1.messages import MessageViews
+from queuey.web.v1.moves import MoveViews
 from queuey.web.v1.names import NameViews
 from queuey.web.v1.parameters import (
     ANY_BODY,
@@ -39,7 +41,7 @@ from queuey.web.v1.parameters import (
     TTL,
     USUAL_ERRORS,
 )
-from queuey.web.v1.queues import MoveViews, QueueViews
+from queuey.web.v1.queues import QueueViews
 from queuey.web.v1.ranges import RangeViews
 from queuey.web.v1.schedules import ScheduleViews
 from queuey.web.v1.streams import StreamViews
@@ -59,11 +61,15 @@ IDS, NAMED, GROUP, MOVE, JOB = (
     QUEUE + "/jobs/{id}",
 )
 TAGS = {
-    Tag("Queues", "Create queues, set their options, and see what they hold."): (QueueViews,),
+    Tag("Queues", "Create queues, set their options, and see what they hold."): (
+        QueueViews,
+        ExplanationViews.explain_queue,
+    ),
     Tag("Messages", "Send messages, read them by time as often as you like, and follow queues live."): (
         MessageViews,
         RangeViews,
         StreamViews,
+        ExplanationViews.explain_message,
     ),
     Tag("Named messages", "Messages that you find and replace by a name of your choice."): (NameViews,),
     Tag("Unread", "What each user has read, across all devices."): (UnreadViews,),
@@ -461,7 +467,7 @@ OPERATIONS = (
         f"GET {QUEUE}/explain",
         "Explain queue",
         queues.QueueExplanation,
-        QueueViews.explain,
+        ExplanationViews.explain_queue,
         "measure",
         about="Shows what determines reads and claims of the queue, and what they get now.",
     ),
@@ -469,7 +475,7 @@ OPERATIONS = (
         "GET " + QUEUE + "/explain/{id}",
         "Explain message",
         messages.Explanation,
-        MessageViews.explain,
+        ExplanationViews.explain_message,
         about="Shows why a message is not read or claimed. The answer is 200 even if the message does not exist.",
     ),
     _operation(
@@ -535,18 +541,6 @@ OPERATIONS = (
     _client_operation("queuey.js", "Get browser client", "text/javascript"),
     _client_operation("queuey.d.ts", "Get browser client types", "application/typescript"),
 )
-VIEWS = (
-    ClaimViews,
-    GroupViews,
-    MessageViews,
-    MoveViews,
-    NameViews,
-    OffsetViews,
-    QueueViews,
-    ScheduleViews,
-    UnreadViews,
-)
-"""Classes of views that take a service and its authorization."""
 EXAMPLES = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes(), type=list[Example])
 """One request of each operation, in an order in which they can be sent."""
 

@@ -16,13 +16,15 @@ from urllib.parse import unquote
 
 from queuey.api.messages import StreamAsked, StreamFields, StreamQuery
 from queuey.errors import InvalidRequest, QueueyError
-from queuey.service import QueueAccess, Service
+from queuey.service.limits import Limits
+from queuey.service.queue_access import QueueAccess
+from queuey.service.queues import Queues
 from queuey.service.reading import MAX_SHORT_BYTES
-from queuey.service.streams import Cursor, Event, Stream, StreamRead
-from queuey.service.unread import MarkNews
+from queuey.service.streams import Cursor, Event, OpenStreams, Stream, StreamRead
+from queuey.service.unread import MarkNews, UnreadUseCases
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
-from queuey.web.authorization import Authorization
+from queuey.web.authorization import Authorization, ListQueues
 from queuey.web.endpoint import Match
 from queuey.web.errors import as_unauthenticated, error_response, error_texts
 from queuey.web.requests import Request, read_query, wants_events
@@ -45,13 +47,27 @@ class StreamViews(Views):
     """Views of ``GET /v1/{app}/{queue}``, and of ``/v1/{app}/_stream``.
 
     Args:
-        service: The use cases.
         authorization: Checks the rights of callers.
+        limits: Limits of one request.
+        streams: The open streams.
+        unread: Read marks.
+        queues: Lists the queues of a stream of all.
         page: View that reads a page of a queue.
     """
 
-    def __init__(self, service: Service, authorization: Authorization, page: Page) -> None:
-        super().__init__(service, authorization)
+    def __init__(
+        self,
+        authorization: Authorization,
+        limits: Limits,
+        streams: OpenStreams,
+        unread: UnreadUseCases,
+        queues: Queues,
+        page: Page,
+    ) -> None:
+        super().__init__(authorization, limits)
+        self._streams = streams
+        self._unread = unread
+        self._queues = queues
         self._read_page = page
 
     async def read(self, request: Request, match: Match) -> Response:
@@ -62,7 +78,7 @@ class StreamViews(Views):
         access = await self._authorization.admit(request, match, "read")
         query = read_query(request, self.fields(StreamFields).names)
         stream, marks = self._make_stream(request, StreamFields, query, access.queue.name)
-        source = EventsOfOne(self._service, self._authorization, request, match, stream, marks)
+        source = EventsOfOne(self._unread, self._authorization, request, match, stream, marks)
         return await request.stream(source, self._authorization.stale_caller(request))
 
     async def stream_queues(self, request: Request, match: Match) -> Response:
@@ -72,8 +88,10 @@ class StreamViews(Views):
         names = self._read_names(terms.get("queues"))
         stream, marks = self._make_stream(request, StreamAsked, terms, None)
         stream.may_grow = names is None
-        source = EventsOfMany(self._service, self._authorization, request, match, stream, marks)
+        source = EventsOfMany(self._unread, self._authorization, request, match, stream, marks)
         source.names = names
+        source.max_queues = self._limits.max_queues_per_stream
+        source.list_queues = self._queues.list
         source.resumes = bool(request.headers.get("last-event-id") or terms.get(LAST_EVENT))
         return await request.stream(source, self._authorization.stale_caller(request))
 
@@ -107,7 +125,7 @@ class StreamViews(Views):
         partitions = take_partitions(terms.get("partitions"), errors, None)
         last = request.headers.get("last-event-id") or fields.last_event_id
         field = LAST_EVENT if last else "since"
-        streams = self._service.streams
+        streams = self._streams
         cursor = errors.parse_field(field, _parse_cursor, last or fields.since, queue, streams.reader.now) or Cursor()
         errors.check()
         limit = fields.limit or self._limits.default_limit
@@ -118,7 +136,7 @@ class QueueEvents(ABC):
     """Events of one stream of queues (:class:`queuey.web.admission.event_streams.Source`).
 
     Args:
-        service: The use cases.
+        unread: Read marks.
         authorization: Checks the rights of the reader.
         request: Request for the stream.
         match: Parts of its path.
@@ -133,7 +151,7 @@ class QueueEvents(ABC):
 
     def __init__(
         self,
-        service: Service,
+        unread: UnreadUseCases,
         authorization: Authorization,
         request: Request,
         match: Match,
@@ -141,7 +159,7 @@ class QueueEvents(ABC):
         reports_marks: bool,  # noqa: FBT001 - one of many
     ) -> None:
         self.request = request
-        self._service = service
+        self._unread = unread
         self._authorization = authorization
         self._match = match
         self._stream = stream
@@ -183,7 +201,7 @@ class QueueEvents(ABC):
         if self._reports_marks:
             await self._authorization.identify(self.request)
             reader = self._authorization.find_reader_name(self.request, self._match["app"])
-            self._stream.follow_marks(MarkNews(self._service.unread, reader, turn.wake))
+            self._stream.follow_marks(MarkNews(self._unread, reader, turn.wake))
         events = [make_event(identity=self._stream.text), *await self._next_events(turn, refused)]
         self.request.headers["accept"] = "application/problem+json"  # From here on, errors are events with a problem.
         return events
@@ -264,9 +282,13 @@ class EventsOfMany(QueueEvents):
 
     Attributes:
         names: Names of the queues, or None for all. A lost one is followed again when it can be read.
+        max_queues: Max queues of a stream.
+        list_queues: Lists queues by the patterns that the reader may read.
     """
 
     names: Sequence[str] | None = None
+    max_queues: int
+    list_queues: ListQueues
 
     async def _admit(self, turn: LongPoll) -> Refused:
         if not ((self._stream.must_list and self._stream.may_list) or turn.may_be_any):
@@ -290,13 +312,14 @@ class EventsOfMany(QueueEvents):
             InvalidRequest: The reader may read more queues than a stream may have, and has named none.
         """
         application, stream = self._match["app"], self._stream
-        self._service.queues.require_application(application)
+        self._authorization.require_application(application)
         stream.record_list()
         names = self.names
         if names is None:
-            max_queues = self._service.limits.max_queues_per_stream
-            names = self._authorization.list_readable_names(self.request, application, max_queues + 1)
-            refuse_too_many(names, max_queues)
+            names = self._authorization.list_readable_names(
+                self.request, application, self.max_queues + 1, self.list_queues
+            )
+            refuse_too_many(names, self.max_queues)
         refused: Refused = []
         for name in dict.fromkeys([*names, *stream.queues]):  # A queue that is not listed may still be there.
             access = self._authorization.enter_to_read(self.request, application, name)

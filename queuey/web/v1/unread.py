@@ -9,10 +9,13 @@ from queuey import ids
 from queuey.api import messages as api
 from queuey.errors import QueueyError
 from queuey.ids import Position
-from queuey.service import Mark, QueueAccess, parse_bound
-from queuey.service.ranges import OTHER_PARTITIONS
-from queuey.service.unread import DEFAULT_COUNTED, Marks, Unread
+from queuey.service.limits import Limits
+from queuey.service.queue_access import QueueAccess
+from queuey.service.queues import Queues
+from queuey.service.ranges import OTHER_PARTITIONS, Mark, parse_bound
+from queuey.service.unread import DEFAULT_COUNTED, Marks, Unread, UnreadUseCases
 from queuey.web import validators
+from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
 from queuey.web.requests import Request
@@ -62,6 +65,11 @@ def show_unread(unread: Unread) -> dict[str, Any]:
 
 
 class UnreadViews(Views):
+    def __init__(self, authorization: Authorization, limits: Limits, unread: UnreadUseCases, queues: Queues) -> None:
+        super().__init__(authorization, limits)
+        self._unread = unread
+        self._queues = queues
+
     def mark(self, request: Request, match: Match) -> Response:
         """Moves the caller's read marks, back only with ``back``; answers with the marks."""
         access = self._authorization.enter(request, match, "read")
@@ -70,7 +78,7 @@ class UnreadViews(Views):
         body = self.fields(api.NewReadMark).body(request, errors)
         ends = _read_ends(body, errors)
         errors.check()
-        marked = self._service.unread.mark(access, reader, ends, back=body.back)
+        marked = self._unread.mark(access, reader, ends, back=body.back)
         return json_response(api.ReadMark(read=_show_marks(marked.marks), pending=marked.pending))
 
     def count(self, request: Request, match: Match) -> Response:
@@ -78,7 +86,7 @@ class UnreadViews(Views):
 
         An error of one queue does not affect the others.
         """
-        self._service.queues.require_application(match["app"])
+        self._authorization.require_application(match["app"])
         reader = self._authorization.find_reader_name(request, match["app"])
         body = self.fields(api.UnreadAsked).json(request, b"{}")
         errors = Errors()
@@ -87,7 +95,7 @@ class UnreadViews(Views):
         errors.check()
         entered = [self._authorization.enter_to_read(request, match["app"], name) for name in names]
         accesses = [access for access in entered if isinstance(access, QueueAccess)]
-        counts = iter(self._service.unread.unread(accesses, reader, limit))
+        counts = iter(self._unread.unread(accesses, reader, limit))
         results = [next(counts) if isinstance(access, QueueAccess) else access for access in entered]
         return json_response(api.UnreadQueues(queues=tuple(map(_show_unread, names, results))))
 
@@ -98,7 +106,7 @@ class UnreadViews(Views):
         """
         max_queues = self._limits.max_queues_per_stream
         names = (
-            self._authorization.list_readable_names(request, application, max_queues + 1)
+            self._authorization.list_readable_names(request, application, max_queues + 1, self._queues.list)
             if requested is None
             else requested
         )

@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from queuey.api.queues import Action
+from queuey.access import Action
 from queuey.api.values import Done
-from queuey.service import QueueAccess, Service
+from queuey.errors import InvalidRequest
+from queuey.service.limits import Limits
+from queuey.service.queue_access import QueueAccess
 from queuey.web import openapi
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import COMMON_HEADERS, MESSAGE_HEADERS, Handler, Match, View
@@ -21,6 +23,7 @@ from queuey.web.requests import OWN_HEADER_PREFIX, Request
 from queuey.web.responses import Response, json_response
 
 S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 class Operation(openapi.Operation, frozen=True, kw_only=True):
@@ -70,12 +73,16 @@ def bind_by_path(operations: Iterable[Operation], owners: Iterable[Any]) -> list
 
 
 class Views:
-    """Base class of views that use a service."""
+    """Base class of views.
 
-    def __init__(self, service: Service, authorization: Authorization) -> None:
-        self._service = service
-        self._limits = service.limits
+    Args:
+        authorization: Checks who the caller is, and what it may do.
+        limits: Limits of one request.
+    """
+
+    def __init__(self, authorization: Authorization, limits: Limits) -> None:
         self._authorization = authorization
+        self._limits = limits
         self._fields: dict[type, Fields[msgspec.Struct]] = {}
 
     def fields(self, kind: type[S]) -> Fields[S]:
@@ -83,6 +90,18 @@ class Views:
         if reader is None:
             reader = self._fields[kind] = Fields(kind, self._limits)
         return reader  # type: ignore[return-value] # of this kind
+
+    def enter(self, request: Request, match: Match, action: Action, parse: Callable[[], T]) -> tuple[QueueAccess, T]:
+        """Authorizes the caller, and parses the path.
+
+        A missing queue takes precedence over a parse error, and that over a missing right.
+        """
+        try:
+            parsed = parse()
+        except InvalidRequest:
+            self._authorization.find(request, match)  # A missing queue takes precedence over a parse error.
+            raise
+        return self._authorization.enter(request, match, action), parsed
 
     def dispatch(self, operation: Operation, view: Callable[..., Any]) -> Handler:
         """Returns a handler that authorizes the caller, reads the request, calls the view, and answers with its result.

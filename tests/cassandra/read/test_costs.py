@@ -14,7 +14,8 @@ import pytest
 from queuey import ids
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue, Slice
-from queuey.service import Draft, Service
+from queuey.service import Service
+from queuey.service.messages import Draft
 from queuey.service.reading import MAX_SHORT_BYTES, MAX_SHORT_MESSAGES
 from queuey.storage import bridge
 from queuey.storage.cassandra import message_codec

@@ -8,7 +8,8 @@ import pytest
 
 from queuey import ids
 from queuey.messages import Message, Meta, NewMessage, PostKey, Queue, QueueSpec
-from queuey.service import Draft, Service
+from queuey.service import Service
+from queuey.service.messages import Draft
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore, message_codec
 from queuey.storage.cassandra.catalogue.queue_cache import MIN_LONGEST_ROW

@@ -14,7 +14,7 @@ from queuey.console.resources import make_console
 from queuey.errors import NotAuthenticated
 from queuey.service.operating.credentials import LINK_SECONDS, Sessions
 from queuey.storage import Store, bridge
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.errors import NO_SUCH_RESOURCE
 from queuey.web.parts import App

@@ -20,8 +20,8 @@ from queuey.messages import QueueSpec
 from queuey.settings import UserIssuer, Users
 from queuey.storage import Store, bridge
 from queuey.user_queues import issuer_tag, queue_name, user_name
-from queuey.web import make_app
 from queuey.web.admission.rates import Rate
+from queuey.web.app import make_app
 from queuey.web.credentials import code_flow, digest_of
 from queuey.web.credentials.code_flow import MAX_EXCHANGES
 from queuey.web.parts import App

@@ -12,8 +12,8 @@ from queuey.console.resources import make_console
 from queuey.errors import NotAuthenticated
 from queuey.service.operating.credentials import SESSION_SECONDS, Sessions
 from queuey.storage import Store, bridge
-from queuey.web import make_app
 from queuey.web.admission.scheduling import rate_limit_name
+from queuey.web.app import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser

@@ -13,10 +13,11 @@ from queuey.api.claims import Backlog, PartitionClaims
 from queuey.deadletters import Attempt, DeadLetter, decode_dead_letter
 from queuey.ids import Position
 from queuey.messages import Meta, Queue
-from queuey.service import QueueAccess, Service
+from queuey.service import Service
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.attempts import CLAIM_EXPIRED_ERROR, MAX_KEPT_ATTEMPTS, Attempts
 from queuey.service.claims.overview import MAX_SHOWN_TEXT
+from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking

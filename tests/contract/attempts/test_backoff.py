@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.messages import Backoff, QueueSpec
-from queuey.service import ClaimDelivery, QueueAccess, Service
+from queuey.service import Service
 from queuey.service.claims import ReleaseReason
+from queuey.service.claims.claiming import ClaimDelivery
+from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking

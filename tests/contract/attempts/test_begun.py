@@ -14,8 +14,8 @@ import pytest
 from queuey.claims.receipts import MAX_UNCOUNTED, ClaimReceipt, ReceiptStatus
 from queuey.errors import StoreUnavailable
 from queuey.messages import Backoff, Queue, QueueSpec
-from queuey.service import ClaimDelivery, ClaimUseCases
-from queuey.service.claims import ReleaseReason
+from queuey.service.claims import ClaimUseCases, ReleaseReason
+from queuey.service.claims.claiming import ClaimDelivery
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking

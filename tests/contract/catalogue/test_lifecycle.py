@@ -12,8 +12,7 @@ import pytest
 
 from queuey import ids
 from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.groups.ownership import OwnedOffset
-from queuey.groups.state import GroupChange, Head
+from queuey.groups.ownership import GroupChange, Head, OwnedOffset
 from queuey.ids import Position
 from queuey.messages import LogEntry, Message, Named, OffsetChange, PostKey, Queue, QueueSpec, Record
 from queuey.storage import Store, bridge

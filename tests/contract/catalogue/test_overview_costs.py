@@ -14,7 +14,7 @@ from queuey.console import overview
 from queuey.console.resources import make_console
 from queuey.messages import QueueSpec
 from queuey.storage import Store, bridge
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.credentials import digest_of
 from tests.console.browser import Browser
 from tests.contract.samples import fresh_name, new_message

@@ -17,9 +17,13 @@ from queuey.deadletters import decode_dead_letter
 from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreIncompatible, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import LogPage, Meta, Principal, Queue, QueueSpec
-from queuey.service import ClaimDelivery, Draft, PiggybackedAck, QueueAccess, Service, Waiter, Watchers
+from queuey.service import Service
+from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
 from queuey.service.claims.follow_ups import OVERDUE_SECONDS
 from queuey.service.core import Core
+from queuey.service.messages import Draft
+from queuey.service.queue_access import QueueAccess
+from queuey.service.watching import Waiter, Watchers
 from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.backends import APP, Backend, Clock
 from tests.blocking import BlockingNames, blocking

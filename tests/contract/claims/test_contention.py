@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from queuey.errors import StoreUnavailable
-from queuey.service import ClaimDelivery, Service
+from queuey.service import Service
+from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.storage import ClaimLogs, Store, bridge
 from tests.blocking import blocking

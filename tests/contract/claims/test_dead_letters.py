@@ -15,10 +15,13 @@ from queuey.deadletters import HEADER_PREFIX, queue_for
 from queuey.errors import QueueNotFound, StoreUnavailable
 from queuey.messages import NewMessage, PostKey, PostResult, Queue, QueueSpec
 from queuey.metrics import Metrics
-from queuey.service import ClaimUseCases, Limits, QueueAccess, Service
+from queuey.service import Service
+from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.follow_ups import OVERDUE_SECONDS
 from queuey.service.core import Core
 from queuey.service.expiry import KIND, ExpiryRecords
+from queuey.service.limits import Limits
+from queuey.service.queue_access import QueueAccess
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Messages, Records, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queuey.claims.covers import compute_body_digest
+from queuey.body_digests import compute_body_digest
 from queuey.errors import InvalidRequest, QueueChanged, QueueExists, StoreBusy
 from queuey.messages import Meta, Page, Queue, QueueSpec, Slice
 from queuey.service.claims import finding

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from queuey import ids
 from queuey.ids import Position
-from queuey.service import QueueAccess, Service
+from queuey.service import Service
+from queuey.service.queue_access import QueueAccess
 from queuey.storage import ClaimLogs, Store, bridge
 from tests.backends import Clock
 from tests.blocking import blocking

@@ -12,7 +12,7 @@ from queuey.claims.receipts import ReceiptStatus
 from queuey.errors import InvalidRequest
 from queuey.messages import Queue, QueueSpec
 from queuey.partitions import by_key
-from queuey.service import PiggybackedAck
+from queuey.service.claims.claiming import PiggybackedAck
 from queuey.service.messages import Draft
 from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT

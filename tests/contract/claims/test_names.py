@@ -12,9 +12,12 @@ from queuey.claims.receipts import ReceiptStatus
 from queuey.errors import NameChanged, NameTaken, StoreBusy
 from queuey.ids import Position
 from queuey.messages import MAX_NAME_LENGTH, Named, Queue, QueueSpec
-from queuey.service import Draft, Limits, QueueAccess, Service
+from queuey.service import Service
 from queuey.service import names as names_module
+from queuey.service.limits import Limits
+from queuey.service.messages import Draft
 from queuey.service.names import TURN_TIMEOUT
+from queuey.service.queue_access import QueueAccess
 from queuey.storage import Names, Store, bridge
 from tests.backends import Clock
 from tests.blocking import BlockingNames, adopt_own_loop, blocking

@@ -15,11 +15,13 @@ from queuey.deadletters import decode_dead_letter
 from queuey.errors import InvalidRequest
 from queuey.messages import Location, NewMessage, Queue, QueueSpec, Slice
 from queuey.partitions import by_key
-from queuey.service import ClaimDelivery, QueueAccess, Service
+from queuey.service import Service
 from queuey.service.claims import scans
+from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.claims.scans import MAX_PAGE_MESSAGES
 from queuey.service.messages import Draft
+from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import BlockingNames, blocking, post

@@ -7,9 +7,10 @@ from msgspec import UNSET
 from queuey import ids
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.ids import Position
-from queuey.service import QueueAccess, Service
+from queuey.service import Service
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.attempts import Attempts, JobState
+from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.blocking import blocking

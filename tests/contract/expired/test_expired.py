@@ -11,12 +11,14 @@ from queuey.deadletters import HEADER_PREFIX, queue_for
 from queuey.errors import QueueNotFound
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Queue, QueueSpec, Record
-from queuey.service import ClaimDelivery, QueueAccess, Service
+from queuey.service import Service
 from queuey.service.claims import ReleaseReason
+from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.move_turns import MoveOrder
 from queuey.service.core import Core
 from queuey.service.expiry import KIND, ExpiryRecords
 from queuey.service.messages import Draft
+from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking, post

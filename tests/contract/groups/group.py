@@ -10,13 +10,14 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import UNSET, UnsetType
 
 from queuey import ids
-from queuey.access import Caller, Grant
+from queuey.access import Caller, Credential, Grant
 from queuey.api.groups import Heartbeat
 from queuey.errors import GroupNotFound
-from queuey.groups.state import Credential, JoinRequest
+from queuey.groups.state import JoinRequest
 from queuey.messages import OffsetChange
-from queuey.service import QueueAccess, Service
+from queuey.service import Service
 from queuey.service.core import Core
+from queuey.service.queue_access import QueueAccess
 from tests.backends import APP
 
 Place = tuple[str, int]

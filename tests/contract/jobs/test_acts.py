@@ -11,10 +11,10 @@ import pytest
 from queuey import ids
 from queuey.claims.receipts import ReceiptStatus
 from queuey.errors import InvalidRequest, MessageNotFound, StoreUnavailable
-from queuey.service import Draft
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.attempts import Attempts
 from queuey.service.claims.jobs import CANCELLED_ERROR
+from queuey.service.messages import Draft
 from queuey.storage import ClaimLogs, Ledger, Messages, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking, post

@@ -27,12 +27,13 @@ from queuey.errors import (
 )
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Message, Meta, Queue, QueueSpec
-from queuey.service import QueueAccess, Service
+from queuey.service import Service
 from queuey.service.messages import Draft
 from queuey.service.moves import MoveCarrier, MoveTiming, MoveUseCases
 from queuey.service.moves import records as module
 from queuey.service.moves.active_move import ActiveMove
 from queuey.service.moves.records import KIND, MAX_LISTED, MAX_RUNNING, Move, MoveRecords, Progress, decode
+from queuey.service.queue_access import QueueAccess
 from queuey.storage import Catalogue, KeyedPosts, Messages, Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import blocking, post

@@ -10,8 +10,8 @@ import pytest
 
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Message, Queue, Slice, bytes_of
-from queuey.service import Range, Reading, Service
-from queuey.service.ranges import make_mark
+from queuey.service import Service
+from queuey.service.ranges import Range, Reading, make_mark
 from queuey.service.streams import MAX_EARLY_PARTITIONS, Cursor, Event
 from queuey.storage import Store, bridge
 from tests.backends import Backend

@@ -13,9 +13,11 @@ from queuey import ids
 from queuey.ids import FIRST, Position
 from queuey.messages import Page, Queue, Slice
 from queuey.metrics import Metrics
-from queuey.service import Limits, Service, Waiter
+from queuey.service import Service
+from queuey.service.limits import Limits
 from queuey.service.reading import Reader
 from queuey.service.streams import MAX_MARKS, Cursor, Event, OpenStreams, Stream, StreamRead
+from queuey.service.watching import Waiter
 from queuey.storage import Messages, Store, bridge
 from tests.backends import Backend
 from tests.contract.samples import make_queue, new_message

@@ -11,8 +11,9 @@ from queuey import ids
 from queuey.errors import Conflict, InvalidRequest, QueueNotFound, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import OffsetChange, Page, Queue, QueueSpec, Slice
-from queuey.service import QueueAccess, Service, unread
+from queuey.service import Service, unread
 from queuey.service.core import Core
+from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHER_PARTITIONS
 from queuey.service.unread import EVERYTHING, MarkNews, ReadMark, Unread, make_reader_group
 from queuey.storage import Messages, Offsets, Store, bridge, offset_changes

@@ -20,10 +20,10 @@ from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.errors import Conflict, InvalidRequest, MessageNotFound
 from queuey.ids import Position
 from queuey.messages import Location, Queue, QueueSpec
-from queuey.service import Draft
 from queuey.service.claims import jobs
 from queuey.service.claims.jobs import JobStatuses, LogView
 from queuey.service.claims.results import JobEnd, Leaving, Results
+from queuey.service.messages import Draft
 from queuey.storage import Store, bridge
 from queuey.storage.calls import in_thread
 from tests.backends import APP, Clock

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from queuey import ids
 from queuey.errors import KeyInUse, RecordChanged, StoreUnavailable
 from queuey.messages import Queue, Record
-from queuey.service import Draft, Service
+from queuey.service import Service
+from queuey.service.messages import Draft
 from queuey.service.schedules import FireUseCases, ScheduleReport
 from queuey.service.schedules.states import KIND, Missed, Plan, keep_message
 from queuey.service.schedules.timetables import Timetable

@@ -12,7 +12,10 @@ from typing import Any, TypeVar
 import pytest
 
 from queuey.messages import Meta, NewMessage, Queue, Slice
-from queuey.service import Draft, QueueAccess, Range, Service
+from queuey.service import Service
+from queuey.service.messages import Draft
+from queuey.service.queue_access import QueueAccess
+from queuey.service.ranges import Range
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite import connection as driver

@@ -21,7 +21,7 @@ from queuey import settings
 from queuey.cli import load as load_command
 from queuey.storage import opening
 from queuey.storage.sqlite import open_store
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.http.processes import KILL_DELAY
 from tests.deploy import dockerfile
 from tests.deploy.dockerfile import Stage

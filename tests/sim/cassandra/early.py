@@ -14,7 +14,9 @@ from queuey.errors import QueueChanged
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Message, Page, Queue
 from queuey.metrics import Metrics
-from queuey.service import Limits, QueueAccess, reading
+from queuey.service import reading
+from queuey.service.limits import Limits
+from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHER_PARTITIONS, Range, Reading, make_mark
 from queuey.service.streams import Cursor, OpenStreams, Stream
 from queuey.service.watching import Waiter

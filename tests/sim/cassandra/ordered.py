@@ -9,7 +9,7 @@ from msgspec.structs import replace as changed
 
 from queuey.ids import Position
 from queuey.partitions import by_key
-from queuey.service import Draft
+from queuey.service.messages import Draft
 from tests.sim.cassandra.messages import PARTITIONS, Post
 from tests.sim.cassandra.posts import PostStorm
 

@@ -15,8 +15,9 @@ from queuey.errors import KeyInUse, QueueChanged, QueueyError, StoreBusy, StoreU
 from queuey.ids import Position
 from queuey.messages import PostResult, Queue, QueueSpec
 from queuey.metrics import Metrics
-from queuey.service import Draft, Limits, QueueAccess
-from queuey.service.messages import MessageUseCases, RepeatBudget
+from queuey.service.limits import Limits
+from queuey.service.messages import Draft, MessageUseCases, RepeatBudget
+from queuey.service.queue_access import QueueAccess
 from queuey.storage.calls import GivenUp
 from tests.sim.cassandra.cluster import Cluster
 from tests.sim.cassandra.messages import (

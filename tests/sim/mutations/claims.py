@@ -21,7 +21,7 @@ from queuey.claims.state import ClaimTiming, State
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, LogEntry, Message, NewMessage, Page, Queue, Slice
-from queuey.service import ClaimUseCases
+from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.finding import Duplicates
 from queuey.service.claims.follow_ups import FollowUps, publish
 from queuey.service.claims.forwarding import Forwarding

@@ -23,7 +23,7 @@ from queuey.pipeline.options import Pipe
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Subscribe
 from queuey.storage import bridge
-from queuey.web import make_app
+from queuey.web.app import make_app
 from tests.backends import APP
 from tests.in_process import InProcess
 from tests.pages import ROOT, runnable_blocks

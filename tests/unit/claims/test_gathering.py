@@ -12,8 +12,8 @@ from queuey.claims.drafts import MAX_ENTRY_IDS
 from queuey.claims.state import MAX_OUTSTANDING
 from queuey.errors import TooManyClaims
 from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of
-from queuey.service import ClaimDelivery, ClaimUseCases
-from queuey.service.claims import finding
+from queuey.service.claims import ClaimUseCases, finding
+from queuey.service.claims.claiming import ClaimDelivery
 from tests.replacing import replace_in
 from tests.sim.replicas import DELAY, ModelStore
 from tests.sim.test_sharing import QUEUE, SOON, Scene

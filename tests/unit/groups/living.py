@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from itertools import product
 
-from queuey.access import Caller, Grant
-from queuey.api.queues import Verb
+from queuey.access import Caller, Credential, Grant, Verb
 from queuey.groups.drafts import GroupDraft, ReadRights
+from queuey.groups.ownership import StoredGroup
 from queuey.groups.planning import View, Views
 from queuey.groups.rows import find_changed_rows, read_state
-from queuey.groups.state import Credential, GroupState, JoinRequest, StoredGroup
+from queuey.groups.state import GroupState, JoinRequest
 from queuey.messages import Queue
 
 SLACK = 2000

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from queuey.api.queues import Verb
+from queuey.access import Verb
 from queuey.groups.drafts import GroupDraft
+from queuey.groups.ownership import CHUNK, StoredGroup
 from queuey.groups.planning import make_plan
 from queuey.groups.rows import choose_chunk, find_changed_rows, read_state
-from queuey.groups.state import CHUNK, MAX_PARTITIONS, MAX_PLAN_BYTES, GroupState, JoinRequest, StoredGroup
+from queuey.groups.state import MAX_PARTITIONS, MAX_PLAN_BYTES, GroupState, JoinRequest
 from queuey.messages import Principal, Queue
 from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, make_views, plan, queue
 

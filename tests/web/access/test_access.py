@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from queuey.access import matches
 from queuey.errors import InvalidRequest
 from queuey.messages import QueueSpec, Scope
-from queuey.service import Limits
 from queuey.service.core import Core
+from queuey.service.limits import Limits
 from queuey.service.queues import Queues
 from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of

@@ -14,12 +14,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queuey.access import VERBS, Grant, matches, parse_principals
-from queuey.api.queues import Verb
+from queuey.access import VERBS, Grant, Verb, matches, parse_principals
 from queuey.errors import QueueNotFound
 from queuey.messages import OPERATORS, NewMessage, OffsetChange, Queue, QueueSpec, Scope
 from queuey.storage import Store, bridge
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.credentials import Identity, digest_of
 from queuey.web.parts import App
 from queuey.web.v1.spec import OPERATIONS

@@ -23,7 +23,7 @@ from queuey.access import VERBS, Grant
 from queuey.messages import Scope
 from queuey.service import schedules
 from queuey.storage import Store, bridge
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.credentials import Identity, digest_of
 from queuey.web.v1.spec import OPERATIONS
 from tests.backends import SqliteLocation, prepare_sqlite

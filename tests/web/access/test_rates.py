@@ -14,8 +14,8 @@ from queuey.settings import Rates, UserIssuer
 from queuey.settings.definitions import OwnRates
 from queuey.storage import Store, bridge
 from queuey.user_queues import queue_name, user_name
-from queuey.web import make_app
 from queuey.web.admission.rates import RateLimits
+from queuey.web.app import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App

@@ -8,12 +8,11 @@ from urllib.parse import quote
 import pytest
 from hypothesis import example, given, settings
 
-from queuey.access import VERBS, parse_scope
-from queuey.api.queues import Verb
+from queuey.access import VERBS, Verb, parse_scope
 from queuey.facades.settings import Facades, SqsFacade
 from queuey.messages import Scope
 from queuey.storage import Store, bridge
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.facades.serving import facade_app

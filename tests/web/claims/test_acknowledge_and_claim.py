@@ -11,7 +11,7 @@ import pytest
 
 from queuey.errors import StoreUnavailable
 from queuey.messages import QueueSpec
-from queuey.service import Limits
+from queuey.service.limits import Limits
 from queuey.storage import ClaimLogs, Store, bridge
 from queuey.web.admission.scheduling import SharedQuota
 from queuey.web.gateway.asgi import Gateway

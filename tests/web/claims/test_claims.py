@@ -10,7 +10,8 @@ import pytest
 
 from queuey.claims.state import MAX_OUTSTANDING
 from queuey.messages import Record
-from queuey.service import ClaimDelivery, Service
+from queuey.service import Service
+from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.moves.records import KIND
 from queuey.storage import Records, Store, bridge
 from queuey.web.parts import App

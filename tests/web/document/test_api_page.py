@@ -22,7 +22,8 @@ from queuey import settings
 from queuey.console import pages
 from queuey.console.resources import make_console
 from queuey.storage import Store
-from queuey.web import api_page, make_app
+from queuey.web import api_page
+from queuey.web.app import make_app
 from queuey.web.gateway.serve import open_service
 from queuey.web.v1.spec import OPERATIONS, document
 from tests.console.conftest import examine

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.openapi import JSON, Example
 from queuey.web.parts import App

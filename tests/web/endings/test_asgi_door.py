@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from queuey.access import USERS_TENANT_PREFIX, Grant
-from queuey.service import Limits
+from queuey.service.limits import Limits
 from queuey.storage import Store, bridge
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.asgi import answer
 from queuey.web.credentials import Identity, digest_of
 from queuey.web.gateway.asgi import Gateway

@@ -23,7 +23,7 @@ from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, open_store
 from queuey.storage.sqlite.catalogue import SqliteCatalogue
 from queuey.storage.sqlite.messages import SqliteMessages
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.authorization import Authenticator, Authorization
 from queuey.web.credentials import Identity, digest_of
 from queuey.web.requests import Request

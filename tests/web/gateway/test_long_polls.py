@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from queuey.service import Limits, Service
+from queuey.service import Service
+from queuey.service.limits import Limits
 from queuey.storage import Messages, Store, bridge
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App

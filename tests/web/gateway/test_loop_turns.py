@@ -15,14 +15,16 @@ from msgspec.structs import replace
 from queuey.access import Caller
 from queuey.api.groups import Heartbeat
 from queuey.groups.drafts import GroupDraft
+from queuey.groups.ownership import GroupChange, Head
 from queuey.groups.planning import View, make_plan
 from queuey.groups.rows import find_changed_rows
-from queuey.groups.state import MAX_MEMBERS, GroupChange, GroupState, Head, JoinRequest, Member, Subscription
+from queuey.groups.state import MAX_MEMBERS, GroupState, JoinRequest, Member, Subscription
 from queuey.messages import Queue, QueueSpec
-from queuey.service import Limits, Service
+from queuey.service import Service
 from queuey.service.groups.local_group import LocalGroup, hash_secret
+from queuey.service.limits import Limits
 from queuey.storage import Store, bridge
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.credentials.members import credential_of
 from queuey.web.gateway.asgi import Gateway

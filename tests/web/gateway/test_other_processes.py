@@ -10,7 +10,7 @@ import pytest
 from queuey.metrics import Snapshot
 from queuey.service.workers import Answer, WorkerIdentity, Workers
 from queuey.storage import Store
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.ops import COUNTS_TOPIC, Collection, WorkerCounts
 from queuey.web.parts import App
 from tests.contract.samples import eventually

@@ -17,7 +17,7 @@ from queuey.access import Caller as Known
 from queuey.access import Grant, parse_scope
 from queuey.service.groups import GroupUseCases
 from queuey.storage import Store, bridge
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.credentials import ApplicationKeys, Identity, digest_of
 from queuey.web.credentials.members import PresentRights, credential_of
 from queuey.web.gateway.asgi import Gateway

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from queuey.ids import parse_position
 from queuey.partitions import by_key
-from queuey.service import Limits
+from queuey.service.limits import Limits
 from queuey.storage import Catalogue
 from tests.backends import Clock
 from tests.interposed_store import InterposedStore

@@ -12,7 +12,8 @@ import pytest
 from queuey import ids
 from queuey.ids import FIRST, Position
 from queuey.messages import OffsetChange
-from queuey.service import QueueAccess, Service, streams, unread
+from queuey.service import Service, streams, unread
+from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHER_PARTITIONS
 from queuey.service.unread import Unread, make_reader_group
 from queuey.storage import Store, bridge

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from queuey.access import Grant
-from queuey.api.queues import Verb
+from queuey.access import Grant, Verb
 from queuey.messages import QueueSpec
 from queuey.service import Service
 from queuey.storage import Store, bridge
-from queuey.web import make_app
 from queuey.web.admission.event_streams import NOTICE_INTERVAL
+from queuey.web.app import make_app
 from queuey.web.asgi import answer
 from queuey.web.authorization import Authenticator
 from queuey.web.credentials import Identity

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from queuey import ids
-from queuey.access import Grant
-from queuey.api.queues import Verb
+from queuey.access import Grant, Verb
 from queuey.messages import QueueSpec
 from queuey.service import Service
 from queuey.service.ranges import OTHER_PARTITIONS
 from queuey.service.streams import Cursor
 from queuey.storage import Store, bridge
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.credentials import Identity
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App

@@ -21,7 +21,7 @@ from browserid.utils import bundle_certs_and_assertion
 from queuey.errors import SettingsError
 from queuey.settings import UserIssuer
 from queuey.storage import Store, bridge
-from queuey.web import make_app
+from queuey.web.app import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.credentials import users as makers
 from queuey.web.credentials.users import make_readers

@@ -12,8 +12,7 @@ from functools import partial
 from msgspec.structs import astuple, replace
 
 from queuey.errors import StoreBusy, StoreUnavailable
-from queuey.groups.ownership import ClockSample, GroupSessions
-from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
+from queuey.groups.ownership import ClockSample, GroupChange, GroupRow, GroupSessions, Head, StoredGroup
 from queuey.storage.cassandra.clocks.clock import stamp_of, ticks
 from queuey.storage.cassandra.driver import Request, Rows, Statement
 from queuey.storage.cassandra.driver.store_loop import store_call, wait_for_callback

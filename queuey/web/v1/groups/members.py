@@ -12,14 +12,17 @@ from typing import Any
 
 import msgspec
 
-from queuey.access import is_allowed
+from queuey.access import Credential, is_allowed
 from queuey.api import groups as api
 from queuey.api.values import Done
 from queuey.errors import NotAuthenticated, QueueyError, TooManyWaiters
-from queuey.groups.state import Credential, JoinRequest
+from queuey.groups.state import JoinRequest
 from queuey.messages import Queue
+from queuey.service.groups import GroupUseCases
+from queuey.service.limits import Limits
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
+from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Response, json_response
@@ -37,13 +40,17 @@ MAX_NUMBER_DIGITS = 18
 class GroupViews(Views):
     """Views of groups and of their members."""
 
+    def __init__(self, authorization: Authorization, limits: Limits, groups: GroupUseCases) -> None:
+        super().__init__(authorization, limits)
+        self._groups = groups
+
     async def join(self, request: Request, match: Match) -> Response:
         """Adds a member; refuses it unless it may consume all queues that it names."""
         credential = await self._authorization.find_member_credential(request)
         terms = await request.read(partial(self._read_join, request, credential))
         check = partial(self._authorization.require_consumer, request, match["app"], terms.names, terms.patterns)
         await request.in_pool(check)
-        return json_response(await self._service.groups.join(match["app"], match["group"], terms), 201)
+        return json_response(await self._groups.join(match["app"], match["group"], terms), 201)
 
     async def heartbeat(self, request: Request, match: Match) -> Response:
         """Records what a member owns and answers with its plan, as soon as that has changed or the wait is over.
@@ -64,13 +71,13 @@ class GroupViews(Views):
                 answer, last = None, not wait
                 while answer is None:
                     credential = await self._authorization.find_member_credential(request)
-                    answer = await self._service.groups.heartbeat(*names, credential, beat, poll, last=last)
+                    answer = await self._groups.heartbeat(*names, credential, beat, poll, last=last)
                     last = answer is None and not await _wait_for_attempt(poll)
         except NotAuthenticated:
             # The membership ends with its credential, so others need not wait for the session to time out.
             if credential is not None:
                 with suppress(QueueyError):
-                    await self._service.groups.leave(*names, credential, returns=False, is_own_request=False)
+                    await self._groups.leave(*names, credential, returns=False, is_own_request=False)
             raise
         return json_response(answer)
 
@@ -80,10 +87,10 @@ class GroupViews(Views):
         returns = self.fields(api.LeaveQuery).query(request).returns
         if member.isascii() and member.isdecimal() and len(member) <= MAX_NUMBER_DIGITS:
             await request.in_pool(partial(self._authorization.require_administrator, request, match["app"]))
-            await self._service.groups.remove_member(*names, int(member))
+            await self._groups.remove_member(*names, int(member))
         else:
             credential = await self._authorization.find_member_credential(request)
-            await self._service.groups.leave(*names, member, credential, returns=returns)
+            await self._groups.leave(*names, member, credential, returns=returns)
         return json_response(Done())
 
     async def show(self, request: Request, match: Match) -> Response:
@@ -101,7 +108,7 @@ class GroupViews(Views):
         def visible(queue: Queue) -> bool:
             return is_allowed(queue, viewer.caller, "measure")
 
-        return await self._service.groups.show(
+        return await self._groups.show(
             match["app"], match["group"], visible, viewer, start=query.start, lag=query.lag, few=few
         )
 
@@ -110,13 +117,13 @@ class GroupViews(Views):
 
     async def list_names(self, request: Request, match: Match, query: api.GroupListQuery) -> api.GroupNames:
         await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
-        return await self._service.groups.list_names(match["app"], start=query.start, limit=query.limit)
+        return await self._groups.list_names(match["app"], start=query.start, limit=query.limit)
 
     async def delete(self, request: Request, match: Match) -> Response:
         """Forgets a group, but keeps its offsets."""
         force = self.fields(api.DeleteQuery).query(request).force
         await request.in_pool(partial(self._authorization.require_administrator, request, match["app"]))
-        await self._service.groups.forget(match["app"], match["group"], force=force)
+        await self._groups.forget(match["app"], match["group"], force=force)
         return json_response(Done())
 
     def _read_join(self, request: Request, credential: Credential) -> JoinRequest:

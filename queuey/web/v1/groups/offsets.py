@@ -12,8 +12,13 @@ from queuey.api import progress as api
 from queuey.api.groups import MAX_EPOCH, MemberCommits
 from queuey.groups.ownership import MAX_NOTE_BYTES
 from queuey.messages import OffsetChange
-from queuey.service import QueueAccess
+from queuey.service.core import Core
+from queuey.service.groups import GroupUseCases
+from queuey.service.limits import Limits
+from queuey.service.offsets import OffsetUseCases
+from queuey.service.queue_access import QueueAccess
 from queuey.web import validators
+from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Response, json_response
@@ -120,11 +125,19 @@ def _refuse_repeated_partitions(changes: Sequence[OffsetChange], field: str, err
 class OffsetViews(Views):
     """Views of ``/v1/{app}/{queue}/offsets`` and of the groups under it."""
 
+    def __init__(
+        self, authorization: Authorization, limits: Limits, offsets: OffsetUseCases, groups: GroupUseCases, core: Core
+    ) -> None:
+        super().__init__(authorization, limits)
+        self._offsets = offsets
+        self._groups = groups
+        self._core = core
+
     def groups(self, access: QueueAccess) -> api.GroupList:
-        return api.GroupList(groups=tuple(self._service.offsets.list_groups(access)))
+        return api.GroupList(groups=tuple(self._offsets.list_groups(access)))
 
     def show(self, access: QueueAccess, group: str) -> api.Offsets:
-        return self._service.offsets.read_progress(access, group)
+        return self._offsets.read_progress(access, group)
 
     async def record(self, request: Request, match: Match) -> Response:
         """Records offsets in ``partitions``, or the commits of a member of the group, which have epochs."""
@@ -134,7 +147,7 @@ class OffsetViews(Views):
             self.fields(api.NewOffsets).record_unknown_names(request, body)
             is_admin = (await self._authorization.identify(request)).administers(match["app"])
             changes = _read_changes(body)
-            return json_response(await self._service.offsets.record(access, match["group"], changes, is_admin=is_admin))
+            return json_response(await self._offsets.record(access, match["group"], changes, is_admin=is_admin))
         fields = self.fields(MemberCommits)
         fields.record_unknown_names(request, body)
         errors = Errors()
@@ -146,7 +159,7 @@ class OffsetViews(Views):
         _refuse_repeated_partitions(commits.changes, "commits", errors)
         errors.check()
         credential = await self._authorization.find_member_credential(request)
-        recorded = await self._service.groups.commit(access, match["group"], terms.member, credential, *commits)
+        recorded = await self._groups.commit(access, match["group"], terms.member, credential, *commits)
         return json_response(recorded)
 
     def lag(self, access: QueueAccess, body: dict[str, Any]) -> api.LagRead:
@@ -160,7 +173,7 @@ class OffsetViews(Views):
                     errors["partitions"] = "Names a partition twice"
                 cursors[int(number)] = None if item is None else errors.parse_field(field, _read_position, item)
         errors.check()
-        return self._service.offsets.read_lag(access, cursors)
+        return self._offsets.read_lag(access, cursors)
 
     def forget(self, access: QueueAccess, group: str) -> None:
-        self._service.core.run(self._service.offsets.forget(access, group))
+        self._core.run(self._offsets.forget(access, group))

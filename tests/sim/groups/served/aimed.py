@@ -9,8 +9,8 @@ from typing import Any
 from msgspec import structs
 
 from queuey import ids
+from queuey.access import Credential
 from queuey.errors import NotAllowed
-from queuey.groups.state import Credential
 from queuey.messages import OffsetChange
 from tests.sim.groups.history import History
 from tests.sim.groups.machine import Machine

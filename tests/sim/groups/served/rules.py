@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from queuey.access import is_allowed
-from queuey.groups.ownership import OwnedOffset
+from queuey.access import Credential, is_allowed
+from queuey.groups.ownership import OwnedOffset, StoredGroup
 from queuey.groups.rows import read_state
-from queuey.groups.state import Credential, GroupState, StoredGroup
+from queuey.groups.state import GroupState
 from queuey.ids import Position
 from queuey.messages import Queue
 from tests.sim.groups.served.stored import Contents, OffsetsChange, Rows, Stored

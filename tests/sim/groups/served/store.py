@@ -11,8 +11,17 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.errors import GroupNotFound, QueueChanged, QueueNotFound, StoreUnavailable
-from queuey.groups.ownership import ClockSample, GroupSessions, MemberCommit, OwnedOffset, OwnedOffsets, SeenMember
-from queuey.groups.state import GroupChange, Head, StoredGroup
+from queuey.groups.ownership import (
+    ClockSample,
+    GroupChange,
+    GroupSessions,
+    Head,
+    MemberCommit,
+    OwnedOffset,
+    OwnedOffsets,
+    SeenMember,
+    StoredGroup,
+)
 from queuey.messages import Lag, Offset, OffsetChange, Queue
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import ClaimLogs

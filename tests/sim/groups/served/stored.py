@@ -14,8 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from queuey.groups.ownership import OwnedOffset
-from queuey.groups.state import GroupRow, Head
+from queuey.groups.ownership import GroupRow, Head, OwnedOffset
 from queuey.messages import Queue
 from tests.sim.world import World
 

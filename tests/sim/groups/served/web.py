@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from queuey.access import is_allowed
+from queuey.access import Credential, is_allowed
 from queuey.api.groups import Heartbeat
 from queuey.errors import NotAllowed
-from queuey.groups.state import Credential
 from queuey.messages import OffsetChange, Queue
-from queuey.service import Waiter, Watchers
 from queuey.service.groups import GroupUseCases
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.queue_access import QueueAccess, find_queue
+from queuey.service.watching import Waiter, Watchers
 from queuey.storage.calls import Done
 from tests.sim.groups.served.processes import GroupCore, Machine
 from tests.sim.groups.served.store import GroupStore

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuey.errors import StoreBusy, StoreUnavailable
-from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
+from queuey.groups.ownership import GroupChange, GroupRow, Head, StoredGroup
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement

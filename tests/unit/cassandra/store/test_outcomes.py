@@ -13,8 +13,7 @@ import pytest
 
 from queuey import ids
 from queuey.errors import QueueyError, StoreUnavailable
-from queuey.groups.ownership import OwnedOffset
-from queuey.groups.state import GroupChange, GroupRow, Head
+from queuey.groups.ownership import GroupChange, GroupRow, Head, OwnedOffset
 from queuey.messages import LogEntry, OffsetChange, PostKey, Queue, QueueSpec, Record
 from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraStore

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from queuey.errors import TimeZoneUnknown
-from queuey.service import Draft
 from queuey.service.due_work import sort_steps
+from queuey.service.messages import Draft
 from queuey.service.schedules.states import Plan, Schedule, keep_message, list_next_fire_times
 from queuey.service.schedules.timetables import Timetable, check_cron, check_zone, find_next_instant, iterate_instants
 

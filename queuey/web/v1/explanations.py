@@ -1,0 +1,29 @@
+"""Views of explanations: why a message cannot be read or claimed now, and what readers of a queue see."""
+
+from __future__ import annotations
+
+from queuey.api.queues import QueueExplanation
+from queuey.service.explaining import Explaining
+from queuey.service.limits import Limits
+from queuey.service.queue_access import QueueAccess
+from queuey.web.authorization import Authorization
+from queuey.web.endpoint import Match
+from queuey.web.requests import Request
+from queuey.web.responses import Response, json_response
+from queuey.web.v1.messages import parse_place
+from queuey.web.v1.views import Views
+
+
+class ExplanationViews(Views):
+    """Views of ``explain`` under a queue."""
+
+    def __init__(self, authorization: Authorization, limits: Limits, explaining: Explaining) -> None:
+        super().__init__(authorization, limits)
+        self._explaining = explaining
+
+    def explain_message(self, request: Request, match: Match) -> Response:
+        access, (partition, position) = self.enter(request, match, "read", lambda: parse_place(match["id"]))
+        return json_response(self._explaining.explain(access, position, partition))
+
+    def explain_queue(self, access: QueueAccess) -> QueueExplanation:
+        return self._explaining.explain_queue(access)
