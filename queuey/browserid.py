@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import dsa, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from queuey.access import parse_principal
-from queuey.errors import InvalidAssertion, IssuerUnavailable
+from queuey.model.errors import InvalidAssertion, IssuerUnavailable
+from queuey.model.rights import parse_principal
 from queuey.settings import UserIssuer
 from queuey.web.credentials import Identity
 from queuey.web.credentials.key_sets import IssuerDocument

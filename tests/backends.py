@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from queuey import ids
+from queuey.model import ids
 from queuey.storage import Store, bridge
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from queuey.api.jobs import JobInfo
 from queuey.claims.acts import JobStanding
 from queuey.claims.receipts import Settlement
 from queuey.claims.state import State
-from queuey.ids import Position
-from queuey.messages import Location, Message, PostResult, Queue
+from queuey.model.ids import Position
+from queuey.model.messages import Location, Message, PostResult, Queue
 from queuey.service import Service
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.claiming import ClaimDelivery

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from queuey.errors import ApplicationExists
+from queuey.model.errors import ApplicationExists
 from queuey.storage import Store, bridge
 from tests.backends import APP, BACKENDS, CAPABILITIES, Backend, Clock, StoreLocation
 from tests.servers.processes import restore_interrupts

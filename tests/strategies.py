@@ -7,8 +7,8 @@ import uuid
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.ids import Position
+from queuey.model import ids
+from queuey.model.ids import Position
 
 ON_STORES = settings(max_examples=20 if settings().derandomize else settings().max_examples)
 """For tests whose examples each create a queue on a store: fewer examples in ``make test``."""

@@ -17,7 +17,7 @@ import msgspec
 
 from bench.baselines import table
 from bench.load.traffic import bodies
-from queuey import ids
+from queuey.model import ids
 
 ROWS = 100
 

@@ -16,7 +16,7 @@ from typing import Any
 from bench.call_counts.callers import RUNS, WARM_RUNS
 from bench.call_counts.profiler import Profiler, find_fewest
 from bench.harness import Void
-from queuey.messages import NewMessage, QueueSpec, Slice
+from queuey.model.messages import NewMessage, QueueSpec, Slice
 from tests.sim.cassandra.cluster import Cluster, NetworkFaults
 from tests.sim.cassandra.messages import Site
 from tests.sim.world import World

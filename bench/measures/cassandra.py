@@ -15,7 +15,7 @@ from bench.measures.over_http import BATCH, CONNECTIONS, QUEUE
 from bench.results import Report, Verdict, pairwise_ratios
 from bench.started import nodes, on_cassandra, processes, service
 from bench.started.nodes import Nodes
-from queuey.messages import NewMessage, Queue, QueueSpec
+from queuey.model.messages import NewMessage, Queue, QueueSpec
 from queuey.storage import Store, bridge
 
 WARM_SECONDS = 5.0

@@ -19,7 +19,7 @@ from bench.load.modest import ModestPlan, Times
 from bench.results import Report, Row, Verdict
 from bench.started import service
 from bench.started.processes import Process
-from queuey.messages import NewMessage, QueueSpec
+from queuey.model.messages import NewMessage, QueueSpec
 from queuey.storage import bridge
 
 KEY = "f" * 64

@@ -9,7 +9,7 @@ from bench.load import traffic
 from bench.results import Report, Row, Verdict
 from bench.started import service
 from queuey.client import Client
-from queuey.messages import QueueSpec
+from queuey.model.messages import QueueSpec
 from queuey.storage import bridge
 
 

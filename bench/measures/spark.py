@@ -14,9 +14,9 @@ from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.spark_side import Run, Side, connector_jars
 from bench.started import nodes, on_cassandra, service
 from bench.started.nodes import Nodes
-from queuey import ids
-from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import Message, Queue, QueueSpec
+from queuey.model import ids
+from queuey.model.ids import TICKS_PER_SECOND
+from queuey.model.messages import Message, Queue, QueueSpec
 from queuey.storage import Store, bridge
 from queuey.storage.scanning import divide
 

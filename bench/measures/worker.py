@@ -15,7 +15,7 @@ from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import service, workers
 from bench.started.processes import ROOT, Process
 from bench.started.workers import QUEUE, Pace
-from queuey.messages import NewMessage, QueueSpec
+from queuey.model.messages import NewMessage, QueueSpec
 from queuey.storage import bridge
 
 PARTITIONS = (1, 8)

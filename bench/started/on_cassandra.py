@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.started import service
 from bench.started.nodes import Nodes
 from bench.started.processes import Process
-from queuey.messages import Queue
+from queuey.model.messages import Queue
 from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraOptions, open_store
 from queuey.storage.cassandra.admin.migrations import migrate

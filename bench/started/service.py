@@ -12,7 +12,7 @@ import apsw
 
 from bench.load.traffic import KEY
 from bench.started.processes import Process, start
-from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.model.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.settings import Settings
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store

@@ -16,7 +16,7 @@ from typing import Any
 import chart
 from service import DemoFailed, Service
 
-from queuey.extras import install_command
+from queuey.model.extras import install_command
 
 HERE = Path(__file__).parent
 CHART = "earthquakes.svg"

@@ -16,7 +16,7 @@ from parts import PARTS, Stage
 from pipeline import is_installed
 from service import DemoFailed, Service
 
-from queuey.errors import QueueyError
+from queuey.model.errors import QueueyError
 from queuey.terminal import output
 
 

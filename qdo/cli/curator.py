@@ -14,10 +14,10 @@ from qdo.cli.options import COORDINATION, with_settings
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.errors import InvalidArgument
 from qdo.partitions import subscribe
+from queuey.model.time_parsing import format_instant
 from queuey.terminal import output, times
 from queuey.terminal.commands import make_group
 from queuey.terminal.output import Block, DryRun, ToStderr, bar
-from queuey.time_parsing import format_instant
 
 if TYPE_CHECKING:
     from qdo.curator.drain import Left, Target

@@ -24,10 +24,10 @@ from qdo.consumer.positions import read_ends
 from qdo.moves import Move, make_moves, plan_moves, require_no_members
 from qdo.partitions import Partition
 from queuey.client import EARLIEST
+from queuey.model.titles import instant, titled
 from queuey.terminal import output
 from queuey.terminal.commands import make_group
 from queuey.terminal.output import DryRun, Yes
-from queuey.titles import instant, titled
 
 app = make_group()
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from qdo.consumer.rebalance.queue_discovery import discover_queues
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue, Subscription, subscribe
-from queuey import time_parsing
 from queuey.client import EARLIEST, ClientError, id_before, order_of, time_of
 from queuey.client.lookup import find_queues
+from queuey.model import time_parsing
+from queuey.model.texts import did_you_mean
 from queuey.terminal import output
-from queuey.terminal.texts import did_you_mean
 
 if TYPE_CHECKING:
     from qdo.cli.opening import OpenedGroup

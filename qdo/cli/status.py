@@ -21,10 +21,10 @@ from qdo.consumer.rebalance.queue_discovery import read_store_id
 from qdo.coordination import TargetAssignment
 from qdo.partitions import Partition
 from queuey.client import ClientError, GroupOffset, QueueNotFound
+from queuey.model.texts import format_count
+from queuey.model.titles import age_of_lag, format_estimate, instant, titled
 from queuey.terminal import output, times
 from queuey.terminal.output import Block, ToStderr
-from queuey.terminal.texts import format_count
-from queuey.titles import age_of_lag, format_estimate, instant, titled
 
 if TYPE_CHECKING:
     from qdo.coordination import AnyCoordinator, CommittedOffset, Member

@@ -13,7 +13,7 @@ from qdo.coordination.coordinator import Coordinator
 from qdo.coordination.records import check_name
 from qdo.coordination.service import ServiceCoordinator
 from qdo.errors import InvalidArgument
-from queuey.extras import install_command
+from queuey.model.extras import install_command
 
 if TYPE_CHECKING:
     from qdo.coordination import AnyCoordinator

@@ -37,7 +37,7 @@ from qdo.worker.executors.in_process import await_with_limit
 from qdo.worker.failure import Failure, TaskRetry
 from queuey.client import AsyncClient, Client, Outgoing
 from queuey.client.claims.handlers import check_ran, explain_unusable, keep_result
-from queuey.terminal.task_calls import HIDDEN, ShownCall, find_call
+from queuey.model.task_calls import HIDDEN, ShownCall, find_call
 
 if TYPE_CHECKING:
     from queuey.client import Backoff, Message, Receipt, Schedule

@@ -16,7 +16,7 @@ from qdo.errors import HandlerError, TimeLimit
 from qdo.settings import WorkerSettings
 from queuey.client import Backoff, Message
 from queuey.client.deadletters import holds_dead
-from queuey.terminal.task_calls import ShownCall
+from queuey.model.task_calls import ShownCall
 
 _MAX_TEXT_CHARS = 2_000
 _MAX_TRACE_CHARS = 20_000

@@ -9,10 +9,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from queuey.api.jobs import MAX_RESULT, MAX_RESULTS
 from queuey.api.messages import QueueReadError, ReadMessage
 from queuey.api.values import Count, Id, Partition, Partitions, Wait, one_line_text
-from queuey.deadletters import Attempt
-from queuey.terminal.texts import format_count
-from queuey.time_parsing import format_duration, format_instant
-from queuey.titles import age, instant, titled
+from queuey.model.deadletters import Attempt
+from queuey.model.texts import format_count
+from queuey.model.time_parsing import format_duration, format_instant
+from queuey.model.titles import age, instant, titled
 
 MAX_CLAIMS = 1000
 """Max messages that a request claims, shows or settles."""

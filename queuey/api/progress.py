@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from queuey.api.values import Count, Id, Seconds, text_choice
-from queuey.titles import age_of_lag, format_estimate, instant, titled
+from queuey.model.titles import age_of_lag, format_estimate, instant, titled
 
 
 class NewOffset(Struct, frozen=True):

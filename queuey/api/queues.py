@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
 from msgspec.structs import fields
 
-from queuey.access import Action, Verb
 from queuey.api.claims import Backlog, ClaimCounts
 from queuey.api.progress import Offsets
 from queuey.api.values import Count, Id, bounded
-from queuey.messages import Acknowledgement, ChosenOptions, QueueOptions
-from queuey.titles import duration, format_estimate, id_time, instant, titled
+from queuey.model.messages import Acknowledgement, ChosenOptions, QueueOptions
+from queuey.model.rights import Action, Verb
+from queuey.model.titles import duration, format_estimate, id_time, instant, titled
 
 MAX_REQUESTED_NAME = 255
 """Max characters of a name in a request for rights; the answer repeats it."""
@@ -168,7 +168,7 @@ class QueueInfo(ChosenOptions, frozen=True, kw_only=True, tag_field="status", ta
         dead_letter: The queue of dead letters in force.
         max_deliveries, backoff, on_ack, on_expiry, kind, max_claimed, max_claimed_per_key, claims, result_ttl,
         description: As in
-            :class:`~queuey.messages.Queue`.
+            :class:`~queuey.model.messages.Queue`.
         store: ``sqlite`` or ``cassandra``.
         guarantee: The guarantees of the queue on this store, as a sentence.
         acknowledgement: The meaning of a successful write: a stable word and a sentence.

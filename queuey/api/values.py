@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from queuey.messages import MAX_TTL, MAX_WAIT
-from queuey.partitions import MAX_PARTITIONS
-from queuey.titles import instant, titled
+from queuey.model.messages import MAX_TTL, MAX_WAIT
+from queuey.model.partitions import MAX_PARTITIONS
+from queuey.model.titles import instant, titled
 
 Id = Annotated[
     str,
@@ -40,7 +40,7 @@ def bounded(limit: str, description: str = "", **bounds: Any) -> Meta:  # noqa: 
 
 
 def one_line_text(max_length: int, description: str = "") -> Meta:
-    """Describes a line that people read. See :func:`queuey.messages.is_readable`."""
+    """Describes a line that people read. See :func:`queuey.model.messages.is_readable`."""
     return Meta(max_length=max_length, extra={"line": True}, description=description or None)
 
 

@@ -17,11 +17,11 @@ from heapq import heapify, heappop, heappush
 
 import msgspec
 
-from queuey import ids
-from queuey.body_digests import compute_body_digest
 from queuey.claims.entries import CoverChanges, CoverMade
-from queuey.ids import LOW_MIN, Position
-from queuey.messages import Message
+from queuey.model import ids
+from queuey.model.body_digests import compute_body_digest
+from queuey.model.ids import LOW_MIN, Position
+from queuey.model.messages import Message
 
 MAX_UNCONFIRMED = 20_000
 """Max covers with representatives above the cursor. With more, polls read more slowly."""

@@ -8,7 +8,6 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from queuey import ids
 from queuey.claims.covers import CoverDraft
 from queuey.claims.entries import ClaimGroup, Entry, MoveStep, group_by_expiry
 from queuey.claims.expiry import MAX_OUTBOX, EndedMessages, find_expirable
@@ -17,8 +16,9 @@ from queuey.claims.places import ClaimLimits, FreePlaces, Places, compute_limite
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, LastDelivery, ReceiptStatus, Settlement
 from queuey.claims.state import MAX_ABOVE, MAX_CLAIM_MILLISECONDS, MAX_OUTSTANDING, ClaimTiming, State
-from queuey.ids import Position
-from queuey.messages import Message, bytes_at_most, rendered_bytes
+from queuey.model import ids
+from queuey.model.ids import Position
+from queuey.model.messages import Message, bytes_at_most, rendered_bytes
 
 MAX_ENTRY_IDS = 1000
 """Max ids in one entry."""

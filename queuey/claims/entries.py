@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import msgspec
 
-from queuey.ids import FIRST, Position
+from queuey.model.ids import FIRST, Position
 
 FORMAT = 1
 """Version of the encoding of entries and snapshots."""

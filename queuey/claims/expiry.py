@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from queuey.claims.state import MAX_ABOVE, State
-from queuey.ids import LAST, TICKS_PER_SECOND, Position
-from queuey.messages import KEPT_SECONDS, Message
+from queuey.model.ids import LAST, TICKS_PER_SECOND, Position
+from queuey.model.messages import KEPT_SECONDS, Message
 
 MAX_ROW_DELETION_DELAY = 10.0
 """Max seconds between the expiry of a message and the deletion of its row, in queues that do not keep expired rows."""

@@ -21,9 +21,9 @@ from itertools import islice
 import msgspec
 
 from queuey.claims.state import State
-from queuey.ids import FIRST, Position
-from queuey.messages import Message
-from queuey.partitions import key_digest
+from queuey.model.ids import FIRST, Position
+from queuey.model.messages import Message
+from queuey.model.partitions import key_digest
 
 MAX_WAITING = 20_000
 """Max waiting messages of a partition in memory. With more, the process reads on only after deliveries."""

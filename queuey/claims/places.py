@@ -15,9 +15,9 @@ from functools import cache, partial
 import msgspec
 
 from queuey.claims.state import State
-from queuey.ids import Position
-from queuey.messages import Message, Queue
-from queuey.partitions import key_digest
+from queuey.model.ids import Position
+from queuey.model.messages import Message, Queue
+from queuey.model.partitions import key_digest
 
 NO_LIMIT = 1 << 40
 """Number of places if there is no limit."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from queuey.messages import Message
+from queuey.model.messages import Message
 
 
 class Poll(msgspec.Struct, gc=False):

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import msgspec
 
-from queuey import ids
-from queuey.ids import Position
+from queuey.model import ids
+from queuey.model.ids import Position
 
 SECRET_BITS = 56
 """Number of bits of the secret in a receipt: 14 hex digits."""

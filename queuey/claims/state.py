@@ -29,7 +29,7 @@ import msgspec
 from queuey.claims.covers import Covers, EncodedCover
 from queuey.claims.entries import FORMAT, Entry, MoveState, MoveStep, UnknownFormat, format_of, require_known_format
 from queuey.claims.receipts import LastDelivery
-from queuey.ids import FIRST, Position
+from queuey.model.ids import FIRST, Position
 
 MAX_CLAIM_MILLISECONDS = 46_800_000
 """Max milliseconds until the expiry of a claim made now: claims last at most 12 hours, and clocks differ by less than

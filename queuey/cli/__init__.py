@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 
 from queuey import __version__
-from queuey.errors import QueueyError
+from queuey.model.errors import QueueyError
 from queuey.terminal import output
 from queuey.terminal.commands import LazyGroup, command_line
 

@@ -20,11 +20,11 @@ import typer
 from queuey.api.claims import backlog_text
 from queuey.cli.messages import Partitions, body_bytes, body_text, json_fields, report_outage
 from queuey.cli.service_options import Queue, complete_queue_names, connected, on_existing
+from queuey.model.task_calls import ShownCall
+from queuey.model.texts import format_count, printable, shorten
+from queuey.model.time_parsing import format_duration
 from queuey.terminal import output, times
 from queuey.terminal.signals import handle_signals
-from queuey.terminal.task_calls import ShownCall
-from queuey.terminal.texts import format_count, printable, shorten
-from queuey.time_parsing import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from queuey.errors import SettingsError
-from queuey.extras import install_command
+from queuey.model.errors import SettingsError
+from queuey.model.extras import install_command
 from queuey.settings import DEV_ISSUER
 from queuey.terminal import output, times
 from queuey.terminal.commands import make_group, with_json
@@ -54,7 +54,7 @@ def token(
     ] = 3600,
 ) -> None:
     """Print a token of a user. With --json, also print its expiry, and the names of the user and the inbox."""
-    from queuey.user_queues import queue_name, user_name
+    from queuey.model.user_queues import queue_name, user_name
 
     signed, expires = sign_token(directory, user, seconds)
     name = user_name(DEV_ISSUER, user)

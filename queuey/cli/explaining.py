@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from queuey import ids, time_parsing
 from queuey.api.queues import PartitionExplanation
 from queuey.cli.service_options import Queue, connected
+from queuey.model import ids, time_parsing
 from queuey.terminal import output
 
 if TYPE_CHECKING:

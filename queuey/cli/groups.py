@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queuey import time_parsing
 from queuey.cli.operations.store_options import ConfiguredStore, on_store
 from queuey.cli.service_options import connected
+from queuey.model import time_parsing
+from queuey.model.texts import format_count
 from queuey.terminal import output
 from queuey.terminal.commands import make_group
 from queuey.terminal.output import Yes
-from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from queuey.api.groups import GroupInfo

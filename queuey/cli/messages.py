@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from queuey import ids, time_parsing
 from queuey.cli.service_options import Queue, connected, on_existing
+from queuey.model import ids, time_parsing
+from queuey.model.texts import format_count, printable
 from queuey.terminal import output, times
-from queuey.terminal.texts import format_count, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,17 +13,17 @@ import msgspec
 import typer
 from msgspec import structs
 
-from queuey import time_parsing
 from queuey.api.claims import Backlog, backlog_text
 from queuey.api.progress import Move
 from queuey.api.queues import PartitionInfo, QueueInfo
 from queuey.cli.service_options import complete_queue_names, connected, on_existing
-from queuey.messages import RESETTABLE, option_metas
+from queuey.model import time_parsing
+from queuey.model.messages import RESETTABLE, option_metas
+from queuey.model.texts import format_count
+from queuey.model.titles import Column, make_inner_columns
 from queuey.terminal import output, times
 from queuey.terminal.commands import make_group, optional, with_parameters
 from queuey.terminal.output import Block, ToStderr, Yes, bar
-from queuey.terminal.texts import format_count
-from queuey.titles import Column, make_inner_columns
 
 if TYPE_CHECKING:
     from queuey.client import Client, Moving
@@ -220,7 +220,7 @@ def _option_columns(queue: Queue | QueueInfo) -> list[Column]:
 
 
 def _delays_text(queue: Queue | QueueInfo) -> str:
-    from queuey.messages import Backoff
+    from queuey.model.messages import Backoff
 
     delays = queue.backoff or Backoff()
     first, longest = time_parsing.format_duration(delays.first), time_parsing.format_duration(delays.most)

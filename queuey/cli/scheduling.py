@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import typer
 
-from queuey import time_parsing
 from queuey.api.schedules import ListedSchedule
 from queuey.cli.sending import headers_of
 from queuey.cli.service_options import complete_queue_names, connected
+from queuey.model import time_parsing
+from queuey.model.titles import Column
 from queuey.terminal import output, times
 from queuey.terminal.commands import make_group
 from queuey.terminal.output import ToStderr
-from queuey.titles import Column
 
 if TYPE_CHECKING:
     from queuey.api.schedules import Tick

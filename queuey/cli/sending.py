@@ -15,10 +15,10 @@ import msgspec
 import typer
 
 from queuey.cli.service_options import complete_queue_names, recorded
+from queuey.model.texts import format_count
 from queuey.terminal import output, times
 from queuey.terminal.commands import name_and_value
 from queuey.terminal.output import bar
-from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from queuey.cli.feed import Buffered, Route

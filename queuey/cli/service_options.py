@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queuey.model.texts import did_you_mean
 from queuey.terminal import output
 from queuey.terminal.commands import (
     COMPLETION_TIMEOUT,
@@ -22,7 +23,6 @@ from queuey.terminal.commands import (
     with_parameters,
 )
 from queuey.terminal.output import Failed
-from queuey.terminal.texts import did_you_mean
 
 if TYPE_CHECKING:
     from queuey.client import Client

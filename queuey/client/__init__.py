@@ -94,9 +94,9 @@ from queuey.client.results import (
     StreamedMessage,
     Unread,
 )
-from queuey.ids import EARLIEST, id_after, id_before, order_of, time_of
-from queuey.messages import Backoff
-from queuey.user_queues import queue_name, user_name
+from queuey.model.ids import EARLIEST, id_after, id_before, order_of, time_of
+from queuey.model.messages import Backoff
+from queuey.model.user_queues import queue_name, user_name
 
 __all__ = [
     "EARLIEST",

@@ -1,6 +1,6 @@
 """Dead letters over HTTP: stores them with a reason, lists them, and sends them back.
 
-For their format see :mod:`queuey.deadletters`.
+For their format see :mod:`queuey.model.deadletters`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from queuey.client.errors import (
 )
 from queuey.client.lookup import find_queues
 from queuey.client.results import Message, Queue
-from queuey.deadletters import (
+from queuey.model.deadletters import (
     HEADER_MODES,
     SUFFIX,
     TTL,

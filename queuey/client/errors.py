@@ -2,7 +2,7 @@
 
 ::
 
-    ClientError                      a queuey.errors.QueueyError
+    ClientError                      a queuey.model.errors.QueueyError
     ├── InvalidArgument              an argument is not valid; nothing was sent; also a ValueError
     ├── ReceiptsError                the receipts file cannot be written
     ├── TokenError                   the token source gave no token; nothing was sent
@@ -60,7 +60,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from queuey.errors import Outcome, QueueyError
+from queuey.model.errors import Outcome, QueueyError
 
 if TYPE_CHECKING:
     from queuey.api.jobs import JobInfo

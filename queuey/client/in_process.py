@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from queuey.client.errors import InvalidArgument
-from queuey.extras import DISTRIBUTION
+from queuey.model.extras import DISTRIBUTION
 
 ENTRY_POINTS = "queuey.embedded"
 

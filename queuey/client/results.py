@@ -15,10 +15,10 @@ from queuey.api.messages import PostedMessage
 from queuey.api.schedules import ListedSchedule
 from queuey.api.values import Id
 from queuey.client.errors import ApiError, ClientError, InvalidArgument
-from queuey.deadletters import Attempt
-from queuey.ids import order_of, time_of
-from queuey.messages import ChosenOptions
-from queuey.titles import instant, titled
+from queuey.model.deadletters import Attempt
+from queuey.model.ids import order_of, time_of
+from queuey.model.messages import ChosenOptions
+from queuey.model.titles import instant, titled
 
 
 class Receipt(PostedMessage, frozen=True, dict=True):

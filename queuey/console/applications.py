@@ -8,15 +8,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from queuey.access import Caller, application_of_scoped_name, owner_name
 from queuey.console import overview, pages
 from queuey.console.acts import SCHEDULE_ACTS
 from queuey.console.filters import Sorting
 from queuey.console.queue import sample_failures
 from queuey.console.sessions import PageRequest
-from queuey.deadletters import holds_dead
-from queuey.errors import InvalidRequest, NotFound
-from queuey.messages import Meta, Queue
+from queuey.model.deadletters import holds_dead
+from queuey.model.errors import InvalidRequest, NotFound
+from queuey.model.messages import Meta, Queue
+from queuey.model.rights import Caller, application_of_scoped_name, owner_name
 from queuey.service.browsing import group_by_reason
 from queuey.service.operating.audit import Entry
 from queuey.web.errors import NoSuchResource

@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from queuey import ids
 from queuey.api.claims import Backlog
 from queuey.console import cookies, pages
-from queuey.errors import ClaimsRefused, NoCredential, QueueyError, StoreClosed, TooManyRequests
+from queuey.model import ids
+from queuey.model.errors import ClaimsRefused, NoCredential, QueueyError, StoreClosed, TooManyRequests
+from queuey.model.time_parsing import format_duration
 from queuey.service import Service
 from queuey.service.browsing.history import CELL_SECONDS, UNKNOWN_DEPTH, Cells, History
 from queuey.service.operating.credentials import UserLogin
 from queuey.service.queue_access import QueueAccess
-from queuey.time_parsing import format_duration
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match

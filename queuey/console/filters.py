@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import NamedTuple
 
-from queuey.time_parsing import format_duration
+from queuey.model.time_parsing import format_duration
 
 MAX_COLOURED = 4000
 """Max coloured tokens of JSON: each is an element of the page."""

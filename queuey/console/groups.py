@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from queuey.api.groups import GroupInfo, GroupListQuery, GroupQuery
 from queuey.console.pages import is_part
 from queuey.console.sessions import PageRequestFactory
-from queuey.errors import GroupNotFound
+from queuey.model.errors import GroupNotFound
 from queuey.service.groups.views import LAG_PAGE_SIZE
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_query

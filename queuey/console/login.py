@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from queuey.console import cookies, pages
 from queuey.console.sessions import SessionCallers, find_form_defect, name_of_key, read_fields, read_form
-from queuey.errors import InvalidToken, IssuerUnavailable, NotAuthenticated, TooManyRequests
+from queuey.model.errors import InvalidToken, IssuerUnavailable, NotAuthenticated, TooManyRequests
 from queuey.service.operating.audit import AuditLog
 from queuey.service.operating.credentials import TOKEN_BYTES, Sessions, UserLogin
 from queuey.storage import Applications

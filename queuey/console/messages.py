@@ -9,18 +9,18 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from queuey import ids
 from queuey.console import pages
 from queuey.console.queue import read_head_values
 from queuey.console.sessions import PageRequest
-from queuey.deadletters import decode_stored_dead_letter
-from queuey.errors import MessageNotFound
-from queuey.messages import Message, Meta, Queue
-from queuey.partitions import by_key
+from queuey.model import ids
+from queuey.model.deadletters import decode_stored_dead_letter
+from queuey.model.errors import MessageNotFound
+from queuey.model.messages import Message, Meta, Queue
+from queuey.model.partitions import by_key
+from queuey.model.time_parsing import parse_point
 from queuey.service.browsing import MessageFilter, ScanResult
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import parse_bound
-from queuey.time_parsing import parse_point
 from queuey.web import validators
 from queuey.web.responses import Response
 from queuey.web.v1.messages import format_place, parse_place

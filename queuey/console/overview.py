@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from queuey.access import VERBS, is_allowed
 from queuey.api.claims import Backlog
 from queuey.console import pages
 from queuey.console.charts import count_backlog, mean_rates
 from queuey.console.groups import GroupPages
 from queuey.console.queue import sample_failures
 from queuey.console.sessions import PageRequest, PageRequestFactory
-from queuey.deadletters import holds_dead, queue_for
-from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, StoreBusy
-from queuey.messages import Finding, Queue
+from queuey.model.deadletters import holds_dead, queue_for
+from queuey.model.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, StoreBusy
+from queuey.model.messages import Finding, Queue
+from queuey.model.rights import VERBS, is_allowed
 from queuey.service.browsing import Failure, group_by_reason
 from queuey.service.browsing.history import ActivityQuery, Cells
 from queuey.web.endpoint import Match

@@ -18,7 +18,6 @@ from urllib.parse import quote, urlencode
 import msgspec
 from jinja2 import DictLoader, Environment, PackageLoader, StrictUndefined
 
-from queuey.access import USERS_TENANT_PREFIX, Action, Caller, application_of_owner
 from queuey.console import cookies
 from queuey.console.filters import (
     coloured_json,
@@ -30,8 +29,9 @@ from queuey.console.filters import (
     size,
     spark_paths,
 )
-from queuey.messages import OPERATORS, Message, body_bytes
-from queuey.time_parsing import format_duration
+from queuey.model.messages import OPERATORS, Message, body_bytes
+from queuey.model.rights import USERS_TENANT_PREFIX, Action, Caller, application_of_owner
+from queuey.model.time_parsing import format_duration
 from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource
 from queuey.web.requests import Request

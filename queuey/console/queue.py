@@ -6,16 +6,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, get_args
 
-from queuey import ids
 from queuey.api.claims import JobStatus
 from queuey.api.progress import Offsets
 from queuey.api.queues import QueueInfo
 from queuey.console import charts, pages
 from queuey.console.acts import DANGEROUS_ACTS, OFFERED_ACTS, QUEUE_ACTS
 from queuey.console.sessions import PageRequest
-from queuey.deadletters import holds_dead, list_dead_letter_queues
-from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound
-from queuey.messages import Queue, option_metas
+from queuey.model import ids
+from queuey.model.deadletters import holds_dead, list_dead_letter_queues
+from queuey.model.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound
+from queuey.model.messages import Queue, option_metas
 from queuey.service.queue_access import QueueAccess
 from queuey.web.responses import Response
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from queuey import __version__
-from queuey.access import Caller
 from queuey.console import applications, cookies, messages, overview, pages, queue
 from queuey.console.acts import ActViews
 from queuey.console.charts import ChartView, sample_depths
@@ -18,8 +17,9 @@ from queuey.console.groups import GroupPages
 from queuey.console.login import LinkViews, LoginViews, ProviderViews, own_page
 from queuey.console.overview import OverviewPages
 from queuey.console.sessions import PageRequest, PageRequestFactory, SessionCallers
-from queuey.errors import NotAuthenticated, StoreUnavailable
-from queuey.messages import Finding
+from queuey.model.errors import NotAuthenticated, StoreUnavailable
+from queuey.model.messages import Finding
+from queuey.model.rights import Caller
 from queuey.service import Service
 from queuey.service.browsing.history import History
 from queuey.settings import Include, Users

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from queuey.access import Action, Caller, matches
 from queuey.console import cookies, pages
-from queuey.errors import InvalidRequest, NoCredential, NotAllowed, NotAuthenticated
-from queuey.messages import Key, Queue
+from queuey.model.errors import InvalidRequest, NoCredential, NotAllowed, NotAuthenticated
+from queuey.model.messages import Key, Queue
+from queuey.model.rights import Action, Caller, matches
 from queuey.service import Service
 from queuey.service.browsing.history import History
 from queuey.service.operating.credentials import Session, Sessions, UserLogin

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from queuey.access import owner_name
 from queuey.client.calls.call import HttpAnswer, read_error
 from queuey.client.errors import ApiError, InvalidArgument
 from queuey.client.forks import register_forkable
 from queuey.embedded.exchange import InProcessExchange, Part
-from queuey.errors import ApplicationExists, QueueyError, SettingsError, StoreUnavailable
+from queuey.model.errors import ApplicationExists, QueueyError, SettingsError, StoreUnavailable
+from queuey.model.rights import owner_name
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.settings import Settings, load, select_settings

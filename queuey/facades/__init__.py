@@ -14,7 +14,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from queuey.facades.settings import Facades
-from queuey.messages import Acknowledgement
+from queuey.model.messages import Acknowledgement
 from queuey.settings import Include, ServiceExtension, Settings
 from queuey.settings.extensions import Applications
 

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from queuey import ids
-from queuey.access import Action, Caller, matches, owner_name
-from queuey.errors import NotAllowed, NotAuthenticated, QueueExists, QueueNotFound, StoreBusy
 from queuey.facades.settings import Facades
-from queuey.messages import Location, Queue, QueueSpec
+from queuey.model import ids
+from queuey.model.errors import NotAllowed, NotAuthenticated, QueueExists, QueueNotFound, StoreBusy
+from queuey.model.messages import Location, Queue, QueueSpec
+from queuey.model.rights import Action, Caller, matches, owner_name
 from queuey.service.queues import queue_name_error
 from queuey.storage import Applications
 from queuey.web.credentials import ApplicationKeys, Identity

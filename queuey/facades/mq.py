@@ -6,12 +6,12 @@ import re
 from contextlib import suppress
 from functools import partial
 
-from queuey import ids
 from queuey.claims.receipts import ClaimReceipt
-from queuey.errors import InvalidRequest, NotAllowed, QueueNotFound
 from queuey.facades.facade import OpenFacade, Resource, Setup, message_id
 from queuey.facades.settings import MAX_FACADE_BODY
-from queuey.messages import MAX_TTL, Message, PostResult, Queue, QueueSpec
+from queuey.model import ids
+from queuey.model.errors import InvalidRequest, NotAllowed, QueueNotFound
+from queuey.model.messages import MAX_TTL, Message, PostResult, Queue, QueueSpec
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.messages import Draft
 from queuey.service.reading import MAX_SHORT_BYTES

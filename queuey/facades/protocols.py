@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuey.errors import SettingsError
-from queuey.extras import install_command
 from queuey.facades.emodb.views import EmodbFacade
 from queuey.facades.facade import AccessKeyCredentials, Facade, FacadeCredentials, Setup
 from queuey.facades.mq import MqFacade
 from queuey.facades.rqms import RqmsFacade
 from queuey.facades.settings import Facades
+from queuey.model.errors import SettingsError
+from queuey.model.extras import install_command
 from queuey.settings import Include
 from queuey.web.parts import App
 

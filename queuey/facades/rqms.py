@@ -13,10 +13,10 @@ import msgspec
 
 from queuey.api.claims import MAX_CLAIM, MAX_CLAIMS
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
-from queuey.errors import Conflict, InvalidRequest, NotAllowed, QueueNotFound, TooManyWaiters
 from queuey.facades.facade import OpenFacade, Resource, Setup
 from queuey.facades.settings import MAX_FACADE_BODY
-from queuey.messages import MAX_NAME_LENGTH, MAX_TTL, Message, Meta, Queue, QueueSpec
+from queuey.model.errors import Conflict, InvalidRequest, NotAllowed, QueueNotFound, TooManyWaiters
+from queuey.model.messages import MAX_NAME_LENGTH, MAX_TTL, Message, Meta, Queue, QueueSpec
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.messages import Draft

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from queuey.errors import ApplicationExists
-from queuey.extras import install_command
 from queuey.facades.settings import KEYLESS_FACADES, EmodbFacade, Facades, SqsFacade
-from queuey.messages import Acknowledgement
+from queuey.model.errors import ApplicationExists
+from queuey.model.extras import install_command
+from queuey.model.messages import Acknowledgement
 from queuey.settings import Settings, is_loopback
 from queuey.settings.extensions import Applications
 from queuey.terminal.output import BAD_ADDRESS, BAD_STORE, WRONG_USAGE, Failed, os_error_text

@@ -8,9 +8,6 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from queuey.access import SHARES_TEXT, Credential, has_room
-from queuey.errors import InvalidRequest, TooManyMembers
-from queuey.groups.ownership import GroupChange
 from queuey.groups.planning import Views, make_plan
 from queuey.groups.rows import find_changed_rows, subscription_size
 from queuey.groups.state import (
@@ -24,7 +21,10 @@ from queuey.groups.state import (
     Subscription,
     Target,
 )
-from queuey.messages import Queue
+from queuey.model.errors import InvalidRequest, TooManyMembers
+from queuey.model.groups import GroupChange
+from queuey.model.messages import Queue
+from queuey.model.rights import SHARES_TEXT, Credential, has_room
 
 BUSY_INTERVAL_MS, MIN_PLAN_DELAY_MS, MAX_DELAY_DOUBLINGS = 10_000, 200, 4
 """A plan is delayed if the previous plan is younger than ``BUSY_INTERVAL_MS`` (ms).

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from queuey.groups.ownership import OwnedOffset, OwnedOffsets
 from queuey.groups.state import GroupState
+from queuey.model.groups import OwnedOffset, OwnedOffsets
 
 
 class HandOver(NamedTuple):

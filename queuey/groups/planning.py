@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from queuey.access import is_allowed
 from queuey.groups.assignment import assign
 from queuey.groups.rows import choose_chunk, max_queue_bytes
 from queuey.groups.state import (
@@ -18,7 +17,8 @@ from queuey.groups.state import (
     Subscription,
     Target,
 )
-from queuey.messages import Queue
+from queuey.model.messages import Queue
+from queuey.model.rights import is_allowed
 
 
 class Plan(NamedTuple):

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from queuey.errors import StoreIncompatible
-from queuey.groups.ownership import CHUNK, MEMBER, SUBSCRIPTION, GroupRow, StoredGroup
 from queuey.groups.state import CHUNK_COUNT, GroupState, Member, PlannedQueue, Subscription, Target
+from queuey.model.errors import StoreIncompatible
+from queuey.model.groups import CHUNK, MEMBER, SUBSCRIPTION, GroupRow, StoredGroup
 
 FORMAT = 1
 MAX_PARTITION_BYTES, MAX_QUEUE_BYTES = 14, 32

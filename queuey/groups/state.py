@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from queuey.access import Credential, matches
-from queuey.deadletters import matches_patterns
-from queuey.groups.ownership import Head
+from queuey.model.deadletters import matches_patterns
+from queuey.model.groups import Head
+from queuey.model.rights import Credential, matches
 
 MAX_MEMBERS, MAX_PARTITIONS = 1000, 10_000
 MAX_SUBSCRIPTIONS = 64
@@ -36,7 +36,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
     @property
     def scope(self) -> tuple[str, ...]:
-        """Patterns of the queues for which the credential may have rights, as for :func:`queuey.access.matches`.
+        """Patterns of the queues for which the credential may have rights, as for :func:`queuey.model.rights.matches`.
 
         Patterns of the subscription mean only these queues. Names were checked when the member joined.
         """

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from queuey.messages import Queue
+from queuey.model.messages import Queue
 from queuey.pipeline.options import MAX_RANGE_SIZE
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from queuey import ids
-from queuey.ids import FIRST, Position
+from queuey.model import ids
+from queuey.model.ids import FIRST, Position
 from queuey.spark.errors import OptionError
 
 Offsets = Mapping[str, Mapping[int, Position]]

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from queuey.ids import FIRST, LAST, Position
-from queuey.messages import MAX_TTL, is_readable
+from queuey.model.ids import FIRST, LAST, Position
+from queuey.model.messages import MAX_TTL, is_readable
 from queuey.pipeline.sql_text import check_condition, check_query
 from queuey.spark.errors import OptionError
 from queuey.spark.options import DEFAULT_LEAD, MAX_LEAD, MAX_NAME, Assign, Pattern, Selection, StoreOptions, Subscribe

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from queuey.errors import QueueNotFound
-from queuey.messages import Queue, QueueSpec
+from queuey.model.errors import QueueNotFound
+from queuey.model.messages import Queue, QueueSpec
 from queuey.pipeline.archive import find_buckets
 from queuey.pipeline.options import VIEW_NAME, Pipe
 from queuey.spark import open_stores

@@ -11,9 +11,9 @@ import threading
 from contextlib import suppress
 from functools import partial
 
-from queuey.errors import StoreUnavailable
-from queuey.messages import Queue
 from queuey.metrics import Metrics
+from queuey.model.errors import StoreUnavailable
+from queuey.model.messages import Queue
 from queuey.service.browsing import Browsing
 from queuey.service.claims import ClaimUseCases
 from queuey.service.core import Core

@@ -23,13 +23,13 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from queuey import ids
-from queuey.errors import KeyInUse, QueueyError, RecordChanged, StoreClosed, TimeZoneUnknown
-from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import Record, RecordDue
+from queuey.model import ids
+from queuey.model.errors import KeyInUse, QueueyError, RecordChanged, StoreClosed, TimeZoneUnknown
+from queuey.model.ids import TICKS_PER_SECOND
+from queuey.model.messages import Record, RecordDue
+from queuey.model.turns import order_in_turns
 from queuey.service.core import Core
 from queuey.storage import Store
-from queuey.turns import order_in_turns
 
 MAX_STEPS_IN_PASS = 32
 """Max steps before the plan is checked again for steps that have become due."""

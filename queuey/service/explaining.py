@@ -12,16 +12,19 @@ from functools import partial
 
 import msgspec
 
-from queuey import ids
 from queuey.api.claims import DEFAULT_COUNTED, Backlog, ClaimCounts, backlog_text
 from queuey.api.messages import Code, Explanation, Reason
 from queuey.api.progress import Offsets
 from queuey.api.queues import PartitionExplanation, PartitionInfo, QueueExplanation, QueueInfo
 from queuey.claims.places import compute_limited_key_digest
 from queuey.claims.state import State
-from queuey.errors import ClaimsRefused, GroupNotFound
-from queuey.ids import Position
-from queuey.messages import MAX_TTL, Message, Queue, Slice
+from queuey.model import ids
+from queuey.model.errors import ClaimsRefused, GroupNotFound
+from queuey.model.ids import Position
+from queuey.model.messages import MAX_TTL, Message, Queue, Slice
+from queuey.model.texts import format_count
+from queuey.model.time_parsing import clock_warning, format_duration, format_instant
+from queuey.model.titles import id_time
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.attempts import Attempts
 from queuey.service.limits import Limits
@@ -29,9 +32,6 @@ from queuey.service.offsets import OffsetUseCases
 from queuey.service.queue_access import QueueAccess
 from queuey.service.queues import Queues
 from queuey.storage import Store, bridge
-from queuey.terminal.texts import format_count
-from queuey.time_parsing import clock_warning, format_duration, format_instant
-from queuey.titles import id_time
 
 MAX_EXPLAINED_PARTITIONS = 10
 """Max partitions in which one id is explained. Only PUT and Spark store messages with one id in several partitions."""

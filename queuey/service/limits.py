@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from queuey.messages import DEFAULT_TTL
+from queuey.model.messages import DEFAULT_TTL
 
 KIB = 1024
 MIB = 1024 * KIB

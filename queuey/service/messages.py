@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Protocol, cast
 
 import msgspec
 
-from queuey import ids
-from queuey.body_digests import choose_partition, compute_body_digest
-from queuey.errors import InvalidRequest, StoreUnavailable, TooLarge, WriteUndone
-from queuey.ids import Position
-from queuey.messages import (
+from queuey.metrics import Metrics
+from queuey.model import ids
+from queuey.model.body_digests import choose_partition, compute_body_digest
+from queuey.model.errors import InvalidRequest, StoreUnavailable, TooLarge, WriteUndone
+from queuey.model.ids import Position
+from queuey.model.messages import (
     KEPT_SECONDS,
     Location,
     Message,
@@ -29,8 +30,7 @@ from queuey.messages import (
     body_bytes,
     bytes_of,
 )
-from queuey.metrics import Metrics
-from queuey.partitions import by_key, partition_error, spread
+from queuey.model.partitions import by_key, partition_error, spread
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
@@ -78,7 +78,7 @@ class Draft(msgspec.Struct, gc=False):
 class PlainDraft(msgspec.Struct, gc=False):
     """A message of a batch with a text body and no metadata, stored as it was decoded.
 
-    The use case sets its partition and TTL, and then stores it as a :class:`~queuey.messages.NewMessage`.
+    The use case sets its partition and TTL, and then stores it as a :class:`~queuey.model.messages.NewMessage`.
     """
 
     body: str

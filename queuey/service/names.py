@@ -13,7 +13,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Literal, NamedTuple, Protocol
 
 from queuey.api.claims import JobStatus
-from queuey.errors import (
+from queuey.metrics import Metrics
+from queuey.model.errors import (
     InvalidRequest,
     NameChanged,
     NameTaken,
@@ -23,9 +24,8 @@ from queuey.errors import (
     TooManyRequests,
     in_doubt,
 )
-from queuey.messages import Location, Message, Named, NewMessage, Queue
-from queuey.metrics import Metrics
-from queuey.partitions import by_key
+from queuey.model.messages import Location, Message, Named, NewMessage, Queue
+from queuey.model.partitions import by_key
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.messages import Draft, EnsureExpiry, hash_content

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from queuey import ids
 from queuey.api.progress import GroupOffset, LagRead, LagState, Offsets, RecordedOffset, RecordedOffsets
-from queuey.errors import GroupNotFound, InvalidRequest, StoreBusy
-from queuey.groups.ownership import PartitionsOwned
-from queuey.ids import Position
-from queuey.messages import OffsetChange, Queue
 from queuey.metrics import GroupLag
-from queuey.partitions import check_partitions
+from queuey.model import ids
+from queuey.model.errors import GroupNotFound, InvalidRequest, StoreBusy
+from queuey.model.groups import PartitionsOwned
+from queuey.model.ids import Position
+from queuey.model.messages import OffsetChange, Queue
+from queuey.model.partitions import check_partitions
 from queuey.service.core import Core
 from queuey.service.queue_access import MAX_ATTEMPTS, QueueAccess
 from queuey.storage import Store, bridge

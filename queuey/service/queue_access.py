@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from queuey.errors import (
+from queuey.model.errors import (
     ApplicationNotFound,
     InvalidRequest,
     Malformed,
@@ -23,14 +23,14 @@ from queuey.errors import (
     QueueNotFound,
     StoreBusy,
 )
-from queuey.messages import Queue
+from queuey.model.messages import Queue
 from queuey.service.core import Core
 from queuey.storage import Store, bridge
 
 T = TypeVar("T")
 Check = Callable[[Queue], None]
-"""Raises :class:`~queuey.errors.NotAllowed` if the row does not allow the caller's request, and
-:class:`~queuey.errors.NotAuthenticated` if its credential has expired meanwhile."""
+"""Raises :class:`~queuey.model.errors.NotAllowed` if the row does not allow the caller's request, and
+:class:`~queuey.model.errors.NotAuthenticated` if its credential has expired meanwhile."""
 
 MAX_ATTEMPTS = 5
 """Max attempts of a call while the row keeps changing."""

@@ -7,13 +7,13 @@ from uuid import uuid4
 
 import msgspec
 
-from queuey import ids
-from queuey.access import format_principal, matches
 from queuey.api import queues as api
-from queuey.deadletters import SUFFIX, holds_dead, queue_for
-from queuey.errors import InvalidRequest, QueueExists, QueueNotFound
-from queuey.messages import Backoff, ChosenOptions, PartitionInfo, Queue, QueueSpec, is_readable
-from queuey.queue_options import CONSISTENCIES
+from queuey.model import ids
+from queuey.model.deadletters import SUFFIX, holds_dead, queue_for
+from queuey.model.errors import InvalidRequest, QueueExists, QueueNotFound
+from queuey.model.messages import Backoff, ChosenOptions, PartitionInfo, Queue, QueueSpec, is_readable
+from queuey.model.queue_options import CONSISTENCIES
+from queuey.model.rights import format_principal, matches
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
@@ -175,7 +175,7 @@ class Queues:
             application: The owner.
             start: A name.
             limit: Max queues.
-            patterns: Patterns of the queues' names, as for :func:`queuey.access.matches`.
+            patterns: Patterns of the queues' names, as for :func:`queuey.model.rights.matches`.
 
         Returns:
             The queues, and the start of the next page, or None on the last page. With patterns a page may be shorter

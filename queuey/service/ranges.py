@@ -9,9 +9,9 @@ import msgspec
 from msgspec import structs
 from msgspec.structs import replace
 
-from queuey import ids
-from queuey.ids import FIRST, LAST, LOW_MAX, LOW_MIN, Position
-from queuey.messages import Message, Page, Slice, rendered_bytes
+from queuey.model import ids
+from queuey.model.ids import FIRST, LAST, LOW_MAX, LOW_MIN, Position
+from queuey.model.messages import Message, Page, Slice, rendered_bytes
 
 MAX_QUEUE_FRAME_BYTES, MAX_PARTITION_FRAME_BYTES = 512, 128
 """Max bytes of an answer besides messages: per queue, and per partition."""
@@ -96,7 +96,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
         early: Include messages above the horizon, after all others; ascending only.
         early_after: Lower bound, exclusive, of the early messages.
         due: If false, include delayed messages that are not due.
-        bodies: If false, only ids are needed; see :class:`~queuey.messages.Slice`.
+        bodies: If false, only ids are needed; see :class:`~queuey.model.messages.Slice`.
         merge: Return one list in time order instead of partition after partition.
         looks_ahead: For a partition without room in the answer, ``next`` is the id of its first message.
     """

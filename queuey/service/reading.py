@@ -8,10 +8,10 @@ from functools import partial
 
 import msgspec
 
-from queuey.errors import NotAllowed, NotFound, QueueyError, StoreBusy
-from queuey.messages import Page, Queue, Slice, bytes_at_most, bytes_of
 from queuey.metrics import Metrics
-from queuey.partitions import MAX_PARTITIONS
+from queuey.model.errors import NotAllowed, NotFound, QueueyError, StoreBusy
+from queuey.model.messages import Page, Queue, Slice, bytes_at_most, bytes_of
+from queuey.model.partitions import MAX_PARTITIONS
 from queuey.service import ranges
 from queuey.service.core import Core
 from queuey.service.limits import Limits

@@ -16,11 +16,11 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from queuey import ids
-from queuey.errors import NotAllowed, NotFound, QueueChanged, QueueyError
-from queuey.ids import FIRST, LAST, LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.messages import Message, OffsetChange, Page, Queue, Slice
-from queuey.partitions import check_partitions
+from queuey.model import ids
+from queuey.model.errors import NotAllowed, NotFound, QueueChanged, QueueyError
+from queuey.model.ids import FIRST, LAST, LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.model.messages import Message, OffsetChange, Page, Queue, Slice
+from queuey.model.partitions import check_partitions
 from queuey.service.core import Core
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHER_PARTITIONS, make_horizon_slice

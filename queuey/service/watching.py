@@ -18,7 +18,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
-from queuey.messages import Queue
+from queuey.model.messages import Queue
 
 MAX_WATCHED_PARTITIONS = 8
 """Max partitions of a queue that a waiter watches individually; with more, any partition of the queue wakes it."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from queuey.messages import DEFAULT_TTL, MAX_TTL, MAX_WAIT
+from queuey.model.messages import DEFAULT_TTL, MAX_TTL, MAX_WAIT
 from queuey.settings.extensions import ServiceExtension
 from queuey.settings.secret_names import SecretName
 from queuey.settings.users import Users

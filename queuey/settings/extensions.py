@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 
-from queuey.errors import SettingsError
-from queuey.messages import Acknowledgement
+from queuey.model.errors import SettingsError
+from queuey.model.messages import Acknowledgement
 
 if TYPE_CHECKING:
     from queuey.settings.definitions import Settings

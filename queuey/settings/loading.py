@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from queuey.errors import SettingsError
-from queuey.extras import DISTRIBUTION
+from queuey.model.errors import SettingsError
+from queuey.model.extras import DISTRIBUTION
 from queuey.settings.definitions import GROUPS, SQLITE, Settings, is_of_cassandra
 from queuey.settings.extensions import OWN_EXTENSIONS, find_installed
 from queuey.settings.secret_names import SecretName

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from queuey.errors import SettingsError
+from queuey.model.errors import SettingsError
 
 
 @dataclass(frozen=True)

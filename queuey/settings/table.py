@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from queuey.errors import SettingsError
+from queuey.model.errors import SettingsError
 from queuey.settings.definitions import GROUPS, Settings
 from queuey.settings.extensions import find_installed
 from queuey.settings.secret_names import SecretName

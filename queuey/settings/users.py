@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from queuey.model.user_queues import check_pattern, may_overlap
 from queuey.settings.secret_names import SecretName
-from queuey.user_queues import check_pattern, may_overlap
 
 UserVerb = Literal["send", "read", "delete", "claim"]
 RoleVerb = Literal["send", "read", "delete", "claim", "admin", "measure"]

@@ -55,7 +55,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from queuey.extras import install_command
+from queuey.model.extras import install_command
 from queuey.spark.errors import SparkMissing
 
 if TYPE_CHECKING:

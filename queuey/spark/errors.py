@@ -1,4 +1,4 @@
-"""Errors of the Spark package, in addition to those of :mod:`queuey.errors`.
+"""Errors of the Spark package, in addition to those of :mod:`queuey.model.errors`.
 
 ::
 
@@ -12,7 +12,7 @@ Spark shows errors of a data source at the end of a traceback, so every message 
 
 from __future__ import annotations
 
-from queuey.errors import QueueyError
+from queuey.model.errors import QueueyError
 
 
 class OptionError(QueueyError, ValueError):

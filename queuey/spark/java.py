@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from queuey.extras import install_command
+from queuey.model.extras import install_command
 from queuey.spark.errors import SparkMissing
 
 MIN_JAVA_VERSION = 17

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from queuey import settings as table
-from queuey.errors import QueueNotFound, SettingsError
-from queuey.messages import Queue
+from queuey.model.errors import QueueNotFound, SettingsError
+from queuey.model.messages import Queue
 from queuey.service.limits import Limits
 from queuey.service.queues import queue_name_error
 from queuey.spark.errors import OptionError

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from queuey.messages import MAX_TTL, is_readable
+from queuey.model.messages import MAX_TTL, is_readable
 from queuey.settings import SecretName, Setting, is_of_cassandra, table
 from queuey.spark.errors import OptionError
 from queuey.spark.start_and_end import (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from queuey.errors import QueueyError
+from queuey.model.errors import QueueyError
 from queuey.spark import open_stores
 from queuey.spark.options import StoreOptions, store_options
 from queuey.spark.sink import write_reports

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queuey.extras import install_command
+from queuey.model.extras import install_command
 from queuey.spark import java, register
 from queuey.spark.errors import SparkMissing
 

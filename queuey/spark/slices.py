@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from queuey.ids import Position
+from queuey.model.ids import Position
 
 T = TypeVar("T")
 QueuePartition = tuple[str, int]

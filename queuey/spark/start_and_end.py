@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from queuey import ids
-from queuey.ids import LOW_MIN, TICKS_MAX, Position
+from queuey.model import ids
+from queuey.model.ids import LOW_MIN, TICKS_MAX, Position
 from queuey.spark.errors import OptionError
 
 EARLIEST: Literal["earliest"] = "earliest"

@@ -11,13 +11,13 @@ Rules for every implementation:
   with :mod:`.bridge`. The other methods never wait. Each call is all or nothing, unless its docstring says otherwise.
 * No call waits longer than the store's configured deadline. Calls of :class:`Bulk` may take longer in total, but no
   single step of them waits longer than that.
-* Failures of the backend raise :class:`~queuey.errors.StoreUnavailable` (or a subclass) and nothing else, with the
-  cause kept by ``from``. Once the backend is back, the same store object works again.
-* Positions are ordered as in :mod:`queuey.ids`. Expired messages are not returned, whether swept or not, except where a
-  docstring says so.
-* Calls that take a :class:`~queuey.messages.Queue` raise :class:`~queuey.errors.QueueChanged`, without any effect, if
-  that row is out of date in a way that matters: the queue is gone, was purged, or has other fields. They never act on
-  messages of a purged or deleted queue.
+* Failures of the backend raise :class:`~queuey.model.errors.StoreUnavailable` (or a subclass) and nothing else, with
+  the cause kept by ``from``. Once the backend is back, the same store object works again.
+* Positions are ordered as in :mod:`queuey.model.ids`. Expired messages are not returned, whether swept or not, except
+  where a docstring says so.
+* Calls that take a :class:`~queuey.model.messages.Queue` raise :class:`~queuey.model.errors.QueueChanged`, without any
+  effect, if that row is out of date in a way that matters: the queue is gone, was purged, or has other fields. They
+  never act on messages of a purged or deleted queue.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from queuey.storage.contracts.records import Records
 if TYPE_CHECKING:
     import asyncio
 
-    from queuey.messages import Acknowledgement, Queue
+    from queuey.model.messages import Acknowledgement, Queue
 
 __all__ = [
     "IDENTITY",

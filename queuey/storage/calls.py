@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
 
-from queuey.errors import Outcome, StoreUnavailable
+from queuey.model.errors import Outcome, StoreUnavailable
 from queuey.storage.bridge import thread_state
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from queuey.errors import InvalidRequest
-from queuey.messages import Backoff, Principal, Queue, QueueSpec, Scope, is_readable
+from queuey.model.errors import InvalidRequest
+from queuey.model.messages import Backoff, Principal, Queue, QueueSpec, Scope, is_readable
 
 SPEC_COLUMNS = QueueSpec.__struct_fields__
 """Columns that callers set."""

@@ -1,12 +1,12 @@
 """Messages as Arrow columns: the format of bulk reads and bulk loads.
 
 ===========  ==================  ====================================================================
-``ticks``    int64               the id's time (:mod:`queuey.ids`)
+``ticks``    int64               the id's time (:mod:`queuey.model.ids`)
 ``low``      int64               the id's low half, as in positions
 ``expires``  int64               ticks
 ``body``     binary              the body's bytes; text as UTF-8
 ``meta``     binary, nullable    null: text without metadata; else a byte (0: text, 1: bytes) and, if there is
-                                 any, the MessagePack of :class:`~queuey.messages.Meta`
+                                 any, the MessagePack of :class:`~queuey.model.messages.Meta`
 ===========  ==================  ====================================================================
 
 A batch that is read has one partition, which the caller knows, and ascends by ``(ticks, low)``. Messages to load come
@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from queuey.ids import Position
-from queuey.messages import Message, Meta, stored_meta
+from queuey.model.ids import Position
+from queuey.model.messages import Message, Meta, stored_meta
 from queuey.storage import items as items_of
 
 SCHEMA_WITHOUT_BODIES = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("ticks", "low", "expires")])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from queuey.errors import InvalidRequest
-from queuey.messages import MAX_TTL, NewMessage, Queue, Record, body_bytes
+from queuey.model.errors import InvalidRequest
+from queuey.model.messages import MAX_TTL, NewMessage, Queue, Record, body_bytes
 from queuey.storage.contracts.records import MAX_RECORD_BYTES
 
 

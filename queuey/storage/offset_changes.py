@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from queuey import ids
-from queuey.access import SHARES_TEXT, has_room
-from queuey.errors import Conflict, InvalidRequest, NotOwner, OffsetConflict
-from queuey.groups.ownership import MAX_NOTE_BYTES, MemberCommit, OwnedOffset, OwnedOffsets, PartitionsOwned
-from queuey.messages import Offset, OffsetChange, Queue
+from queuey.model import ids
+from queuey.model.errors import Conflict, InvalidRequest, NotOwner, OffsetConflict
+from queuey.model.groups import MAX_NOTE_BYTES, MemberCommit, OwnedOffset, OwnedOffsets, PartitionsOwned
+from queuey.model.messages import Offset, OffsetChange, Queue
+from queuey.model.rights import SHARES_TEXT, has_room
 
 MAX_GROUPS = 1000
 """Max groups of one queue, because a listing has all of them. Concurrent calls may exceed it by a few."""

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import asdict
 
-from queuey.errors import SettingsError, StoreUnavailable
-from queuey.extras import install_command
-from queuey.messages import Finding
+from queuey.model.errors import SettingsError, StoreUnavailable
+from queuey.model.extras import install_command
+from queuey.model.messages import Finding
 from queuey.settings import AUTO, DEFAULT_SOURCE, Loaded, Settings, is_of_cassandra, select_settings
 from queuey.storage import Store
 

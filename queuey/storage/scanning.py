@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import msgspec
 
-from queuey import ids
-from queuey.ids import LOW_MIN, Position
-from queuey.messages import Message, PartitionInfo, Queue, Slice
+from queuey.model import ids
+from queuey.model.ids import LOW_MIN, Position
+from queuey.model.messages import Message, PartitionInfo, Queue, Slice
 from queuey.storage import Messages
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
-from queuey.messages import Queue
+from queuey.model.messages import Queue
 
 POLL_INTERVAL = 0.2
 """Interval in seconds from the end of a poll to the next poll."""

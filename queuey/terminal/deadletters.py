@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from queuey.deadletters import Cause, DeadLetter, DeadLetterFilter, Redriven
+from queuey.model.deadletters import Cause, DeadLetter, DeadLetterFilter, Redriven
+from queuey.model.task_calls import find_call
+from queuey.model.texts import format_count
+from queuey.model.titles import Column, make_inner_columns
 from queuey.terminal import output, times
 from queuey.terminal.commands import optional, with_parameters
 from queuey.terminal.output import Block, ToStderr
-from queuey.terminal.task_calls import find_call
-from queuey.terminal.texts import format_count
-from queuey.titles import Column, make_inner_columns
 
 Choose = Callable[..., DeadLetterFilter]
 """Returns the filter of the options. It also takes the arguments of :func:`make_filter`, for what has no option."""

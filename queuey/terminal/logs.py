@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from queuey import time_parsing
+from queuey.model import time_parsing
 
 _STANDARD_FIELDS = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
 

@@ -6,9 +6,9 @@ that the command passes with the result: a sentence, or an iterable of sentences
 is not consumed with ``--json``, so it may request more from the service. Results of one kind go to :func:`show_each`: a
 JSON document per line, each as soon as it arrives, or one table.
 
-Title and unit of a field are defined with its struct (:mod:`queuey.titles`): :func:`fields` and :func:`table` take
-names of fields and look them up there. A column made of several fields is a title with a function. Tables are drawn on
-a terminal and written as aligned text elsewhere, so that no value is cut off in a pipe.
+Title and unit of a field are defined with its struct (:mod:`queuey.model.titles`): :func:`fields` and :func:`table`
+take names of fields and look them up there. A column made of several fields is a title with a function. Tables are
+drawn on a terminal and written as aligned text elsewhere, so that no value is cut off in a pipe.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from weakref import WeakSet
 import msgspec
 import typer
 
+from queuey.model.texts import UNSAFE_IN_TEXT, escape, escape_json, printable
+from queuey.model.titles import Column, make_columns
 from queuey.terminal.signals import end_by_signal
-from queuey.terminal.texts import UNSAFE_IN_TEXT, escape, escape_json, printable
-from queuey.titles import Column, make_columns
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would be done without changing anything.")]

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from queuey.errors import SettingsError
-from queuey.terminal.texts import did_you_mean
-from queuey.time_parsing import parse_duration
+from queuey.model.errors import SettingsError
+from queuey.model.texts import did_you_mean
+from queuey.model.time_parsing import parse_duration
 
 __all__ = [
     "Given",

@@ -10,8 +10,8 @@ from typing import Any
 
 import typer
 
-from queuey import time_parsing
-from queuey.messages import MAX_TTL
+from queuey.model import time_parsing
+from queuey.model.messages import MAX_TTL
 
 
 def duration(

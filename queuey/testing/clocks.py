@@ -6,7 +6,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from queuey import ids
+from queuey.model import ids
 from queuey.service.core import Core
 from queuey.service.schedules import MAX_SCHEDULES
 from queuey.service.schedules.states import KIND, decode

@@ -12,10 +12,10 @@ from functools import partial
 from hashlib import sha256
 from typing import Protocol, get_args
 
-from queuey.access import ANYBODY, Action, Caller, Credential, explain_refusal, is_allowed, matches, may_know
-from queuey.deadletters import queue_for
-from queuey.errors import NotAllowed, NotAuthenticated, NotFound, QueueNotFound, QueueyError
-from queuey.messages import Queue
+from queuey.model.deadletters import queue_for
+from queuey.model.errors import NotAllowed, NotAuthenticated, NotFound, QueueNotFound, QueueyError
+from queuey.model.messages import Queue
+from queuey.model.rights import ANYBODY, Action, Caller, Credential, explain_refusal, is_allowed, matches, may_know
 from queuey.service.core import Core
 from queuey.service.queue_access import QueueAccess, enter_queue, find_queue, require_application
 from queuey.storage import Store, bridge
@@ -555,8 +555,8 @@ class Authorization:
     def list_rights(self, request: Request, application: str, name: str) -> list[Action]:
         """Returns the actions that the caller may do on a queue of this name, whether it exists or not.
 
-        The principals and the type of a queue count only for callers that it concerns (:func:`queuey.access.matches`).
-        All others get no action, as if the queue did not exist.
+        The principals and the type of a queue count only for callers that it concerns
+        (:func:`queuey.model.rights.matches`). All others get no action, as if the queue did not exist.
 
         Raises:
             NotAuthenticated: A credential is not valid.

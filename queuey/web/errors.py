@@ -7,7 +7,7 @@ import secrets
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from queuey import errors
+from queuey.model import errors
 from queuey.web.responses import PROBLEM, STATUS_LINES, TEXT, Header, Response, accepts, encode, json_response
 
 if TYPE_CHECKING:

@@ -16,15 +16,15 @@ from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 from queuey import __version__, metrics
-from queuey.errors import QueueyError, StoreUnavailable
-from queuey.messages import Queue
 from queuey.metrics import BACKLOG_STATES, GroupLag, QueueBacklog, Snapshot
+from queuey.model.errors import QueueyError, StoreUnavailable
+from queuey.model.messages import Queue
+from queuey.model.time_parsing import clock_warning
 from queuey.service.claims import ClaimUseCases
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.queues import Queues
 from queuey.service.workers import Answer, Topic, Workers
 from queuey.storage import Store, bridge
-from queuey.time_parsing import clock_warning
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response, text_response

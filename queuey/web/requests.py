@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import unquote_plus
 
-from queuey.access import Caller
-from queuey.errors import InvalidRequest, QueueyError, TooLarge, UnknownCoding
+from queuey.model.errors import InvalidRequest, QueueyError, TooLarge, UnknownCoding
+from queuey.model.rights import Caller
 from queuey.service.core import Call
 from queuey.web import validators
 from queuey.web.admission.event_streams import Source, stream_events

@@ -13,8 +13,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from queuey.errors import InvalidRequest, Malformed
-from queuey.messages import is_readable
+from queuey.model.errors import InvalidRequest, Malformed
+from queuey.model.messages import is_readable
 from queuey.web.responses import encode
 
 decode_any = msgspec.json.Decoder().decode

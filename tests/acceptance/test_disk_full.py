@@ -7,8 +7,8 @@ import resource
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from queuey.errors import StoreUnavailable
-from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.model.errors import StoreUnavailable
+from queuey.model.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, check, open_store
 from tests.waiting import PATIENCE_SECONDS

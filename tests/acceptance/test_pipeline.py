@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from queuey.messages import NewMessage, QueueSpec, Slice
+from queuey.model.messages import NewMessage, QueueSpec, Slice
 from queuey.storage import Store, bridge, sqlite
 from tests.servers.processes import ending
 from tests.servers.served import environment

@@ -17,7 +17,7 @@ from bench.call_counts.operations import count_all
 from bench.call_counts.profiler import Count, Profiler, make_count
 from bench.harness import Void
 from bench.started.processes import ROOT
-from queuey import ids
+from queuey.model import ids
 
 RECORDED = {"a": Count(2, 10), "b": Count(5, 50)}
 SOURCE = '''"""A module."""
@@ -130,7 +130,7 @@ def test_calls_are_counted_in_every_thread_and_only_while_counting() -> None:
         profiler.begin()
         ids.to_hex((1, 2))
         assert profiler.end() == once
-        assert set(once) == {"queuey/ids.py"}
+        assert set(once) == {"queuey/model/ids.py"}
     finally:
         profiler.remove()
         sys.setprofile(before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuey.messages import Page, Queue, Slice
+from queuey.model.messages import Page, Queue, Slice
 from queuey.storage import Store
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.driver import Driver

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from queuey import ids
-from queuey.errors import StoreUnavailable
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable
 from queuey.storage import cassandra as store
 from queuey.storage.calls import Deadline
 from queuey.storage.cassandra.driver import UNSET, Driver, Encoded, Request, Rows, Statement

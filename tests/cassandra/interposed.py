@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra import bucket_index, message_codec
 from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.clocks import clock_watch

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from queuey import ids
-from queuey.errors import QueueyError, StoreUnavailable
-from queuey.ids import EPOCH_TICKS, Position
-from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.model import ids
+from queuey.model.errors import QueueyError, StoreUnavailable
+from queuey.model.ids import EPOCH_TICKS, Position
+from queuey.model.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
 from queuey.storage.cassandra.clocks.clock import Clock

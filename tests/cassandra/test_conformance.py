@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuey.ids import EPOCH_TICKS
+from queuey.model.ids import EPOCH_TICKS
 from queuey.storage import cassandra as store
 from queuey.storage.cassandra.clocks import clock_watch
 from queuey.storage.cassandra.driver import UNSET, Driver, Encoded, InDoubt, Request, Rows, Statement

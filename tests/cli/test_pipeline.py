@@ -17,9 +17,9 @@ from queuey.cli.operations.store_options import ConfiguredStore
 from queuey.cli.pipeline import COMMANDS, load, running
 from queuey.cli.pipeline.pipe import stop_by_signals
 from queuey.client.credentials.profile import Profile, write_profile
-from queuey.deadletters import Redriven, UnsentDeadLetter
-from queuey.extras import install_command
-from queuey.messages import QueueSpec
+from queuey.model.deadletters import Redriven, UnsentDeadLetter
+from queuey.model.extras import install_command
+from queuey.model.messages import QueueSpec
 from queuey.pipeline import pipe
 from queuey.pipeline.deadletter import deadletter_job
 from queuey.pipeline.deadletter.deadletter_job import DeadLetterClasses

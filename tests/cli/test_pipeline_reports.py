@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from queuey.ids import FIRST
+from queuey.model.ids import FIRST
 from queuey.pipeline.audit import audit_job
 from queuey.pipeline.audit.audit_job import Account, Audit, AuditSample, Passed
 from queuey.pipeline.stats import lag, stats_job

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from queuey import time_parsing
 from queuey.client import Client
+from queuey.model import time_parsing
 from tests.commands import Run
 from tests.servers.served import Served
 

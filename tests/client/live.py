@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx2
 
-from queuey.access import parse_scope
 from queuey.client import AsyncClient
+from queuey.model.rights import parse_scope
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from queuey.web.app import make_app

@@ -9,7 +9,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from queuey import ids
 from queuey.client import (
     InvalidArgument,
     Message,
@@ -18,6 +17,7 @@ from queuey.client import (
     Receipt,
     ServiceUnavailable,
 )
+from queuey.model import ids
 from tests.client.conftest import Connect
 from tests.client.scripted import Script, claims, message_id, ok, page
 

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from queuey.access import parse_scope
 from queuey.console.resources import make_console
-from queuey.messages import OPERATORS, Finding
+from queuey.model.messages import OPERATORS, Finding
+from queuey.model.rights import parse_scope
 from queuey.service.limits import Limits
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app

@@ -9,12 +9,12 @@ from urllib.parse import urlencode
 
 import pytest
 
-from queuey.access import VERBS, Caller, Grant, may_create_key, parse_scope
 from queuey.api.progress import RecordedOffsets
 from queuey.console.acts import APPLICATION_ACTS, MAX_ACT_RATE, QUEUE_ACTS
-from queuey.errors import StoreUnavailable
-from queuey.ids import to_hex
-from queuey.messages import AUDITS, OffsetChange, QueueSpec, Scope
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import to_hex
+from queuey.model.messages import AUDITS, OffsetChange, QueueSpec, Scope
+from queuey.model.rights import VERBS, Caller, Grant, may_create_key, parse_scope
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.operating.audit import PAGE_SIZE, AuditLog
 from queuey.service.queue_access import QueueAccess

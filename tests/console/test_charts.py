@@ -10,7 +10,7 @@ from typing import Any
 
 from queuey.console import charts, cookies, queue
 from queuey.console.charts import sample_depths
-from queuey.messages import NewMessage, QueueSpec
+from queuey.model.messages import NewMessage, QueueSpec
 from queuey.service.browsing.history import CELL_SECONDS, CELLS_PER_RING, UNKNOWN_DEPTH, Cells, History
 from queuey.storage import Store, bridge
 from queuey.web.gateway.asgi import Gateway

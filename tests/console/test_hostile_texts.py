@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 import pytest
 
 from queuey.console import pages, queue
-from queuey.errors import InvalidRequest
-from queuey.messages import Meta, NewMessage, OffsetChange, QueueSpec, is_readable
+from queuey.model.errors import InvalidRequest
+from queuey.model.messages import Meta, NewMessage, OffsetChange, QueueSpec, is_readable
 from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.console import messages, pages
-from queuey.messages import Message, Meta, NewMessage, QueueSpec
+from queuey.model.messages import Message, Meta, NewMessage, QueueSpec
 from queuey.service.browsing import MessageFilter
 from queuey.storage import Store, bridge
 from tests.console.browser import Browser, simplify_html

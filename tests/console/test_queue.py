@@ -8,7 +8,7 @@ from html import unescape
 import pytest
 
 from queuey.console import queue as pages_of_a_queue
-from queuey.messages import NewMessage
+from queuey.model.messages import NewMessage
 from queuey.storage import Catalogue, ClaimLogs, Messages, Offsets, Store, bridge
 from tests.console.browser import Browser, simplify_html
 from tests.console.test_pages import bury, text_of

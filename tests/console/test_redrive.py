@@ -6,7 +6,7 @@ import re
 from html import unescape
 
 from queuey.console.acts import messages as acts_on_messages
-from queuey.errors import StoreUnavailable
+from queuey.model.errors import StoreUnavailable
 from queuey.service.messages import MessageUseCases
 from tests.console.acting import Q, act, follow_redirect
 from tests.console.browser import Browser

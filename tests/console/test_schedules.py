@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from queuey.access import parse_scope
+from queuey.model.rights import parse_scope
 from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from queuey import ids
-from queuey.errors import StoreUnavailable, TooLate
-from queuey.ids import Position
-from queuey.messages import Message, Queue, Slice
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable, TooLate
+from queuey.model.ids import Position
+from queuey.model.messages import Message, Queue, Slice
 from queuey.storage import Store, bridge
 from tests.backends import PROMPT
 from tests.contract.samples import make_queue, new_message

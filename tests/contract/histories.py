@@ -9,10 +9,10 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from queuey import ids
-from queuey.errors import OffsetConflict, QueueChanged, QueueNotFound
-from queuey.ids import Position
-from queuey.messages import Meta, OffsetChange, Queue, QueueSpec, Slice, bytes_of
+from queuey.model import ids
+from queuey.model.errors import OffsetConflict, QueueChanged, QueueNotFound
+from queuey.model.ids import Position
+from queuey.model.messages import Meta, OffsetChange, Queue, QueueSpec, Slice, bytes_of
 from queuey.storage import Store, bridge
 from tests import strategies
 from tests.backends import APP, Clock, StoreLocation

@@ -6,9 +6,9 @@ import math
 import time
 from dataclasses import dataclass, field, replace
 
-from queuey import ids
-from queuey.ids import Position
-from queuey.messages import KEPT_SECONDS, Meta, Page, Slice, bytes_of
+from queuey.model import ids
+from queuey.model.ids import Position
+from queuey.model.messages import KEPT_SECONDS, Meta, Page, Slice, bytes_of
 from tests.backends import Clock
 
 SLACK = ids.TICKS_PER_SECOND // 1000

@@ -13,10 +13,21 @@ from typing import Any, ParamSpec, TypeVar
 
 from msgspec import structs
 
-from queuey import ids
-from queuey.errors import Outcome, StoreUnavailable
-from queuey.ids import Position
-from queuey.messages import LogEntry, Message, Meta, NewMessage, Page, PostKey, PostResult, Queue, QueueSpec, Slice
+from queuey.model import ids
+from queuey.model.errors import Outcome, StoreUnavailable
+from queuey.model.ids import Position
+from queuey.model.messages import (
+    LogEntry,
+    Message,
+    Meta,
+    NewMessage,
+    Page,
+    PostKey,
+    PostResult,
+    Queue,
+    QueueSpec,
+    Slice,
+)
 from queuey.service.claims import ClaimUseCases
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from queuey import ids
-from queuey.errors import InvalidRequest
-from queuey.ids import Position
-from queuey.messages import Meta
+from queuey.model import ids
+from queuey.model.errors import InvalidRequest
+from queuey.model.ids import Position
+from queuey.model.messages import Meta
 from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.contract.samples import (

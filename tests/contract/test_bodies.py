@@ -7,7 +7,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.messages import Meta
+from queuey.model.messages import Meta
 from queuey.storage import Store, bridge
 from tests import strategies
 from tests.contract.samples import append_bodies, bodies, make_queue, messages_in_partition, new_message

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from queuey import ids
-from queuey.ids import Position
-from queuey.messages import Meta
+from queuey.model import ids
+from queuey.model.ids import Position
+from queuey.model.messages import Meta
 from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.contract.samples import (

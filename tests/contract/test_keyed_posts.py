@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import InvalidRequest, KeyInUse, KeyReused, StoreClosed, StoreUnavailable
-from queuey.messages import NewMessage, PostKey, PostResult, Queue
+from queuey.model.errors import InvalidRequest, KeyInUse, KeyReused, StoreClosed, StoreUnavailable
+from queuey.model.messages import NewMessage, PostKey, PostResult, Queue
 from queuey.service import Service
 from queuey.service.messages import AnyDraft, Draft, PlainDraft, RepeatBudget
 from queuey.storage import KeyedPosts, Store, bridge

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from queuey import ids
-from queuey.errors import TooLate
-from queuey.messages import Message, Meta
+from queuey.model import ids
+from queuey.model.errors import TooLate
+from queuey.model.messages import Message, Meta
 from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.contract.cursors import MESSAGES_PER_WRITER, Loader, Writer, check_between_threads

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from queuey import ids
-from queuey.deadletters import Cause, DeadLetter, make_headers
-from queuey.errors import NotAuthenticated, QueueChanged
-from queuey.messages import Meta, NewMessage, Queue, QueueSpec
+from queuey.model import ids
+from queuey.model.deadletters import Cause, DeadLetter, make_headers
+from queuey.model.errors import NotAuthenticated, QueueChanged
+from queuey.model.messages import Meta, NewMessage, Queue, QueueSpec
 from queuey.service import Service
 from queuey.service.browsing import MessageFilter as Sought
 from queuey.service.operating.credentials import Sessions

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import pytest
 
-from queuey import ids
-from queuey.errors import StoreUnavailable
-from queuey.messages import QueueSpec, Slice
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable
+from queuey.model.messages import QueueSpec, Slice
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.contract.samples import append_bodies, bodies, call_concurrently, new_message, positions, read_one, run_call

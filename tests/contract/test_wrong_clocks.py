@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from queuey import ids
+from queuey.model import ids
+from queuey.model.time_parsing import clock_warning
 from queuey.service import Service
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
-from queuey.time_parsing import clock_warning
 from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import claimed_bodies, enter

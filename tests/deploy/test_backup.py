@@ -13,7 +13,7 @@ import pytest
 from deploy.local import CassandraCluster, CassandraNode, start_cassandra
 from deploy.local import CassandraOptions as NodeOptions
 from deploy.local.cassandra import NODETOOL
-from queuey.messages import NewMessage, QueueSpec
+from queuey.model.messages import NewMessage, QueueSpec
 from queuey.storage import bridge, cassandra
 from queuey.storage.cassandra.admin import migrations
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget

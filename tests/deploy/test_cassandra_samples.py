@@ -16,8 +16,8 @@ import yaml
 
 from deploy.local import CassandraCluster, CassandraOptions, Tls, start_cassandra
 from deploy.local.cql import ONE, SUPERUSER, Conversation, Refused
-from queuey.errors import StoreUnavailable
-from queuey.messages import NewMessage, QueueSpec
+from queuey.model.errors import StoreUnavailable
+from queuey.model.messages import NewMessage, QueueSpec
 from queuey.storage import bridge, cassandra
 from queuey.storage.cassandra import bucketing, message_codec, options
 from queuey.storage.cassandra.admin import migrations

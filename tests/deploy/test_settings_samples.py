@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from queuey import settings
-from queuey.errors import SettingsError
-from queuey.messages import Queue
+from queuey.model.errors import SettingsError
+from queuey.model.messages import Queue
 from queuey.settings import Loaded
 from queuey.storage import opening
 from queuey.storage.cassandra.clocks.clock import Clock

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 import qdo
 import queuey
-from queuey.extras import DISTRIBUTION, install_command
+from queuey.model.extras import DISTRIBUTION, install_command
 from tests.dist.building import Built, build, extras, files, is_cache, project
 
 LICENCE = re.compile(r"(LICEN[CS]E|COPYING|NOTICE)[^/]*$")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from queuey.extras import DISTRIBUTION
+from queuey.model.extras import DISTRIBUTION
 from tests.acceptance.test_demo import check_parts_reported
 from tests.dist.building import Built
 from tests.servers.served import environment

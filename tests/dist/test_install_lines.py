@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from queuey.extras import DISTRIBUTION
+from queuey.model.extras import DISTRIBUTION
 from tests.dist.building import ROOT, extras
 from tests.dist.install_lines import InstallLine, lines_in, find_install_lines, texts
 
@@ -53,7 +53,7 @@ def test_no_page_goes_by_a_name() -> None:
 def test_messages_have_one_source() -> None:
     """No message of the programs spells a command for pip itself, and the extras that they ask for exist."""
     sources = {name: text for name, text in texts("queuey", "qdo", suffix=".py") if name.endswith(".py")}
-    del sources["queuey/extras.py"]  # It makes the commands.
+    del sources["queuey/model/extras.py"]  # It makes the commands.
     assert [line for name, text in sources.items() for line in lines_in(text, name)] == []
     named = {name for text in sources.values() for name in re.findall(r"install_command\([\"'](.*?)[\"']\)", text)}
     assert {"cassandra", "spark", "zookeeper", "zookeeper-sasl"} <= named <= set(extras())

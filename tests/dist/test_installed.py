@@ -79,7 +79,7 @@ def test_wheel_with_extra(extra: str, built: Built, empty: Environment, tmp_path
 @pytest.mark.parametrize("extra", sorted(USES))
 def test_message(extra: str, plain: Environment, tmp_path: Path) -> None:
     """What a message of the installed wheel says brings what the extra is for."""
-    command = plain.python(f"from queuey.extras import install_command; print(install_command({extra!r}))")
+    command = plain.python(f"from queuey.model.extras import install_command; print(install_command({extra!r}))")
     plain.shell(command, tmp_path, PIP_CONSTRAINT=CONSTRAINTS)
     plain.python(USES[extra])
 

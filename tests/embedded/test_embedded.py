@@ -20,7 +20,7 @@ import apsw
 import pytest
 
 from qdo import Jobs
-from queuey import embedded, ids
+from queuey import embedded
 from queuey.api.groups import Heartbeat
 from queuey.client import (
     AsyncClient,
@@ -36,7 +36,8 @@ from queuey.client.in_process import opener
 from queuey.embedded.exchange import MAX_UNREAD
 from queuey.embedded.pools import InProcessPool
 from queuey.embedded.service import EmbeddedService
-from queuey.errors import StoreClosed
+from queuey.model import ids
+from queuey.model.errors import StoreClosed
 from queuey.settings import load
 from queuey.storage import bridge, opening, sqlite
 from tests.replacing import replace_in

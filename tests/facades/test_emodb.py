@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from queuey.access import parse_scope
-from queuey.errors import StoreUnavailable
 from queuey.facades.emodb import views
 from queuey.facades.settings import EmodbFacade, Facades
+from queuey.model.errors import StoreUnavailable
+from queuey.model.rights import parse_scope
 from queuey.storage import Messages, Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.gateway.asgi import Gateway

@@ -11,9 +11,9 @@ from typing import Any, Literal, NoReturn
 import msgspec
 import pytest
 
-from queuey.errors import StoreFull, StoreUnavailable
 from queuey.facades import rqms
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
+from queuey.model.errors import StoreFull, StoreUnavailable
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.storage import Messages, Store, bridge

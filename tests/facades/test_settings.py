@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from queuey import settings
-from queuey.errors import SettingsError
 from queuey.facades import FacadesExtension
 from queuey.facades.settings import MAX_FACADE_BODY, Facades, MqFacade
+from queuey.model.errors import SettingsError
 
 
 def load(tmp_path: Path, text: str, **options: str) -> Facades:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from queuey import ids
-from queuey.errors import StoreUnavailable
-from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import TICKS_PER_SECOND, Position
+from queuey.model.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
 from queuey.storage.cassandra.clocks.clock import Clock

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import pytest
 
-from queuey.errors import ClaimsRefused, KeyInUse, StoreUnavailable
-from queuey.messages import NewMessage, PostKey, PostResult, Queue, Slice
+from queuey.model.errors import ClaimsRefused, KeyInUse, StoreUnavailable
+from queuey.model.messages import NewMessage, PostKey, PostResult, Queue, Slice
 from queuey.service import Service
 from queuey.service.messages import Draft
 from queuey.service.queue_access import QueueAccess

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from queuey import ids
+from queuey.model import ids
 from tests.faults.wire import Account, Answer, Line, NotSent, Unanswered, Web
 from tests.harness.checking.records import ONLY_SENT, Outcome, Post, Read, Sent, Shown
 from tests.harness.history import Journal, now

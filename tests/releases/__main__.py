@@ -20,7 +20,8 @@ import msgspec
 from packaging.version import Version
 
 from deploy.local import start_cassandra
-from queuey import __version__, ids
+from queuey import __version__
+from queuey.model import ids
 from queuey.storage import Store, bridge
 from queuey.storage.cassandra import open_store as open_cassandra
 from tests.backends import APP, CassandraLocation, Clock

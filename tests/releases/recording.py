@@ -19,10 +19,10 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from queuey import ids
 from queuey.client import Client
-from queuey.groups.ownership import GroupChange, GroupRow, Head, MemberCommit, OwnedOffset
-from queuey.messages import OffsetChange, Queue, QueueSpec, Record, Scope, Slice
+from queuey.model import ids
+from queuey.model.groups import GroupChange, GroupRow, Head, MemberCommit, OwnedOffset
+from queuey.model.messages import OffsetChange, Queue, QueueSpec, Record, Scope, Slice
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, open_store
 from queuey.web.app import make_app

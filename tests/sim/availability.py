@@ -8,11 +8,11 @@ from collections import defaultdict
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
-from queuey import ids
 from queuey.claims.entries import Entry, decode_entry
 from queuey.claims.state import State
-from queuey.ids import Position
-from queuey.messages import LogEntry
+from queuey.model import ids
+from queuey.model.ids import Position
+from queuey.model.messages import LogEntry
 
 Span = tuple[float, float]
 """Start and end, in true time."""

@@ -16,22 +16,12 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from queuey import ids
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.errors import RecordChanged, StoreUnavailable
-from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.messages import (
-    KEPT_SECONDS,
-    Message,
-    NewMessage,
-    Page,
-    PostResult,
-    Queue,
-    Record,
-    RecordDue,
-    Slice,
-)
 from queuey.metrics import Metrics
+from queuey.model import ids
+from queuey.model.errors import RecordChanged, StoreUnavailable
+from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.model.messages import KEPT_SECONDS, Message, NewMessage, Page, PostResult, Queue, Record, RecordDue, Slice
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.due_work import DueRunner
 from queuey.service.expiry import TIMING, ExpiryRecords

@@ -19,11 +19,12 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from queuey import ids, storage
-from queuey.deadletters import HEADER_PREFIX
-from queuey.errors import InvalidRequest, QueueNotFound, StoreUnavailable
-from queuey.ids import LOW_MIN, Position
-from queuey.messages import (
+from queuey import storage
+from queuey.model import ids
+from queuey.model.deadletters import HEADER_PREFIX
+from queuey.model.errors import InvalidRequest, QueueNotFound, StoreUnavailable
+from queuey.model.ids import LOW_MIN, Position
+from queuey.model.messages import (
     Location,
     LogEntry,
     LogPage,

@@ -9,13 +9,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from queuey.body_digests import choose_partition, compute_body_digest
 from queuey.claims.acts import JobStanding, cancel, make_available_now
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.errors import StoreUnavailable
-from queuey.ids import Position
-from queuey.messages import Backoff, Meta, Queue
-from queuey.partitions import by_key
+from queuey.model.body_digests import choose_partition, compute_body_digest
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import Position
+from queuey.model.messages import Backoff, Meta, Queue
+from queuey.model.partitions import by_key
 from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.limits import Limits

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from queuey.claims.entries import decode_entry
 from queuey.claims.receipts import Settlement
-from queuey.errors import StoreUnavailable
-from queuey.messages import LogEntry, LogPage, Page, Queue, Slice
 from queuey.metrics import Metrics
+from queuey.model.errors import StoreUnavailable
+from queuey.model.messages import LogEntry, LogPage, Page, Queue, Slice
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.forwarding import CLAIM_TOPIC, FORWARDING_SECONDS, SETTLE_TOPIC

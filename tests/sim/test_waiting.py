@@ -11,9 +11,9 @@ import pytest
 
 from queuey.claims.receipts import ClaimReceipt
 from queuey.claims.state import MAX_ABOVE
-from queuey.errors import StoreUnavailable
-from queuey.ids import Position
-from queuey.messages import LogPage, Queue
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import Position
+from queuey.model.messages import LogPage, Queue
 from queuey.service.claims import scans
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.news import MAX_POLLS, POLL_INTERVAL

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from queuey import ids
-from queuey.messages import Message, Queue, Slice
+from queuey.model import ids
+from queuey.model.messages import Message, Queue, Slice
 from queuey.storage import Bulk, Ledger, Messages, Store, bridge
 from queuey.storage.columns import Integers, MessageColumns, columns_of
 from tests.interposed_store import InterposedStore

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from queuey import ids
-from queuey.errors import ApplicationExists
-from queuey.ids import Position
-from queuey.messages import Message, Meta, NewMessage, Queue, QueueSpec, Slice
+from queuey.model import ids
+from queuey.model.errors import ApplicationExists
+from queuey.model.ids import Position
+from queuey.model.messages import Message, Meta, NewMessage, Queue, QueueSpec, Slice
 from queuey.spark import open_stores
 from queuey.spark.options import StoreOptions
 from queuey.storage import Store, bridge

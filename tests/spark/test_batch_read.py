@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from queuey import ids
+from queuey.model import ids
 from queuey.spark import failures
 from tests.spark.kept import Kept
 from tests.spark.pipeline.archive.archives import list_contents, read_content

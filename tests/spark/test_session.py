@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from queuey.extras import install_command
+from queuey.model.extras import install_command
 from queuey.spark import java, register
 from queuey.spark.errors import SparkMissing
 from queuey.spark.session import session

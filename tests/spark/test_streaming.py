@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from queuey.messages import Message, NewMessage, Queue, QueueSpec
+from queuey.model.messages import Message, NewMessage, Queue, QueueSpec
 from queuey.storage import bridge
 from tests.pages import runnable_blocks
 from tests.spark.faults.faulty import QUERY, READ_POINTS, Faults, FaultySource

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from queuey import ids
-from queuey.messages import Meta
+from queuey.model import ids
+from queuey.model.messages import Meta
 from queuey.spark import register
 from queuey.spark.sink import write_reports
 from queuey.spark.sink.arrow_rows import MAX_CHUNK_ROWS

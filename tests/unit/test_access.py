@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.access import (
+from queuey.model.messages import Principal, Queue, Scope
+from queuey.model.rights import (
     ANYBODY,
     VERBS,
     Action,
@@ -25,7 +26,6 @@ from queuey.access import (
     parse_principals,
     parse_scope,
 )
-from queuey.messages import Principal, Queue, Scope
 
 NAMES = [
     *("app:reports", "app:my-app_2.x", "app:Größe", "bid:ann@example.org", "bid:a.b+c@d-e.example.co.uk"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec import structs
 
-from queuey.deadletters import (
+from queuey.model.deadletters import (
     Cause,
     DeadLetter,
     DeadLetterFilter,
@@ -18,8 +18,8 @@ from queuey.deadletters import (
     decode_stored_dead_letter,
     generalize_error_text,
 )
-from queuey.ids import seconds_to_ticks
-from queuey.messages import Message, Meta
+from queuey.model.ids import seconds_to_ticks
+from queuey.model.messages import Message, Meta
 
 LATE = Cause(attempts=5, error="acme.errors.Late", text="", at=1_000.0)
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from queuey import errors
+from queuey.model import errors
 
 ALL = [x for _, x in inspect.getmembers(errors, inspect.isclass) if issubclass(x, errors.QueueyError)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import queuey
-from queuey.extras import DISTRIBUTION, install_command
+from queuey.model.extras import DISTRIBUTION, install_command
 
 PIP = [sys.executable, "-m", "pip", "install"]
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.ids import Position
+from queuey.model import ids
+from queuey.model.ids import Position
 from tests import strategies
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.ids import FIRST, LAST, LOW_MIN, following, parse_instant, to_hex
-from queuey.messages import Slice
+from queuey.model.ids import FIRST, LAST, LOW_MIN, following, parse_instant, to_hex
+from queuey.model.messages import Slice
 from queuey.service.ranges import Mark, Range, make_slices, parse_bound, parse_mark
 from tests.strategies import positions
 

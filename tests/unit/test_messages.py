@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids, messages
-from queuey.ids import Position
-from queuey.messages import Message, Meta, Offset, OffsetChange, Principal, Queue, QueueSpec, Slice
+from queuey.model import ids, messages
+from queuey.model.ids import Position
+from queuey.model.messages import Message, Meta, Offset, OffsetChange, Principal, Queue, QueueSpec, Slice
 from tests import strategies
 
 FROZEN = [

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.partitions import MAX_PARTITIONS, MAX_RUNS, by_key, spread
+from queuey.model.partitions import MAX_PARTITIONS, MAX_RUNS, by_key, spread
 from queuey.service.core import Core
 from queuey.service.messages import StickyChoice
 

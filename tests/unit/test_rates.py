@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey import settings
-from queuey.access import USERS_TENANT_PREFIX, Caller, name_within
-from queuey.errors import SettingsError
+from queuey.model.errors import SettingsError
+from queuey.model.rights import USERS_TENANT_PREFIX, Caller, name_within
 from queuey.settings import OwnRates, Rates
 from queuey.web.admission.rates import Buckets, Rate, RateLimits
 

@@ -12,7 +12,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import time_parsing
+from queuey.model import time_parsing
 from queuey.terminal import times
 from tests.replacing import replace_in
 

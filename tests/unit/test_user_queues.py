@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as some
 
+from queuey.model.user_queues import MAX_TEXT_LENGTH, MAX_USER_NAME, check_pattern, may_overlap, queue_name, user_name
 from queuey.service.limits import Limits
 from queuey.service.queues import queue_name_error
-from queuey.user_queues import MAX_TEXT_LENGTH, MAX_USER_NAME, check_pattern, may_overlap, queue_name, user_name
 
 ISSUERS = ["https://accounts.example.org", "https://accounts.example.org/", "https://login.example.com/realms/shop"]
 PATTERNS = ["inbox-{user}", "i{user}", "a.b_c{user}", "x" * MAX_TEXT_LENGTH + "{user}"]
@@ -37,7 +37,7 @@ def test_the_page_shows_what_happens() -> None:
         plain = user.replace("\\|", "|")
         assert name == (f"bid:{plain}" if issuer == "BrowserID" else user_name(issuer.strip("`"), plain))
         assert queue == queue_name("inbox-{user}", name)
-    for program in re.findall(r"^```python\n(from queuey.user_queues .+?)^```$", page, re.MULTILINE | re.DOTALL):
+    for program in re.findall(r"^```python\n(from queuey.model.user_queues .+?)^```$", page, re.MULTILINE | re.DOTALL):
         exec(program, {})
     assert f"A pattern is 1 to {MAX_TEXT_LENGTH} letters" in page
     assert f"a text of 1 to {MAX_USER_NAME} characters" in page

@@ -14,7 +14,7 @@ from pyramid.httpexceptions import HTTPFound
 from pyramid.response import Response
 from pyramid.session import SignedCookieSessionFactory
 
-from queuey.errors import TooManyRequests
+from queuey.model.errors import TooManyRequests
 from queuey.service.limits import Limits
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from queuey import errors
-from queuey.errors import StoreBusy, StoreClosed, StoreFull, StoreUnavailable
+from queuey.model import errors
+from queuey.model.errors import StoreBusy, StoreClosed, StoreFull, StoreUnavailable
 from queuey.storage import Messages
 from queuey.web.errors import STATUSES, status_of
 from queuey.web.requests import wants_events

@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
-from queuey.access import parse_scope
-from queuey.errors import InvalidRequest
-from queuey.messages import is_readable
+from queuey.model.errors import InvalidRequest
+from queuey.model.messages import is_readable
+from queuey.model.rights import parse_scope
 from queuey.storage import Store, bridge
 from tests.web.caller import Caller, Reply
 

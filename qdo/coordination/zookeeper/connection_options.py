@@ -28,7 +28,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from qdo.coordination.paths import split_url
 from qdo.errors import InvalidArgument
 from qdo.keepalive.relay import Encryption
-from queuey.extras import install_command
+from queuey.model.extras import install_command
 
 SESSION_TIMEOUT = 10.0
 CONNECT_TIMEOUT = 15.0

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey import time_parsing
 from queuey.cli.operations.store_options import ConfiguredStore, on_store
 from queuey.cli.profiles import read_key
-from queuey.errors import ApplicationExists, ApplicationNotFound, KeyNotFound
-from queuey.messages import AUDITS, OPERATORS, Key
+from queuey.model import time_parsing
+from queuey.model.errors import ApplicationExists, ApplicationNotFound, KeyNotFound
+from queuey.model.messages import AUDITS, OPERATORS, Key
+from queuey.model.texts import format_count
 from queuey.storage import bridge
 from queuey.terminal import output, times
 from queuey.terminal.commands import make_group
 from queuey.terminal.output import Yes
-from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
-    from queuey.messages import Scope
+    from queuey.model.messages import Scope
     from queuey.storage import Store
 
 app = make_group()
@@ -239,7 +239,7 @@ def _require_existing(store: Store, name: str) -> None:
 
 
 def _require_valid_name(name: str) -> None:
-    from queuey.access import owner_name, parse_principal
+    from queuey.model.rights import owner_name, parse_principal
 
     try:
         usable = parse_principal(owner_name(name)).name == owner_name(name)
@@ -251,7 +251,7 @@ def _require_valid_name(name: str) -> None:
 
 def _parse_scope(allow: str, queues: str) -> Scope | None:
     """Returns the limits of a key, or None if both texts are blank; a single blank text means no limit of its kind."""
-    from queuey.access import parse_scope
+    from queuey.model.rights import parse_scope
 
     try:
         return parse_scope(allow.split(","), queues.split(","))
@@ -298,7 +298,7 @@ def _add_access_key(
 
 def _is_of_sqs(key: Key) -> bool:
     """Returns whether a key is an access key of SQS, which only its note shows."""
-    from queuey.access import is_access_key
+    from queuey.model.rights import is_access_key
 
     return is_access_key(key.note.partition(" ")[0])
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from queuey.client.credentials.profile import Profile, default_path, read_profile, write_profile
 from queuey.client.errors import ProfileError, ProfileInvalid, ProfileNotFound
-from queuey.errors import ApplicationExists
+from queuey.model.errors import ApplicationExists
 from queuey.settings import Settings
 from queuey.storage import Store, bridge
 

@@ -29,7 +29,7 @@ from queuey.terminal.output import BAD_ADDRESS, BAD_STORE, BAD_TLS, OTHER_STORE,
 from queuey.terminal.signals import end_silently_on_signals
 
 if TYPE_CHECKING:
-    from queuey.messages import Acknowledgement
+    from queuey.model.messages import Acknowledgement
     from queuey.settings import Settings
 
 
@@ -149,7 +149,7 @@ def _serve(settings: Settings) -> int:
 def _prepare_sqlite(settings: Settings, url: str) -> Start:
     """Creates the store, and the profile unless an extension replaces the API. Raises Failed if that cannot be done."""
     from queuey.cli.operations import first_start
-    from queuey.errors import StoreIncompatible, StoreUnavailable
+    from queuey.model.errors import StoreIncompatible, StoreUnavailable
     from queuey.service.operating.credentials import Sessions
     from queuey.storage import opening
 
@@ -190,7 +190,7 @@ def _prepare_cassandra(settings: Settings) -> Start:
     Also lets extensions prepare what they need, which may raise Failed.
     """
     from queuey.cli.operations.store_options import silence_logs
-    from queuey.errors import StoreUnavailable
+    from queuey.model.errors import StoreUnavailable
     from queuey.storage import opening
 
     silence_logs()  # The workers log the same errors.

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import typer
 
-from queuey import time_parsing
 from queuey.cli.operations.store_options import READY_TIMEOUT, ConfiguredStore, on_store, silence_logs
-from queuey.messages import Finding
+from queuey.model import time_parsing
+from queuey.model.messages import Finding
+from queuey.model.texts import format_count
 from queuey.settings import Settings
 from queuey.storage import bridge
 from queuey.terminal import output, times
 from queuey.terminal.output import DryRun, Yes, bar
-from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from queuey.storage.cassandra.admin.migrations import Report
@@ -67,9 +67,9 @@ def doctor(store_at: ConfiguredStore) -> None:
 
 
 def _ping_store(settings: Settings) -> Finding:
-    from queuey.errors import QueueyError
+    from queuey.model.errors import QueueyError
+    from queuey.model.time_parsing import clock_warning
     from queuey.storage import opening
-    from queuey.time_parsing import clock_warning
 
     try:
         store = opening.open_store(settings, jobs=False)
@@ -175,7 +175,7 @@ def timing(
 
 @contextmanager
 def _connect(settings: Settings) -> Iterator[tuple[Driver, CassandraOptions]]:
-    from queuey.errors import SettingsError
+    from queuey.model.errors import SettingsError
     from queuey.storage import opening
 
     if not opening.is_cassandra(settings):
@@ -198,7 +198,7 @@ def _choose_timing(
     Raises:
         SettingsError: The level is not known, a preset is combined with others, or a time is missing.
     """
-    from queuey.errors import SettingsError
+    from queuey.model.errors import SettingsError
     from queuey.storage.cassandra.timing import MANY_CENTRES_TIMING, ONE_CENTRE_TIMING, change_values
 
     stored = status.stored

@@ -9,11 +9,11 @@ import msgspec
 import typer
 
 from queuey.cli.pipeline.running import PipelineRun, on_spark
+from queuey.model.texts import format_count
 from queuey.pipeline.options import ArchiveOptions
 from queuey.terminal import output, times
 from queuey.terminal.output import Block, ToStderr
 from queuey.terminal.struct_options import with_fields
-from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from queuey.pipeline.archive.archive_job import ArchiveReport

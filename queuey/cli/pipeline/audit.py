@@ -16,7 +16,7 @@ from queuey.terminal.output import Block, Table, ToStderr
 from queuey.terminal.struct_options import with_fields
 
 if TYPE_CHECKING:
-    from queuey.ids import Position
+    from queuey.model.ids import Position
     from queuey.pipeline.audit.audit_job import Account, Audit
 
 _FINDING_TITLES = {

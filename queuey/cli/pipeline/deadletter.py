@@ -9,12 +9,12 @@ from uuid import uuid4
 import typer
 
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.deadletters import DeadLetter
+from queuey.model.deadletters import DeadLetter
+from queuey.model.texts import format_count
 from queuey.terminal import output, times
 from queuey.terminal.commands import make_group
 from queuey.terminal.deadletters import COLUMNS, FILTER_OPTIONS, QUEUE_OPTIONS, Choose, show, with_filter
 from queuey.terminal.output import Block
-from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from queuey.pipeline.deadletter.deadletter_job import DeadLetterClasses

@@ -15,13 +15,13 @@ import typer
 
 from queuey.cli.pipeline.archive import Matching, Queues, make_selection
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.messages import MAX_TTL
+from queuey.model.messages import MAX_TTL
+from queuey.model.texts import format_count
 from queuey.pipeline.options import Pipe
 from queuey.terminal import output, times
 from queuey.terminal.output import Table
 from queuey.terminal.signals import handle_signals
 from queuey.terminal.struct_options import with_fields
-from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from queuey.pipeline.pipe import Piped, Preview

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from queuey import ids, time_parsing
 from queuey.cli.pipeline.archive import Matching, Queues, make_selection
 from queuey.cli.pipeline.running import PipelineRun, on_spark
+from queuey.model import ids, time_parsing
+from queuey.model.texts import format_count
 from queuey.pipeline.options import ReplayOptions
 from queuey.terminal import output
 from queuey.terminal.output import Block, ToStderr
 from queuey.terminal.struct_options import with_fields
-from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from queuey.pipeline.archive.replay import ReplayReport

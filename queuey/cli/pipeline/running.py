@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queuey.cli.operations.store_options import ConfiguredStore, on_store, silence_logs
-from queuey.extras import install_command
+from queuey.model.extras import install_command
 from queuey.storage import bridge
 from queuey.terminal import output
 from queuey.terminal.commands import name_and_value, with_parameters

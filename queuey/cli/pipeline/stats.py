@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from queuey import time_parsing
 from queuey.cli.pipeline.archive import Matching, make_selection
 from queuey.cli.pipeline.running import PipelineRun, on_spark
+from queuey.model import time_parsing
 from queuey.pipeline.options import LAG_PANEL, LagOptions, StatsOptions
 from queuey.terminal import output
 from queuey.terminal.output import Block, ToStderr

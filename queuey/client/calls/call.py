@@ -18,10 +18,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from queuey import ids
 from queuey.client.calls.tracing import CallSpan
 from queuey.client.errors import BY_CODE, ApiError, ErrorAnswer, InvalidAnswer, InvalidArgument, error_for
 from queuey.client.results import Message, Receipt, Refused
+from queuey.model import ids
 
 T = TypeVar("T")
 

@@ -46,7 +46,7 @@ from queuey.client.calls.job_calls import JobResults, count_fitting, make_result
 from queuey.client.calls.message_calls import Partitions, messages_of, place_text, plain_messages
 from queuey.client.errors import InvalidArgument
 from queuey.client.results import Claimed, Message, OutstandingJob, Received, Refused
-from queuey.messages import is_readable
+from queuey.model.messages import is_readable
 
 RECEIPTS_PER_CALL, RECEIPTS_WITH_REASON, MAX_QUEUES = api.MAX_CLAIMS, api.MAX_WITH_REASON, api.MAX_QUEUES
 STATES_PER_CALL = 50

@@ -33,7 +33,7 @@ from queuey.client.calls.call import (
 from queuey.client.calls.message_calls import Query, ReadOptions, plain_messages, read
 from queuey.client.errors import ConnectionLost, InvalidAnswer, InvalidArgument
 from queuey.client.results import Message, Page, StreamedMessage
-from queuey.ids import order_of
+from queuey.model.ids import order_of
 
 MAX_EARLY = 10_000
 """Max early messages remembered as yielded. With more, the oldest are dropped and may be yielded again."""

@@ -29,7 +29,7 @@ from queuey.client.calls.call import (
 )
 from queuey.client.errors import InvalidArgument
 from queuey.client.results import Message, Receipt, Unread
-from queuey.ids import order_of
+from queuey.model.ids import order_of
 
 Progress = str | Message | Receipt
 """The last message that was processed, or its id."""

@@ -24,7 +24,7 @@ from queuey.client.calls.call import (
 )
 from queuey.client.errors import InvalidAnswer, InvalidArgument
 from queuey.client.results import CreatedQueue, NamePage, Queue, QueuePage
-from queuey.messages import Backoff, QueueOptions, option_metas
+from queuey.model.messages import Backoff, QueueOptions, option_metas
 
 _CREATED = 201
 

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias, TypedDict
 import msgspec
 from msgspec import UNSET, UnsetType, structs
 
-from queuey import ids
 from queuey.client.calls import tracing
 from queuey.client.calls.call import (
     JSON,
@@ -35,7 +34,8 @@ from queuey.client.calls.tracing import CallSpan
 from queuey.client.errors import InvalidAnswer, InvalidArgument
 from queuey.client.http.servers import path_segment
 from queuey.client.results import Message, Receipt
-from queuey.messages import MAX_NAME_LENGTH
+from queuey.model import ids
+from queuey.model.messages import MAX_NAME_LENGTH
 
 MAX_BATCH_MESSAGES = 1000
 """Max messages in a batch. This is the server's limit."""

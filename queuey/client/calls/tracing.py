@@ -12,13 +12,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from queuey.client.errors import InvalidArgument
-from queuey.extras import install_command
+from queuey.model.extras import install_command
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer, TracerProvider
 
     from queuey.client.results import Message
-    from queuey.terminal.task_calls import ShownCall
+    from queuey.model.task_calls import ShownCall
 
 MAX_HEADERS = 16
 """Max headers of a message."""

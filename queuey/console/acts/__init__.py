@@ -34,7 +34,7 @@ from queuey.console.acts.schedules import (
     ScheduleAct,
 )
 from queuey.console.sessions import PageRequest, PageRequestFactory, read_form
-from queuey.errors import (
+from queuey.model.errors import (
     Conflict,
     InvalidRequest,
     NotAllowed,

@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from queuey.access import Action
 from queuey.console import pages
 from queuey.console.sessions import PageRequest
+from queuey.model.rights import Action
 
 
 class Field(msgspec.Struct, frozen=True):

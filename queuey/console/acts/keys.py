@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-from queuey.access import VERBS, parse_scope
 from queuey.console.acts.act import Act, ActResult, Field
 from queuey.console.filters import moment_absolute
 from queuey.console.sessions import PageRequest
-from queuey.errors import InvalidRequest
-from queuey.messages import Scope
-from queuey.time_parsing import parse_duration
+from queuey.model.errors import InvalidRequest
+from queuey.model.messages import Scope
+from queuey.model.rights import VERBS, parse_scope
+from queuey.model.time_parsing import parse_duration
 
 
 class IssueKey(Act):

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from queuey import ids
 from queuey.claims.acts import JobStanding
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.console.acts.act import Act, ActResult, Field, Plan
 from queuey.console.sessions import PageRequest
-from queuey.errors import InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyRequests
-from queuey.messages import MAX_TTL, Location
+from queuey.model import ids
+from queuey.model.errors import InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyRequests
+from queuey.model.messages import MAX_TTL, Location
 from queuey.service.operating.redriving import DeadLetterFilter, DeadLetterPage
 from queuey.service.queue_access import QueueAccess
 from queuey.web.v1.messages import format_place, parse_place, read_batch

@@ -9,16 +9,16 @@ from typing import Any
 
 import msgspec
 
-from queuey import ids
-from queuey.access import format_principal
 from queuey.api.progress import GroupOffset
 from queuey.console.acts.act import Act, ActResult, Field, Plan
 from queuey.console.sessions import PageRequest
-from queuey.errors import InvalidRequest, MoveNotFound, NotAllowed, OffsetConflict
-from queuey.ids import Position
-from queuey.messages import RESETTABLE, OffsetChange, Queue, QueueSpec, option_metas
+from queuey.model import ids
+from queuey.model.errors import InvalidRequest, MoveNotFound, NotAllowed, OffsetConflict
+from queuey.model.ids import Position
+from queuey.model.messages import RESETTABLE, OffsetChange, Queue, QueueSpec, option_metas
+from queuey.model.rights import format_principal
+from queuey.model.time_parsing import parse_point
 from queuey.service.ranges import parse_mark
-from queuey.time_parsing import parse_point
 from queuey.web import validators
 from queuey.web.v1.queues import read_spec
 from queuey.web.validators import Errors

@@ -12,9 +12,9 @@ from queuey.console import pages
 from queuey.console.acts.act import Act, ActResult, Field, Plan
 from queuey.console.acts.messages import SendMessage, read_item
 from queuey.console.sessions import PageRequest
-from queuey.errors import Conflict, InvalidRequest, NotAllowed, NotFound, ScheduleNotFound, StoreUnavailable
+from queuey.model.errors import Conflict, InvalidRequest, NotAllowed, NotFound, ScheduleNotFound, StoreUnavailable
+from queuey.model.time_parsing import parse_duration
 from queuey.service.schedules import ScheduleReport
-from queuey.time_parsing import parse_duration
 
 
 class ScheduleAct(Act):

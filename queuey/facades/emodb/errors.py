@@ -6,7 +6,7 @@ header it regards the server as broken, and checks its health before the next re
 
 from __future__ import annotations
 
-from queuey import errors
+from queuey.model import errors
 from queuey.web.errors import STATUSES
 from queuey.web.responses import JSON, Header, Response, encode, json_response
 

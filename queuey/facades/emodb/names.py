@@ -18,11 +18,11 @@ from collections.abc import Iterable
 from typing import Literal
 from zlib import crc32
 
-from queuey import ids
 from queuey.api.progress import Move
 from queuey.claims.receipts import ClaimReceipt
 from queuey.facades.emodb.errors import BadArgument
-from queuey.messages import Message
+from queuey.model import ids
+from queuey.model.messages import Message
 
 Kind = Literal["plain", "dedup"]
 """The option ``kind`` of the application's queue."""

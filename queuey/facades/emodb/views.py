@@ -9,15 +9,15 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-from queuey.access import Action, matches
 from queuey.api.claims import MAX_COUNTED
 from queuey.claims.receipts import ClaimReceipt
-from queuey.errors import MoveNotFound, NotAllowed, QueueNotFound, TooManyClaims
 from queuey.facades.emodb import errors, names, requests
 from queuey.facades.emodb.names import MAX_QUEUE_NAME, Kind, MessageIds, is_queue_of_kind, queue_name
 from queuey.facades.emodb.requests import check_partitioned, read_count_limit, read_limit, read_ttl
 from queuey.facades.facade import Facade, Resource, Setup
-from queuey.messages import Message, Queue, QueueSpec
+from queuey.model.errors import MoveNotFound, NotAllowed, QueueNotFound, TooManyClaims
+from queuey.model.messages import Message, Queue, QueueSpec
+from queuey.model.rights import Action, matches
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.messages import Draft

@@ -15,8 +15,8 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
-from queuey.errors import SettingsError
 from queuey.facades.settings import SqsFacade
+from queuey.model.errors import SettingsError
 from queuey.settings import SecretName, Settings
 
 FILE_NAME = "sqs.secret"

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from queuey.api.claims import Backlog
 from queuey.facades.sqs.errors import SqsError, invalid
-from queuey.messages import Queue, QueueSpec
+from queuey.model.messages import Queue, QueueSpec
 
 ACCOUNT = "000000000000"
 """The account in URLs and ARNs. The access key decides whose queues a request means."""

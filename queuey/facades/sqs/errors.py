@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queuey import errors
+from queuey.model import errors
 
 _QUERY_NAMES = {
     "QueueDoesNotExist": "AWS.SimpleQueueService.NonExistentQueue",

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
-from queuey.errors import KeyInUse, StoreUnavailable
 from queuey.facades.sqs import requests
 from queuey.facades.sqs.attributes import (
     MAX_DELAY,
@@ -33,7 +32,8 @@ from queuey.facades.sqs.messages import (
     size_of,
 )
 from queuey.facades.sqs.requests import Result, SignedRequest
-from queuey.messages import Queue
+from queuey.model.errors import KeyInUse, StoreUnavailable
+from queuey.model.messages import Queue
 from queuey.service import Service
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.requests import ClaimUndecided

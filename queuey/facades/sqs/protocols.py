@@ -10,8 +10,8 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from queuey.errors import InvalidRequest
 from queuey.facades.sqs.errors import THROTTLED, UNAVAILABLE, SqsError
+from queuey.model.errors import InvalidRequest
 from queuey.web.requests import Request
 from queuey.web.responses import Header, Response, encode
 from queuey.web.validators import read_object

@@ -9,7 +9,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from queuey.api.progress import Move
-from queuey.errors import QueueExists, QueueNotFound
 from queuey.facades.sqs import attributes, requests
 from queuey.facades.sqs.attributes import (
     COUNT_ATTRIBUTES,
@@ -24,7 +23,8 @@ from queuey.facades.sqs.attributes import (
 )
 from queuey.facades.sqs.errors import SqsError, check_range, invalid, missing
 from queuey.facades.sqs.requests import Result, SignedRequest
-from queuey.messages import Queue, QueueSpec
+from queuey.model.errors import QueueExists, QueueNotFound
+from queuey.model.messages import Queue, QueueSpec
 from queuey.service import Service
 from queuey.service.queue_access import QueueAccess
 from queuey.web.authorization import Authorization

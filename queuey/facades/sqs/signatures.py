@@ -16,8 +16,8 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from botocore.auth import SigV4Auth
 
-from queuey.access import is_access_key
 from queuey.facades.sqs.errors import SqsError
+from queuey.model.rights import is_access_key
 from queuey.web.requests import Request
 from queuey.web.validators import show
 

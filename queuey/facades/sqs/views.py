@@ -9,8 +9,6 @@ from time import time
 
 import msgspec
 
-from queuey.access import Caller, application_of_owner
-from queuey.errors import SettingsError
 from queuey.facades.facade import Facade, Resource, Setup, as_uuid
 from queuey.facades.settings import MAX_FACADE_BODY
 from queuey.facades.sqs import access_keys, signatures
@@ -20,6 +18,8 @@ from queuey.facades.sqs.protocols import make_answer, make_error_answer, read_ca
 from queuey.facades.sqs.queue_actions import QueueActions
 from queuey.facades.sqs.requests import Result, SignedRequest
 from queuey.facades.sqs.signatures import Signature
+from queuey.model.errors import SettingsError
+from queuey.model.rights import Caller, application_of_owner
 from queuey.web.endpoint import Match, View
 from queuey.web.errors import NoSuchResource
 from queuey.web.requests import Request, read_body

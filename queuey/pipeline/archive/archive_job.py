@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from queuey import ids
-from queuey.messages import Queue
+from queuey.model import ids
+from queuey.model.messages import Queue
+from queuey.model.texts import format_count
+from queuey.model.titles import titled
 from queuey.pipeline.archive import buckets, checksums, directory, find_buckets, manifest, storage
 from queuey.pipeline.archive.buckets import ArchiveBucket
 from queuey.pipeline.archive.checksums import Difference
@@ -38,8 +40,6 @@ from queuey.pipeline.options import ArchiveOptions
 from queuey.spark import open_stores
 from queuey.spark.slices import divide_into_groups
 from queuey.storage import bridge
-from queuey.terminal.texts import format_count
-from queuey.titles import titled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import Queue
+from queuey.model.ids import TICKS_PER_SECOND
+from queuey.model.messages import Queue
+from queuey.model.texts import format_count
 from queuey.pipeline.archive import buckets, directory, find_buckets, stream_parts
 from queuey.pipeline.archive.archive_job import ArchiveRun, FailedBucket, ReportProgress, make_failures
 from queuey.pipeline.archive.buckets import ArchiveBucket
@@ -34,7 +35,6 @@ from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign
 from queuey.storage import Store, bridge
-from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from queuey.ids import EPOCH_TICKS, FIRST, LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.model.ids import EPOCH_TICKS, FIRST, LOW_MIN, TICKS_PER_SECOND, Position
 
 _NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z", re.ASCII)
 _NAME_FORMAT = "%Y%m%dT%H%M%SZ"

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import add, xor
 from typing import TYPE_CHECKING, NamedTuple
 
-from queuey import ids
+from queuey.model import ids
 from queuey.pipeline.archive.manifest import Key, MessageSetHash, PartitionEnds, Summary, format_time
 from queuey.spark.source import columns
 

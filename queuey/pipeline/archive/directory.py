@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from queuey.errors import QueueNotFound
+from queuey.model.errors import QueueNotFound
 from queuey.pipeline.archive import buckets, manifest
 from queuey.pipeline.archive.hadoop_files import HadoopFiles
 from queuey.pipeline.archive.manifest import (

@@ -12,10 +12,10 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructType
 
-from queuey import ids
-from queuey.errors import QueueChanged
-from queuey.ids import Position
-from queuey.messages import Queue, Slice
+from queuey.model import ids
+from queuey.model.errors import QueueChanged
+from queuey.model.ids import Position
+from queuey.model.messages import Queue, Slice
 from queuey.pipeline import tasks
 from queuey.pipeline.archive import buckets
 from queuey.pipeline.archive.buckets import ArchiveBucket

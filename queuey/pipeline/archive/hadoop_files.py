@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError
 
-from queuey.errors import QueueyError
+from queuey.model.errors import QueueyError
 from queuey.spark.errors import OptionError
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from typing import Self
 
 import msgspec
 
-from queuey import ids
-from queuey.errors import QueueyError
+from queuey.model import ids
+from queuey.model.errors import QueueyError
 from queuey.storage import Ledger, bridge, exchange
 
 LEASE_TIMEOUT = 60.0

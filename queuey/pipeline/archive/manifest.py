@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from queuey.errors import QueueyError
+from queuey.model.errors import QueueyError
 from queuey.pipeline.archive import buckets
 from queuey.pipeline.archive.buckets import ArchiveBucket
 

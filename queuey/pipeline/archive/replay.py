@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from queuey import ids
-from queuey.errors import QueueExists, QueueNotFound
-from queuey.ids import FIRST, LAST
-from queuey.messages import Queue, QueueSpec
+from queuey.model import ids
+from queuey.model.errors import QueueExists, QueueNotFound
+from queuey.model.ids import FIRST, LAST
+from queuey.model.messages import Queue, QueueSpec
+from queuey.model.texts import format_count
+from queuey.model.titles import titled
 from queuey.pipeline.archive import buckets, directory, find_buckets, manifest, storage
 from queuey.pipeline.archive.directory import ArchiveDirectory
 from queuey.pipeline.archive.manifest import ArchiveDamaged, ArchivedQueue, Manifest
@@ -30,8 +32,6 @@ from queuey.spark.errors import OptionError
 from queuey.spark.sink import write_reports
 from queuey.spark.source import columns
 from queuey.storage import Store, bridge
-from queuey.terminal.texts import format_count
-from queuey.titles import titled
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
+from queuey.model.texts import format_count
+from queuey.model.titles import titled
 from queuey.pipeline.archive import checksums, directory, find_buckets, storage
 from queuey.pipeline.archive.directory import ArchiveDirectory
 from queuey.pipeline.archive.manifest import Key, Manifest, Summary
@@ -15,8 +17,6 @@ from queuey.pipeline.archive.work_units import Search, divide_large_units, group
 from queuey.spark import open_stores
 from queuey.spark.options import Selection, StoreOptions
 from queuey.spark.slices import divide_into_groups
-from queuey.terminal.texts import format_count
-from queuey.titles import titled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import msgspec
 
-from queuey.ids import LOW_MIN
-from queuey.messages import Queue
+from queuey.model.ids import LOW_MIN
+from queuey.model.messages import Queue
 from queuey.pipeline.archive.buckets import ArchiveBucket
 from queuey.spark.slices import QueueSlice, divide_into_groups
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from queuey.ids import Position
+from queuey.model.ids import Position
+from queuey.model.texts import format_count
+from queuey.model.titles import instant, titled
 from queuey.pipeline.audit import receipt_columns, receipt_join
 from queuey.pipeline.audit.receipt_join import FLAGS
 from queuey.pipeline.audit.sources import MessageSources, find_spans
 from queuey.pipeline.options import AuditOptions
 from queuey.spark.errors import OptionError
 from queuey.spark.source import columns
-from queuey.terminal.texts import format_count
-from queuey.titles import instant, titled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
+from queuey.model.ids import EPOCH_TICKS, TICKS_PER_SECOND
 from queuey.pipeline.archive import hadoop_files
 from queuey.pipeline.audit.body_hashes import HASH_BYTES
 from queuey.spark.errors import OptionError

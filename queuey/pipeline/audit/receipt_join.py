@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from queuey.ids import EPOCH_TICKS
+from queuey.model.ids import EPOCH_TICKS
 from queuey.pipeline.audit import receipt_columns
 from queuey.pipeline.audit.body_hashes import SCHEMA
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from queuey import ids
-from queuey.errors import GroupNotFound, QueueChanged
-from queuey.ids import LOW_MIN, TICKS_MAX, TICKS_PER_SECOND, Position
-from queuey.messages import DEFAULT_TTL, Queue
+from queuey.model import ids
+from queuey.model.errors import GroupNotFound, QueueChanged
+from queuey.model.ids import LOW_MIN, TICKS_MAX, TICKS_PER_SECOND, Position
+from queuey.model.messages import DEFAULT_TTL, Queue
 from queuey.pipeline import tasks
 from queuey.pipeline.archive import buckets, directory, storage
 from queuey.pipeline.archive.manifest import Manifest

@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
 
-from queuey import deadletters
-from queuey.deadletters import Cause, DeadLetter, DeadLetterFilter, Redriven
+from queuey.model import deadletters
+from queuey.model.deadletters import Cause, DeadLetter, DeadLetterFilter, Redriven
 from queuey.pipeline import tasks
 from queuey.pipeline.deadletter import selection
 from queuey.pipeline.deadletter.redrive import Redrive, RedriveOrder

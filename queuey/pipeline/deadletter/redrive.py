@@ -21,11 +21,18 @@ from hashlib import blake2b
 import msgspec
 import numpy as np
 
-from queuey import deadletters
-from queuey.deadletters import MAX_SAMPLES, DeadLetter, DeadLetterFilter, Redriven, UnsentDeadLetter, group_by_origin
-from queuey.errors import StoreIncompatible
-from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import Message, Meta, Queue
+from queuey.model import deadletters
+from queuey.model.deadletters import (
+    MAX_SAMPLES,
+    DeadLetter,
+    DeadLetterFilter,
+    Redriven,
+    UnsentDeadLetter,
+    group_by_origin,
+)
+from queuey.model.errors import StoreIncompatible
+from queuey.model.ids import TICKS_PER_SECOND
+from queuey.model.messages import Message, Meta, Queue
 from queuey.pipeline.deadletter import selection
 from queuey.pipeline.deadletter.selection import DeadLetterUnit, FoundDeadLetter, MessageLocation
 from queuey.spark.errors import OptionError

@@ -8,15 +8,15 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from queuey import deadletters
-from queuey.deadletters import SUFFIX, DeadLetter, DeadLetterFilter
-from queuey.errors import QueueChanged
-from queuey.ids import FIRST, Position, following
-from queuey.messages import Message, Queue, Slice
+from queuey.model import deadletters
+from queuey.model.deadletters import SUFFIX, DeadLetter, DeadLetterFilter
+from queuey.model.errors import QueueChanged
+from queuey.model.ids import FIRST, Position, following
+from queuey.model.messages import Message, Queue, Slice
+from queuey.model.titles import instant, titled
 from queuey.spark import open_stores
 from queuey.spark.options import Pattern, StoreOptions
 from queuey.storage import Store, bridge
-from queuey.titles import instant, titled
 
 PAGE_SIZE = 500
 """Max messages in a page."""

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from queuey import ids
-from queuey.errors import GroupNotFound, QueueChanged, QueueNotFound
-from queuey.ids import FIRST, TICKS_PER_SECOND, Position
-from queuey.messages import Queue, Slice
+from queuey.model import ids
+from queuey.model.errors import GroupNotFound, QueueChanged, QueueNotFound
+from queuey.model.ids import FIRST, TICKS_PER_SECOND, Position
+from queuey.model.messages import Queue, Slice
+from queuey.model.titles import duration, format_as, format_estimate, titled
 from queuey.pipeline import name_ranges, tasks
 from queuey.pipeline.name_ranges import NameRange
 from queuey.pipeline.offset_files import Offsets
@@ -26,7 +27,6 @@ from queuey.pipeline.stats.ttl_forecast import Backlog, Forecast, forecast
 from queuey.spark import open_stores
 from queuey.spark.options import StoreOptions, Subscribe
 from queuey.storage import Store, bridge
-from queuey.titles import duration, format_as, format_estimate, titled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,10 +22,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from queuey import ids
-from queuey.errors import QueueChanged, QueueNotFound
-from queuey.ids import LOW_MIN, TICKS_PER_SECOND
-from queuey.messages import Measure, Queue, Slice
+from queuey.model import ids
+from queuey.model.errors import QueueChanged, QueueNotFound
+from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND
+from queuey.model.messages import Measure, Queue, Slice
 from queuey.pipeline import name_ranges, tasks
 from queuey.pipeline.name_ranges import NameRange
 from queuey.pipeline.options import StatsOptions

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from queuey.titles import format_as, format_estimate, instant, titled
+from queuey.model.titles import format_as, format_estimate, instant, titled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

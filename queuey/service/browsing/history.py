@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from queuey.access import matches
-from queuey.messages import Queue
+from queuey.model.messages import Queue
+from queuey.model.rights import matches
+from queuey.model.turns import order_in_turns
 from queuey.service.workers import Topic, Workers
-from queuey.turns import order_in_turns
 
 CELL_SECONDS, CELLS_PER_RING = 10, 360
 """Seconds per cell, and cells per ring."""
@@ -53,7 +53,7 @@ class ActivityQuery(msgspec.Struct, frozen=True, array_like=True):
     """Selects queues of an application that were used in the last hour.
 
     Attributes:
-        patterns: Patterns of the queues' names, as for :func:`queuey.access.matches`.
+        patterns: Patterns of the queues' names, as for :func:`queuey.model.rights.matches`.
         uids: The queues; if empty, the most recently used ones.
     """
 

@@ -20,18 +20,11 @@ from queuey.claims.drafts import EntryDraft
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.claims.state import ClaimTiming, State
-from queuey.deadletters import Attempt, holds_dead
-from queuey.errors import (
-    ClaimsRefused,
-    InvalidRequest,
-    NotAllowed,
-    NotFound,
-    QueueyError,
-    TooManyClaims,
-)
-from queuey.ids import Position
-from queuey.messages import Location, NewMessage, Queue
 from queuey.metrics import Metrics
+from queuey.model.deadletters import Attempt, holds_dead
+from queuey.model.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyClaims
+from queuey.model.ids import Position
+from queuey.model.messages import Location, NewMessage, Queue
 from queuey.service.claims.attempts import Attempts, JobState
 from queuey.service.claims.claiming import (
     ClaimDelivery,

@@ -13,10 +13,10 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey.claims.receipts import LastDelivery
-from queuey.deadletters import Attempt
-from queuey.errors import StoreBusy
-from queuey.ids import Position
-from queuey.messages import Queue
+from queuey.model.deadletters import Attempt
+from queuey.model.errors import StoreBusy
+from queuey.model.ids import Position
+from queuey.model.messages import Queue
 from queuey.storage import Ledger, exchange
 
 MAX_KEPT_ATTEMPTS = 10

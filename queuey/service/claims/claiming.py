@@ -16,8 +16,8 @@ import msgspec
 
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, Settlement
-from queuey.errors import QueueyError, TooManyClaims, in_doubt
-from queuey.messages import Message, Queue, bytes_of
+from queuey.model.errors import QueueyError, TooManyClaims, in_doubt
+from queuey.model.messages import Message, Queue, bytes_of
 from queuey.service.claims.log_cache import LogCache
 from queuey.service.claims.requests import (
     ClaimUndecided,

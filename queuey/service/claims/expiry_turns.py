@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from queuey import ids
 from queuey.claims.drafts import MAX_ENTRY_IDS, EntryDraft
 from queuey.claims.expiry import CLAIMED_GRACE_SECONDS, ticks_until_due
 from queuey.claims.state import State
-from queuey.ids import FIRST, LOW_MIN, TICKS_MAX, TICKS_PER_SECOND, Position
-from queuey.messages import Queue, Slice
+from queuey.model import ids
+from queuey.model.ids import FIRST, LOW_MIN, TICKS_MAX, TICKS_PER_SECOND, Position
+from queuey.model.messages import Queue, Slice
 from queuey.service.claims.move_turns import ReadingRequest, Sources
 from queuey.service.claims.scans import MAX_COPIES, MAX_PAGE_MESSAGES
 

@@ -8,7 +8,6 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from queuey import ids
 from queuey.claims.covers import CoverDraft, ScanDuplicates, split_duplicates
 from queuey.claims.drafts import MAX_ENTRY_IDS
 from queuey.claims.expiry import EndedMessages, split_ended
@@ -21,9 +20,10 @@ from queuey.claims.order import (
 )
 from queuey.claims.places import ClaimLimits, LikelyPlaces, compute_limited_key_digest, find_claim_limits
 from queuey.claims.state import MAX_OUTSTANDING, ClaimTiming, State
-from queuey.errors import QueueyError
-from queuey.ids import FIRST, Position
-from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of
+from queuey.model import ids
+from queuey.model.errors import QueueyError
+from queuey.model.ids import FIRST, Position
+from queuey.model.messages import Location, Message, Page, Queue, Slice, bytes_of
 from queuey.service.claims.follow_ups import delivery_limit
 from queuey.service.claims.move_turns import ReadingRequest, Sources
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest

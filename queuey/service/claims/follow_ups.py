@@ -16,14 +16,14 @@ from math import inf
 
 import msgspec
 
-from queuey import deadletters, ids
-from queuey.body_digests import choose_target_partition
 from queuey.claims.receipts import LastDelivery
 from queuey.claims.state import State
-from queuey.deadletters import Attempt, Cause
-from queuey.errors import QueueChanged, QueueExists, QueueNotFound, QueueyError
-from queuey.ids import Position
-from queuey.messages import Location, Message, NewMessage, PostKey, Queue, QueueSpec
+from queuey.model import deadletters, ids
+from queuey.model.body_digests import choose_target_partition
+from queuey.model.deadletters import Attempt, Cause
+from queuey.model.errors import QueueChanged, QueueExists, QueueNotFound, QueueyError
+from queuey.model.ids import Position
+from queuey.model.messages import Location, Message, NewMessage, PostKey, Queue, QueueSpec
 from queuey.service.claims.attempts import Attempts, record_expired_claims
 from queuey.service.claims.results import EXPIRED_ERROR, Results
 from queuey.service.core import Core

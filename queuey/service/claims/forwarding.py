@@ -17,7 +17,7 @@ import msgspec
 
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, Settlement
-from queuey.messages import Message, Queue
+from queuey.model.messages import Message, Queue
 from queuey.service.claims.log_cache import Key
 from queuey.service.claims.requests import (
     Claimed,

@@ -10,16 +10,16 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from queuey import ids
 from queuey.api.jobs import UNFINISHED, JobInfo
 from queuey.claims.acts import JobStanding, cancel, make_available_now
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.receipts import ClaimReceipt, LastDelivery
 from queuey.claims.state import ClaimTiming, State
-from queuey.deadletters import Attempt, DeadLetter, decode_dead_letter, queue_for
-from queuey.errors import InvalidRequest, MessageNotFound, QueueNotFound
-from queuey.ids import Position
-from queuey.messages import Location, Message, Queue
+from queuey.model import ids
+from queuey.model.deadletters import Attempt, DeadLetter, decode_dead_letter, queue_for
+from queuey.model.errors import InvalidRequest, MessageNotFound, QueueNotFound
+from queuey.model.ids import Position
+from queuey.model.messages import Location, Message, Queue
 from queuey.service.claims.attempts import Attempts
 from queuey.service.claims.follow_ups import TOO_MANY_DELIVERIES_ERROR
 from queuey.service.claims.log_cache import Key, LogCache

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from queuey import ids
 from queuey.claims.covers import ScanDuplicates
 from queuey.claims.drafts import MAX_ENTRY_IDS, EntryDraft
 from queuey.claims.expiry import EndedMessages
 from queuey.claims.state import MAX_ABOVE, MAX_OUTSTANDING, State
-from queuey.deadletters import queue_for
-from queuey.ids import FIRST, LAST, LOW_MIN, Position
-from queuey.messages import Message, Queue, Slice, bytes_of, rendered_bytes
+from queuey.model import ids
+from queuey.model.deadletters import queue_for
+from queuey.model.ids import FIRST, LAST, LOW_MIN, Position
+from queuey.model.messages import Message, Queue, Slice, bytes_of, rendered_bytes
 from queuey.service.claims.requests import Request
 from queuey.service.claims.scans import MAX_SCAN_PAGES, ContiguousRead, Fetch, Read, SplitDuplicates, SplitEnded
 

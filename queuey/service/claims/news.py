@@ -22,8 +22,8 @@ from functools import partial
 
 from queuey.claims.places import find_claim_limits
 from queuey.claims.state import ClaimTiming, State
-from queuey.errors import QueueyError, StoreUnavailable
-from queuey.messages import Queue
+from queuey.model.errors import QueueyError, StoreUnavailable
+from queuey.model.messages import Queue
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import StateQuery

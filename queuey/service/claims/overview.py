@@ -11,22 +11,22 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from queuey import ids
 from queuey.api.claims import Backlog, ClaimCounts, Job, JobStatus, PartitionClaims, QueueSize
-from queuey.body_digests import compute_body_digest
 from queuey.claims.state import State
-from queuey.deadletters import queue_for
-from queuey.errors import NotFound
-from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import Location, Message, Queue, Slice, rendered_bytes
 from queuey.metrics import Metrics
+from queuey.model import ids
+from queuey.model.body_digests import compute_body_digest
+from queuey.model.deadletters import queue_for
+from queuey.model.errors import NotFound
+from queuey.model.ids import TICKS_PER_SECOND, Position
+from queuey.model.messages import Location, Message, Queue, Slice, rendered_bytes
+from queuey.model.task_calls import find_call
+from queuey.model.texts import shorten
 from queuey.service.claims.attempts import Attempts, DeliveryRecord
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
-from queuey.terminal.task_calls import find_call
-from queuey.terminal.texts import shorten
 
 T = TypeVar("T")
 MAX_SHOWN_TEXT = 200

@@ -24,8 +24,8 @@ from queuey.claims.entries import Entry, UnknownFormat, decode_entry, encode_ent
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import SECRET_BITS, ReceiptStatus
 from queuey.claims.state import ClaimTiming, State
-from queuey.deadletters import queue_for
-from queuey.errors import (
+from queuey.model.deadletters import queue_for
+from queuey.model.errors import (
     InvalidRequest,
     Outcome,
     QueueChanged,
@@ -35,8 +35,8 @@ from queuey.errors import (
     StoreUnavailable,
     in_doubt,
 )
-from queuey.ids import Position
-from queuey.messages import LogEntry, LogPage, Queue
+from queuey.model.ids import Position
+from queuey.model.messages import LogEntry, LogPage, Queue
 from queuey.service.claims.finding import Duplicates, Finder
 from queuey.service.claims.follow_ups import FollowUpRunner, LogCompaction, SnapshotPolicy
 from queuey.service.claims.move_turns import ReadingRequest

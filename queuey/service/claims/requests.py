@@ -20,9 +20,9 @@ from queuey.claims.order import MAX_WAITING
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.claims.state import MAX_ABOVE, MAX_OUTSTANDING, State
-from queuey.deadletters import queue_for
-from queuey.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
-from queuey.messages import Backoff, Message, Queue
+from queuey.model.deadletters import queue_for
+from queuey.model.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
+from queuey.model.messages import Backoff, Message, Queue
 from queuey.service.claims.follow_ups import delivery_limit
 
 SettleKind = Literal["acknowledge", "renew", "release", "fail", "give_up", "verify", "check"]

@@ -22,10 +22,10 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey.claims.receipts import ClaimReceipt
-from queuey.deadletters import decode_dead_letter
-from queuey.errors import StoreBusy
-from queuey.ids import Position
-from queuey.messages import NewMessage, Queue
+from queuey.model.deadletters import decode_dead_letter
+from queuey.model.errors import StoreBusy
+from queuey.model.ids import Position
+from queuey.model.messages import NewMessage, Queue
 from queuey.service.claims.attempts import choose_ledger_piece
 from queuey.storage import LEDGER_TTL, Ledger, exchange
 

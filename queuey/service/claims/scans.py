@@ -16,14 +16,14 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from queuey import ids
 from queuey.claims.covers import MAX_UNCONFIRMED, ScanDuplicates
 from queuey.claims.drafts import MAX_ENTRY_IDS
 from queuey.claims.expiry import EndedMessages
 from queuey.claims.order import MAX_WAITING, Waiting
 from queuey.claims.state import MAX_ABOVE, State
-from queuey.ids import FIRST, LOW_MIN, Position
-from queuey.messages import Location, Message, Page, Slice, bytes_of, rendered_bytes
+from queuey.model import ids
+from queuey.model.ids import FIRST, LOW_MIN, Position
+from queuey.model.messages import Location, Message, Page, Slice, bytes_of, rendered_bytes
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 

@@ -28,9 +28,9 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey.claims.expiry import ticks_until_due
-from queuey.errors import QueueChanged, QueueyError, RecordChanged, StoreBusy, StoreUnavailable, in_doubt
-from queuey.ids import FIRST, TICKS_MAX, TICKS_PER_SECOND
-from queuey.messages import NewMessage, Queue, Record
+from queuey.model.errors import QueueChanged, QueueyError, RecordChanged, StoreBusy, StoreUnavailable, in_doubt
+from queuey.model.ids import FIRST, TICKS_MAX, TICKS_PER_SECOND
+from queuey.model.messages import NewMessage, Queue, Record
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.follow_ups import OVERDUE_SECONDS
 from queuey.service.core import Core

@@ -11,11 +11,12 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from queuey import ids
-from queuey.access import SHARES_TEXT, Credential, has_room
 from queuey.api.groups import GroupInfo, GroupNames, Heartbeat, HeartbeatAnswer, Joined
 from queuey.api.progress import RecordedOffset, RecordedOffsets
-from queuey.errors import (
+from queuey.groups.drafts import GroupDraft, ReadRights
+from queuey.groups.state import MAX_PARTITIONS, GroupState, JoinRequest, Member
+from queuey.model import ids
+from queuey.model.errors import (
     Conflict,
     GroupActive,
     GroupNotFound,
@@ -25,11 +26,10 @@ from queuey.errors import (
     StoreUnavailable,
     TooManyGroups,
 )
-from queuey.groups.drafts import GroupDraft, ReadRights
-from queuey.groups.ownership import GroupChange, MemberCommit
-from queuey.groups.state import MAX_PARTITIONS, GroupState, JoinRequest, Member
-from queuey.messages import OffsetChange, Queue
-from queuey.partitions import check_partitions
+from queuey.model.groups import GroupChange, MemberCommit
+from queuey.model.messages import OffsetChange, Queue
+from queuey.model.partitions import check_partitions
+from queuey.model.rights import SHARES_TEXT, Credential, has_room
 from queuey.service.core import Core
 from queuey.service.groups import views
 from queuey.service.groups.local_group import LocalGroup, hash_secret

@@ -5,10 +5,10 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 
-from queuey import ids
 from queuey.api.groups import Heartbeat, HeartbeatAnswer, Partitions, Taken, ToGiveBack
-from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import GroupState, Member, PlannedQueue
+from queuey.model import ids
+from queuey.model.groups import OwnedOffset
 
 MAX_PARTITIONS, MAX_ANSWER_BYTES = 1000, 240 << 10
 """Max partitions of an answer, and its approximate max bytes."""

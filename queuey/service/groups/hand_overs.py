@@ -8,11 +8,11 @@ from contextlib import suppress
 from operator import itemgetter
 from weakref import WeakValueDictionary
 
-from queuey.errors import Conflict, NotFound, QueueChanged, StoreBusy
 from queuey.groups.owners import hand_over
-from queuey.groups.ownership import OwnedOffset, OwnedOffsets
 from queuey.groups.state import GroupState
-from queuey.messages import Queue
+from queuey.model.errors import Conflict, NotFound, QueueChanged, StoreBusy
+from queuey.model.groups import OwnedOffset, OwnedOffsets
+from queuey.model.messages import Queue
 from queuey.service.groups.answers import Rows
 from queuey.service.groups.state_cache import GroupContext, StateCache
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
-from queuey.access import Credential
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
-from queuey.errors import MemberGone, QueueyError, StoreUnavailable
 from queuey.groups.drafts import GroupDraft
-from queuey.groups.ownership import ClockSample, OwnedOffset
 from queuey.groups.state import GroupState, Member
+from queuey.model.errors import MemberGone, QueueyError, StoreUnavailable
+from queuey.model.groups import ClockSample, OwnedOffset
+from queuey.model.rights import Credential
 from queuey.service.groups.answers import Rows, Targets, answer_heartbeat, find_highest_epoch, list_give_backs
 from queuey.service.groups.hand_overs import HandOvers
 from queuey.service.groups.state_cache import GroupContext, StateCache

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from operator import attrgetter
 
-from queuey.access import matches
-from queuey.deadletters import matches_patterns
-from queuey.errors import QueueNotFound
 from queuey.groups.state import MAX_PARTITIONS, GroupState
-from queuey.messages import Queue
+from queuey.model.deadletters import matches_patterns
+from queuey.model.errors import QueueNotFound
+from queuey.model.messages import Queue
+from queuey.model.rights import matches
 from queuey.service.core import MAX_ITEMS_IN_LOOP, Core
 from queuey.service.queues import shortest_prefixes
 from queuey.storage import Store

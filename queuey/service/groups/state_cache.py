@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from queuey.errors import GroupElsewhere
 from queuey.groups.drafts import ReadRights
-from queuey.groups.ownership import Head, StoredGroup
 from queuey.groups.rows import read_state
 from queuey.groups.state import GroupState
+from queuey.model.errors import GroupElsewhere
+from queuey.model.groups import Head, StoredGroup
 from queuey.service.core import Core
 from queuey.service.groups.answers import Targets
 from queuey.storage import Store

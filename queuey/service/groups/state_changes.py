@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from queuey.access import Credential
-from queuey.errors import QueueyError, StoreBusy, StoreClosed, StoreUnavailable
 from queuey.groups.drafts import GroupDraft
-from queuey.groups.ownership import GroupChange, GroupSessions
 from queuey.groups.planning import View, Views, make_plan
 from queuey.groups.state import GroupState, Member
-from queuey.messages import Queue
+from queuey.model.errors import QueueyError, StoreBusy, StoreClosed, StoreUnavailable
+from queuey.model.groups import GroupChange, GroupSessions
+from queuey.model.messages import Queue
+from queuey.model.rights import Credential
 from queuey.service.groups.answers import Targets
 from queuey.service.groups.searches import find_queues
 from queuey.service.groups.state_cache import GroupContext, StateCache

@@ -8,14 +8,14 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
-from queuey import ids
-from queuey.access import Credential
 from queuey.api.groups import GroupInfo, MemberInfo, OwnedPartition
-from queuey.errors import QueueChanged
 from queuey.groups.owners import is_owner
-from queuey.groups.ownership import OwnedOffset, SeenMember
 from queuey.groups.state import GroupState
-from queuey.messages import Lag, Queue
+from queuey.model import ids
+from queuey.model.errors import QueueChanged
+from queuey.model.groups import OwnedOffset, SeenMember
+from queuey.model.messages import Lag, Queue
+from queuey.model.rights import Credential
 from queuey.storage import Store
 
 PAGE_SIZE, LAG_PAGE_SIZE = 100, 16

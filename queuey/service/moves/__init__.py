@@ -18,11 +18,11 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from queuey import ids
 from queuey.api.progress import Move, MoveState
-from queuey.errors import InvalidRequest, MoveNotFound, QueueyError, RecordChanged
-from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import Record
+from queuey.model import ids
+from queuey.model.errors import InvalidRequest, MoveNotFound, QueueyError, RecordChanged
+from queuey.model.ids import TICKS_PER_SECOND
+from queuey.model.messages import Record
 from queuey.service.claims import ClaimUseCases
 from queuey.service.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.service.moves.active_move import ActiveMove

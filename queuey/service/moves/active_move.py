@@ -30,10 +30,10 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from queuey import ids
-from queuey.body_digests import choose_target_partition
-from queuey.deadletters import convert_for_move
-from queuey.errors import (
+from queuey.model import ids
+from queuey.model.body_digests import choose_target_partition
+from queuey.model.deadletters import convert_for_move
+from queuey.model.errors import (
     ClaimsRefused,
     Conflict,
     QueueChanged,
@@ -42,8 +42,8 @@ from queuey.errors import (
     StoreBusy,
     StoreClosed,
 )
-from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.messages import Location, Message, NewMessage, PostKey, Queue
+from queuey.model.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.model.messages import Location, Message, NewMessage, PostKey, Queue
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.move_turns import FETCH_BATCH_SIZE, MoveOrder, MoveTurn
 from queuey.service.moves.records import Move, Progress

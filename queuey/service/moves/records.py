@@ -14,9 +14,9 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from queuey import ids
-from queuey.errors import MoveNotFound, MoveUnderWay, RecordChanged, StoreBusy, TooManyMoves
-from queuey.messages import Queue, Record
+from queuey.model import ids
+from queuey.model.errors import MoveNotFound, MoveUnderWay, RecordChanged, StoreBusy, TooManyMoves
+from queuey.model.messages import Queue, Record
 from queuey.storage import Store
 
 KIND = "move"

@@ -1,8 +1,8 @@
 """The audit log: records each act at the console before it is carried out, and then its result.
 
-The log of an application is a queue of the internal application :data:`~queuey.messages.AUDITS`. No key grants access
-to that application, so users cannot change the log. The store's ledger has an entry for each submitted form, so the
-act of a form is carried out once.
+The log of an application is a queue of the internal application :data:`~queuey.model.messages.AUDITS`. No key grants
+access to that application, so users cannot change the log. The store's ledger has an entry for each submitted form, so
+the act of a form is carried out once.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Literal
 
 import msgspec
 
-from queuey import ids
-from queuey.errors import ApplicationExists, ApplicationNotFound, QueueNotFound
-from queuey.ids import Position
-from queuey.messages import AUDITS, Location, Meta, QueueSpec
+from queuey.model import ids
+from queuey.model.errors import ApplicationExists, ApplicationNotFound, QueueNotFound
+from queuey.model.ids import Position
+from queuey.model.messages import AUDITS, Location, Meta, QueueSpec
 from queuey.service.core import Core
 from queuey.service.messages import Draft, MessageUseCases
 from queuey.service.queue_access import QueueAccess, find_queue

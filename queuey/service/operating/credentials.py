@@ -15,9 +15,9 @@ from hashlib import sha256
 
 import msgspec
 
-from queuey.access import Caller, may_create_key
-from queuey.errors import Conflict, InvalidRequest, KeyNotFound, NotAllowed, NotAuthenticated
-from queuey.messages import OPERATORS, Key, Scope, is_readable
+from queuey.model.errors import Conflict, InvalidRequest, KeyNotFound, NotAllowed, NotAuthenticated
+from queuey.model.messages import OPERATORS, Key, Scope, is_readable
+from queuey.model.rights import Caller, may_create_key
 from queuey.storage import Applications, Store, bridge, exchange
 
 SESSION_SECONDS = 8 * 3600

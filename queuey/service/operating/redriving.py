@@ -15,16 +15,16 @@ from hashlib import blake2b
 
 import msgspec
 
-from queuey import ids
-from queuey.deadletters import (
+from queuey.model import ids
+from queuey.model.deadletters import (
     DeadLetter,
     choose_partition_and_key,
     decode_stored_dead_letter,
     generalize_error_text,
     group_by_origin,
 )
-from queuey.errors import NotAllowed, NotFound, QueueChanged, QueueyError
-from queuey.messages import Location, Message, Meta, PostKey, Queue
+from queuey.model.errors import NotAllowed, NotFound, QueueChanged, QueueyError
+from queuey.model.messages import Location, Message, Meta, PostKey, Queue
 from queuey.service.browsing import MAX_COMPARED_LENGTH, make_short_cursor
 from queuey.service.core import Core
 from queuey.service.messages import Draft, MessageUseCases, hash_content

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from queuey import ids
-from queuey.access import SHARES_TEXT, has_room
-from queuey.errors import (
+from queuey.model import ids
+from queuey.model.errors import (
     InvalidRequest,
     KeyInUse,
     NotAllowed,
@@ -31,8 +30,10 @@ from queuey.errors import (
     TooManySchedules,
     in_doubt,
 )
-from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import PostKey, PostResult, Record
+from queuey.model.ids import TICKS_PER_SECOND
+from queuey.model.messages import PostKey, PostResult, Record
+from queuey.model.rights import SHARES_TEXT, has_room
+from queuey.model.time_parsing import clock_warning
 from queuey.service.core import Core
 from queuey.service.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.service.messages import MessageUseCases, hash_content
@@ -41,7 +42,6 @@ from queuey.service.schedules import states
 from queuey.service.schedules.states import Firing, Outcome, Plan, Schedule, State
 from queuey.storage import Store, bridge
 from queuey.storage.troubles import Trouble
-from queuey.time_parsing import clock_warning
 
 MAX_SCHEDULES = 1000
 """Max schedules of an application; concurrent calls may exceed it by a few."""

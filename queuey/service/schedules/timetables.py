@@ -21,7 +21,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from queuey.api.schedules import MAX_EXPRESSION
-from queuey.errors import TimeZoneUnknown
+from queuey.model.errors import TimeZoneUnknown
 
 _CRON_PATTERN = re.compile(r"[0-9A-Za-z*,/#\-]+(?: +[0-9A-Za-z*,/#\-]+){4}")
 _ZONE_PATTERN = re.compile(r"[A-Z][A-Za-z0-9_+\-]*(?:/[A-Za-z0-9_+\-]+)*")

@@ -25,10 +25,10 @@ from typing import Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from queuey import ids
-from queuey.errors import QueueChanged, QueueyError, StoreClosed, StoreUnavailable, TooLate
-from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import Location, Queue
+from queuey.model import ids
+from queuey.model.errors import QueueChanged, QueueyError, StoreClosed, StoreUnavailable, TooLate
+from queuey.model.ids import TICKS_PER_SECOND
+from queuey.model.messages import Location, Queue
 from queuey.spark.sink.ledger_entry import (
     FORMAT,
     ChunkEntry,

@@ -11,7 +11,7 @@ import zlib
 import msgspec
 import numpy as np
 
-from queuey.errors import StoreIncompatible
+from queuey.model.errors import StoreIncompatible
 from queuey.storage.columns import Integers, Mask
 
 FORMAT = 1

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queuey import ids
-from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
-from queuey.messages import MAX_TTL, Meta
-from queuey.partitions import MAX_RUNS, by_key
+from queuey.model import ids
+from queuey.model.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
+from queuey.model.messages import MAX_TTL, Meta
+from queuey.model.partitions import MAX_RUNS, by_key
 from queuey.spark.sink.arrow_rows import ColumnLayout, RowChunk, make_row_error
 from queuey.storage.columns import SCHEMA, Integers, Mask, MessageColumns, bytes_values, encode_typed_meta
 
@@ -359,7 +359,7 @@ class _RowConverter:
             return np.array([by_key(str(value), rules.partitions) for value in own.to_pylist()])
         if (numbers := self._column("sequence")) is not None:
             return _integers(numbers, 0) % rules.partitions + 1
-        # The same as ``queuey.partitions.spread``.
+        # The same as ``queuey.model.partitions.spread``.
         runs = min(MAX_RUNS, rules.partitions, count)
         return (rules.first - 1 + np.arange(count) * runs // count) % rules.partitions + 1
 

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable
 
-from queuey.ids import TICKS_PER_SECOND
+from queuey.model.ids import TICKS_PER_SECOND
 from queuey.storage import Ledger, bridge, exchange
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from queuey.errors import QueueExists, QueueyError
-from queuey.messages import QueueSpec
+from queuey.model.errors import QueueExists, QueueyError
+from queuey.model.messages import QueueSpec
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import SinkOptions

@@ -13,8 +13,8 @@ from zlib import crc32
 import msgspec
 import numpy as np
 
-from queuey.errors import QueueNotFound
-from queuey.messages import Queue, QueueSpec
+from queuey.model.errors import QueueNotFound
+from queuey.model.messages import Queue, QueueSpec
 from queuey.spark.errors import OptionError
 from queuey.spark.options import SinkOptions
 from queuey.spark.sink.arrow_rows import MAX_CHUNK_ROWS, ColumnLayout, RowChunk, divide_into_chunks

@@ -15,9 +15,9 @@ import msgspec
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from queuey.errors import QueueChanged, QueueNotFound
-from queuey.ids import FIRST, LAST, LOW_MIN, Position
-from queuey.messages import PartitionInfo, Queue, Slice
+from queuey.model.errors import QueueChanged, QueueNotFound
+from queuey.model.ids import FIRST, LAST, LOW_MIN, Position
+from queuey.model.messages import PartitionInfo, Queue, Slice
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, SourceOptions

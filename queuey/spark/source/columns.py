@@ -23,8 +23,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from queuey.ids import EPOCH_TICKS, FLIP, LOW_MIN, Position
-from queuey.messages import Meta
+from queuey.model.ids import EPOCH_TICKS, FLIP, LOW_MIN, Position
+from queuey.model.messages import Meta
 from queuey.spark.errors import OptionError
 from queuey.storage.columns import decode_typed_meta
 

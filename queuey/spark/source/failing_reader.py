@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from queuey.errors import QueueyError
+from queuey.model.errors import QueueyError
 
 
 class FailingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from queuey import ids
-from queuey.errors import Conflict, GroupNotFound, OffsetConflict, QueueChanged, QueueNotFound, QueueyError
-from queuey.ids import FIRST, Position
-from queuey.messages import OffsetChange, Queue
+from queuey.model import ids
+from queuey.model.errors import Conflict, GroupNotFound, OffsetConflict, QueueChanged, QueueNotFound, QueueyError
+from queuey.model.ids import FIRST, Position
+from queuey.model.messages import OffsetChange, Queue
 from queuey.spark import open_stores
 from queuey.spark.options import StoreOptions
 from queuey.spark.source.stream_offsets import StreamOffset

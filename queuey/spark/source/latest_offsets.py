@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from queuey.errors import QueueChanged, QueueNotFound
-from queuey.ids import LOW_MIN, Position
-from queuey.messages import Queue
+from queuey.model.errors import QueueChanged, QueueNotFound
+from queuey.model.ids import LOW_MIN, Position
+from queuey.model.messages import Queue
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, Selection, SourceOptions

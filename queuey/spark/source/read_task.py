@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from queuey import ids
-from queuey.errors import QueueChanged, QueueNotFound, StoreUnavailable
-from queuey.ids import LOW_MIN, Position
-from queuey.messages import Queue, Slice
+from queuey.model import ids
+from queuey.model.errors import QueueChanged, QueueNotFound, StoreUnavailable
+from queuey.model.ids import LOW_MIN, Position
+from queuey.model.messages import Queue, Slice
 from queuey.spark import open_stores
 from queuey.spark.errors import DataLoss
 from queuey.spark.options import SourceOptions

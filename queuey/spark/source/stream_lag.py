@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from queuey import ids
-from queuey.errors import QueueyError
-from queuey.ids import FIRST, Position
-from queuey.messages import Lag, Queue
+from queuey.model import ids
+from queuey.model.errors import QueueyError
+from queuey.model.ids import FIRST, Position
+from queuey.model.messages import Lag, Queue
 from queuey.storage import Store, bridge
 
 REQUEST_INTERVAL = 10.0

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from queuey import ids
-from queuey.ids import FIRST, LOW_MIN, Position
+from queuey.model import ids
+from queuey.model.ids import FIRST, LOW_MIN, Position
 from queuey.spark.errors import OptionError
 from queuey.spark.slices import QueuePartition, QueueSlice, divide_into_groups
 from queuey.spark.start_and_end import EARLIEST, parse_partition_numbers

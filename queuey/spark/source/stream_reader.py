@@ -29,10 +29,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from queuey import ids
-from queuey.errors import QueueChanged, QueueNotFound, QueueyError, StoreUnavailable
-from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.messages import Queue, Slice
+from queuey.model import ids
+from queuey.model.errors import QueueChanged, QueueNotFound, QueueyError, StoreUnavailable
+from queuey.model.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.model.messages import Queue, Slice
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import SourceOptions, read_options

@@ -27,9 +27,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.ids import ticks_to_seconds
-from queuey.messages import Acknowledgement, Queue
+from queuey.model.errors import StoreClosed, StoreUnavailable
+from queuey.model.ids import ticks_to_seconds
+from queuey.model.messages import Acknowledgement, Queue
 from queuey.storage import Store
 from queuey.storage.calls import in_thread
 from queuey.storage.cassandra import bucket_index, message_codec

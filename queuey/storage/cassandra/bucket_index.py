@@ -18,9 +18,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from queuey import ids
-from queuey.errors import StoreUnavailable
-from queuey.ids import TICKS_PER_SECOND, Position
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import TICKS_PER_SECOND, Position
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.bucketing import CLASSES, Bucket, RecordedBuckets
 from queuey.storage.cassandra.clocks.clock import Clock, ExpiringCache

@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
+from queuey.model.ids import EPOCH_TICKS, TICKS_PER_SECOND
 
 HOUR = 3600
 _LAST_SECOND = (1 << 31) - 2 - HOUR

@@ -13,9 +13,9 @@ from itertools import product
 from shlex import quote
 from typing import Literal, NamedTuple
 
-from queuey.errors import StoreUnavailable
-from queuey.ids import LOW_MIN, Position
-from queuey.messages import Queue
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import LOW_MIN, Position
+from queuey.model.messages import Queue
 from queuey.storage.cassandra.clocks.clock import ticks
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.options import CassandraOptions

@@ -32,7 +32,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from queuey.errors import QueueyError, StoreBusy, StoreClosed, StoreUnavailable
+from queuey.model.errors import QueueyError, StoreBusy, StoreClosed, StoreUnavailable
 from queuey.storage.calls import Done
 from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Request, Statement
 from queuey.storage.cassandra.driver.requests import Call

@@ -10,8 +10,8 @@ from uuid import UUID
 
 import msgspec
 
-from queuey.ids import FLIP, Position
-from queuey.messages import Location, Message, Meta, NewMessage, stored_meta
+from queuey.model.ids import FLIP, Position
+from queuey.model.messages import Location, Message, Meta, NewMessage, stored_meta
 from queuey.storage.cassandra.bucketing import NAMES
 from queuey.storage.cassandra.driver import UNSET, Rows, Statement
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 
-from queuey.errors import SettingsError
+from queuey.model.errors import SettingsError
 from queuey.storage.cassandra.timing import LevelTiming, Timing
 
 WRITE_LEVELS = ("ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL")

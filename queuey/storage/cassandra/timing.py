@@ -21,7 +21,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from queuey.errors import SettingsError
+from queuey.model.errors import SettingsError
 
 LEASE = 10.0
 """Max seconds (boot time) for which a process may use the values that it has read."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-    from queuey.ids import Position
-    from queuey.messages import Measure, Message, Queue, Slice
+    from queuey.model.ids import Position
+    from queuey.model.messages import Measure, Message, Queue, Slice
 
 
 class Bulk(ABC):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from queuey.messages import Key, Queue, QueueSpec, Scope
+    from queuey.model.messages import Key, Queue, QueueSpec, Scope
 
 
 class Catalogue(ABC):
@@ -82,7 +82,7 @@ class Applications(ABC):
 
         Raises:
             ApplicationExists: The application exists.
-            InvalidRequest: People cannot read the name: see :func:`queuey.messages.is_readable`.
+            InvalidRequest: People cannot read the name: see :func:`queuey.model.messages.is_readable`.
         """
 
     @abstractmethod
@@ -111,8 +111,8 @@ class Applications(ABC):
         """Adds a key by its SHA-256. If the application has the key already, that key is returned unchanged.
 
         Args:
-            application: Owner of the key. For an operator's key it is :data:`~queuey.messages.OPERATORS`, which does
-                not have to be created.
+            application: Owner of the key. For an operator's key it is :data:`~queuey.model.messages.OPERATORS`, which
+                does not have to be created.
             digest: SHA-256 of the key (32 bytes).
             expires: When the key expires (seconds since 1970), or None if it never does.
             note: Description of the key's purpose.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from queuey.ids import EPOCH_TICKS
+from queuey.model.ids import EPOCH_TICKS
 
 if TYPE_CHECKING:
-    from queuey.messages import LogEntry, LogPage, Queue
+    from queuey.model.messages import LogEntry, LogPage, Queue
 
 MAX_PAGE_ENTRIES = 256
 """Max entries that :meth:`ClaimLogs.read_log` returns. Usually a log has fewer after its snapshot."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from queuey.messages import Queue
+    from queuey.model.messages import Queue
 
 
 class Covers(ABC):

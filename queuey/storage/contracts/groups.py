@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from queuey.groups.ownership import GroupSessions, SeenMember
+from queuey.model.groups import GroupSessions, SeenMember
 
 if TYPE_CHECKING:
-    from queuey.groups.ownership import ClockSample, GroupChange, Head, StoredGroup
+    from queuey.model.groups import ClockSample, GroupChange, Head, StoredGroup
 
 
 def session_ttl(session: int) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from queuey.ids import Position
-    from queuey.messages import NewMessage, PostKey, PostResult, Queue
+    from queuey.model.ids import Position
+    from queuey.model.messages import NewMessage, PostKey, PostResult, Queue
 
 
 class KeyedPosts(ABC):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from queuey.ids import Position
-    from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
+    from queuey.model.ids import Position
+    from queuey.model.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
 
 
 class Messages(ABC):
@@ -70,7 +70,7 @@ class Messages(ABC):
 
         All pages together have at most the sum of the slices' ``max_bytes``, not counting the last message. Once they
         have that many bytes, the remaining slices are put off
-        (:meth:`~queuey.messages.Slice.make_postponed_page`). The first slice never is.
+        (:meth:`~queuey.model.messages.Slice.make_postponed_page`). The first slice never is.
 
         **G1**: every acknowledged message of an append below a cursor from a page with ``delayed=True`` was shown by
         that page or an earlier page of the chain. (This does not hold for puts.) The horizon is part of the query and

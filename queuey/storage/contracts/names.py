@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from queuey.messages import Named, NewMessage, Queue
+    from queuey.model.messages import Named, NewMessage, Queue
 
 
 class Names(ABC):
@@ -40,7 +40,7 @@ class Names(ABC):
 
         Args:
             queue: The queue.
-            name: 1 to :data:`queuey.messages.MAX_NAME_LENGTH` characters.
+            name: 1 to :data:`queuey.model.messages.MAX_NAME_LENGTH` characters.
             item: The message; None frees the name.
             content: Hash of the message.
             seen: Result of :meth:`find_named`, neither busy nor with a replaced value. It becomes ``replaced`` of the

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
-from queuey.errors import Conflict
+from queuey.model.errors import Conflict
 
 if TYPE_CHECKING:
-    from queuey.groups.ownership import MemberCommit, OwnedOffset, OwnedOffsets
-    from queuey.ids import Position
-    from queuey.messages import Offset, OffsetChange, Queue
+    from queuey.model.groups import MemberCommit, OwnedOffset, OwnedOffsets
+    from queuey.model.ids import Position
+    from queuey.model.messages import Offset, OffsetChange, Queue
 
 
 class Offsets(ABC):

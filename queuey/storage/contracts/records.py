@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from queuey.messages import Record, RecordDue
+    from queuey.model.messages import Record, RecordDue
 
 MAX_RECORD_BYTES = 1 << 16
 """Max bytes of a record's value."""

@@ -10,7 +10,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from queuey.messages import Acknowledgement, Queue
+from queuey.model.messages import Acknowledgement, Queue
 from queuey.storage import Store
 from queuey.storage.calls import Deadline
 from queuey.storage.sqlite import connection as driver

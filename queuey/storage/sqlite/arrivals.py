@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from queuey.errors import QueueChanged, QueueyError, StoreClosed
-from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import Queue
+from queuey.model.errors import QueueChanged, QueueyError, StoreClosed
+from queuey.model.ids import TICKS_PER_SECOND
+from queuey.model.messages import Queue
 from queuey.storage import watching
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from queuey import ids
-from queuey.errors import StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
+from queuey.model import ids
+from queuey.model.errors import StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import schema
 from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions, translate

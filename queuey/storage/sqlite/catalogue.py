@@ -8,9 +8,16 @@ from typing import Any
 
 import msgspec
 
-from queuey import ids
-from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound, QueueExists, QueueNotFound
-from queuey.messages import OPERATORS, Key, Queue, QueueSpec, Scope
+from queuey.model import ids
+from queuey.model.errors import (
+    ApplicationExists,
+    ApplicationNotFound,
+    Conflict,
+    KeyNotFound,
+    QueueExists,
+    QueueNotFound,
+)
+from queuey.model.messages import OPERATORS, Key, Queue, QueueSpec, Scope
 from queuey.storage import Applications, Catalogue, catalogue_rows
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.database import Database, threaded

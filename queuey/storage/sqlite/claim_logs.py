@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
-from queuey.errors import InvalidRequest
-from queuey.messages import LogEntry, LogPage, Queue
+from queuey.model.errors import InvalidRequest
+from queuey.model.messages import LogEntry, LogPage, Queue
 from queuey.storage import items as items_of
 from queuey.storage.calls import start_and_wait
 from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_PAGE_ENTRIES, MAX_SNAPSHOT_BYTES, ClaimLogs

@@ -17,8 +17,8 @@ from urllib.parse import quote
 import apsw
 import msgspec
 
-from queuey import ids
-from queuey.errors import (
+from queuey.model import ids
+from queuey.model.errors import (
     Outcome,
     QueueyError,
     StoreBusy,
@@ -68,7 +68,7 @@ class SqliteOptions:
         cached_queues: Max queue rows kept in memory.
         sweep_interval: Seconds between sweeps of expired messages; None disables them except for calls of ``sweep``.
         sweep_rows: Min rows of a sweep step. A step has more rows as long as it takes only a few ms.
-        clock: Returns the wall clock in ticks (see :mod:`queuey.ids`).
+        clock: Returns the wall clock in ticks (see :mod:`queuey.model.ids`).
         pragmas: Further statements to run on every new connection.
     """
 

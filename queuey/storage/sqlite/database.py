@@ -10,10 +10,10 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from queuey import ids
-from queuey.errors import StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
-from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import Queue
+from queuey.model import ids
+from queuey.model.errors import StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
+from queuey.model.ids import TICKS_PER_SECOND
+from queuey.model.messages import Queue
 from queuey.storage import items as items_of
 from queuey.storage.calls import Deadline, in_thread, start_and_wait
 from queuey.storage.sqlite import connection as driver

@@ -6,8 +6,8 @@ import os
 import stat
 from pathlib import Path
 
-from queuey.errors import StoreIncompatible, StoreUnavailable
-from queuey.messages import Finding
+from queuey.model.errors import StoreIncompatible, StoreUnavailable
+from queuey.model.messages import Finding
 from queuey.storage.sqlite import connection, schema
 from queuey.storage.sqlite.connection import SqliteOptions
 from queuey.storage.sqlite.database import MIN_FREE_BYTES

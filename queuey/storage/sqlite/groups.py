@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.msgpack import Decoder, encode
 from msgspec.structs import astuple, replace
 
-from queuey.groups.ownership import ClockSample, GroupChange, GroupRow, GroupSessions, Head, StoredGroup
+from queuey.model.groups import ClockSample, GroupChange, GroupRow, GroupSessions, Head, StoredGroup
 from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.contracts.groups import SEARCH_ROW, SEARCH_TTL, ConsumerGroups, session_ttl, sessions_of
 from queuey.storage.sqlite.connection import Connection

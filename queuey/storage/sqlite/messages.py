@@ -7,10 +7,10 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from queuey import ids
-from queuey.errors import StoreBusy
-from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import (
+from queuey.model import ids
+from queuey.model.errors import StoreBusy
+from queuey.model.ids import TICKS_PER_SECOND, Position
+from queuey.model.messages import (
     Lag,
     Message,
     NewMessage,

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from queuey.errors import NameChanged
-from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import KEPT_SECONDS, Location, Named, NewMessage, Queue
+from queuey.model.errors import NameChanged
+from queuey.model.ids import TICKS_PER_SECOND
+from queuey.model.messages import KEPT_SECONDS, Location, Named, NewMessage, Queue
 from queuey.storage import items as items_of
 from queuey.storage.contracts.names import Names
 from queuey.storage.sqlite.connection import Connection

@@ -15,11 +15,11 @@ from uuid import uuid4
 from msgspec.msgpack import encode
 from msgspec.structs import replace
 
-from queuey import ids
-from queuey.errors import Conflict, GroupNotFound, RecordChanged
-from queuey.groups.ownership import MemberCommit, OwnedOffset, OwnedOffsets
-from queuey.ids import TICKS_MAX, TICKS_PER_SECOND, Position
-from queuey.messages import Offset, OffsetChange, Queue, Record, RecordDue
+from queuey.model import ids
+from queuey.model.errors import Conflict, GroupNotFound, RecordChanged
+from queuey.model.groups import MemberCommit, OwnedOffset, OwnedOffsets
+from queuey.model.ids import TICKS_MAX, TICKS_PER_SECOND, Position
+from queuey.model.messages import Offset, OffsetChange, Queue, Record, RecordDue
 from queuey.storage import IDENTITY, LEDGER_TTL, Ledger, Offsets, Records, items, offset_changes
 from queuey.storage.offset_changes import MAX_READERS, READER_PREFIX, Decision, decide, has_been_owned
 from queuey.storage.sqlite.connection import Connection

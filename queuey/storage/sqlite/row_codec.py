@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from queuey.errors import QueueChanged
-from queuey.messages import Meta, Queue, stored_meta
+from queuey.model.errors import QueueChanged
+from queuey.model.messages import Meta, Queue, stored_meta
 from queuey.storage import catalogue_rows
 from queuey.storage.sqlite.connection import Connection
 

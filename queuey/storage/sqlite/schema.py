@@ -2,7 +2,7 @@
 
 ``messages`` is clustered by (queue and partition, id), so reading a slice is one seek and a scan. ``qp`` is
 ``qid << 8 | partition``: one integer instead of two columns. ``ticks`` and ``low`` are the position of
-:mod:`queuey.ids`.
+:mod:`queuey.model.ids`.
 
 ``expiry_windows`` groups the messages of a partition by the time at which their rows are removed (see
 :class:`queuey.storage.sqlite.slices.ExpiryWindow`). It tells the sweep what has expired, tells reads where to start,
@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from queuey.errors import StoreIncompatible
+from queuey.model.errors import StoreIncompatible
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions, translate
 

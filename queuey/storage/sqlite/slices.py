@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from queuey import ids
-from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import (
+from queuey.model import ids
+from queuey.model.ids import TICKS_PER_SECOND, Position
+from queuey.model.messages import (
     KEPT_SECONDS,
     MAX_ESCAPED_BYTES,
     MAX_MESSAGE_FRAME_BYTES,

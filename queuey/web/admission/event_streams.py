@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from random import randrange, uniform
 from typing import Protocol
 
-from queuey.access import Caller
+from queuey.model.rights import Caller
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.responses import Body, body_of, make_event
 

@@ -23,8 +23,8 @@ from itertools import islice
 from time import monotonic
 from typing import Any, Protocol, Self
 
-from queuey.access import ANYBODY, USERS_TENANT_PREFIX, Caller
-from queuey.errors import InvalidRequest, QueueyError, TooManyWaiters
+from queuey.model.errors import InvalidRequest, QueueyError, TooManyWaiters
+from queuey.model.rights import ANYBODY, USERS_TENANT_PREFIX, Caller
 from queuey.service.watching import Waiter, Watchers
 from queuey.web.admission.scheduling import FairGate, SharedQuota, Turn
 from queuey.web.http.connection import DISCONNECTED

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import NamedTuple
 
-from queuey.access import Caller, application_of_scoped_name, owner_name
-from queuey.errors import TooManyRequests
-from queuey.messages import OPERATORS
+from queuey.model.errors import TooManyRequests
+from queuey.model.messages import OPERATORS
+from queuey.model.rights import Caller, application_of_scoped_name, owner_name
 from queuey.settings import Rates
 from queuey.web.responses import Header
 

@@ -30,7 +30,7 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Generic, Literal, TypeVar
 
-from queuey.errors import QueueyError, StoreUnavailable, TooManyRequests
+from queuey.model.errors import QueueyError, StoreUnavailable, TooManyRequests
 
 ANONYMOUS = ""
 """The tenant of all callers without a credential."""

@@ -15,9 +15,9 @@ from typing import Protocol
 
 import msgspec
 
-from queuey.access import VERBS, Grant, owner_name
-from queuey.errors import NotAuthenticated
-from queuey.messages import OPERATORS, Key
+from queuey.model.errors import NotAuthenticated
+from queuey.model.messages import OPERATORS, Key
+from queuey.model.rights import VERBS, Grant, owner_name
 from queuey.storage import Applications, bridge
 
 
@@ -25,9 +25,9 @@ class Identity(msgspec.Struct, frozen=True):
     """Rights that one credential gives its holder.
 
     Attributes:
-        names: See :class:`~queuey.access.Caller`.
-        grants: See :class:`~queuey.access.Caller`.
-        tenant: See :class:`~queuey.access.Caller`.
+        names: See :class:`~queuey.model.rights.Caller`.
+        grants: See :class:`~queuey.model.rights.Caller`.
+        tenant: See :class:`~queuey.model.rights.Caller`.
         expires: Seconds since 1970 when the credential expires, or None if it does not.
     """
 

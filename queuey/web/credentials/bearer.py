@@ -12,9 +12,9 @@ from typing import Any
 
 import jwt
 
-from queuey.errors import InvalidToken
+from queuey.model.errors import InvalidToken
+from queuey.model.user_queues import MAX_USER_NAME, user_name
 from queuey.settings import UserIssuer
-from queuey.user_queues import MAX_USER_NAME, user_name
 from queuey.web.credentials import Identity
 from queuey.web.credentials.key_sets import IssuerDocument
 from queuey.web.credentials.strict_json import read_object, read_part

@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from queuey.errors import IssuerUnavailable, SettingsError
+from queuey.model.errors import IssuerUnavailable, SettingsError
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from queuey.access import Caller, Credential, Grant, owner_name
-from queuey.errors import NotAuthenticated
+from queuey.model.errors import NotAuthenticated
+from queuey.model.rights import Caller, Credential, Grant, owner_name
 from queuey.web.credentials import ApplicationKeys
 
 _DIGEST_BYTES = 32

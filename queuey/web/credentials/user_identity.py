@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from queuey.access import USERS_TENANT_PREFIX, Grant, Verb, name_within
-from queuey.errors import NotAuthenticated
+from queuey.model.errors import NotAuthenticated
+from queuey.model.rights import USERS_TENANT_PREFIX, Grant, Verb, name_within
+from queuey.model.user_queues import queue_name
 from queuey.service.operating.credentials import UserLogin
 from queuey.settings import UserIssuer, Users
-from queuey.user_queues import queue_name
 from queuey.web.credentials import Identity
 
 Trusted = Sequence[tuple[str, UserIssuer]]

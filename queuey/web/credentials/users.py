@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, TypeVar
 
-from queuey.errors import SettingsError
-from queuey.extras import install_command
+from queuey.model.errors import SettingsError
+from queuey.model.extras import install_command
 from queuey.settings import SecretName, Users
 from queuey.web.credentials import CredentialReader
 from queuey.web.credentials.key_sets import IssuerDocument

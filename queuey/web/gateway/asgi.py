@@ -21,9 +21,9 @@ from threading import Event, Lock
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
-from queuey.access import Caller
-from queuey.errors import QueueyError
 from queuey.metrics import Metrics
+from queuey.model.errors import QueueyError
+from queuey.model.rights import Caller
 from queuey.service.core import Call, Core
 from queuey.service.watching import Watchers
 from queuey.settings import Settings, origins_of

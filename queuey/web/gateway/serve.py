@@ -35,7 +35,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from queuey.errors import QueueyError
+from queuey.model.errors import QueueyError
 from queuey.service.limits import Limits
 from queuey.service.workers import WorkerIdentity
 from queuey.settings import Include, Settings, is_loopback, select_settings

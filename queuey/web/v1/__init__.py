@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuey.messages import OPERATORS
+from queuey.model.messages import OPERATORS
 from queuey.web.parts import App
 from queuey.web.v1.claims import ClaimViews
 from queuey.web.v1.explanations import ExplanationViews

@@ -16,8 +16,8 @@ from queuey.api.messages import QueueReadError
 from queuey.api.values import nesting_depth
 from queuey.claims.acts import JobStanding
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, format_delivery, parse_receipt
-from queuey.errors import ClaimLost, InvalidRequest, QueueyError
-from queuey.messages import Queue
+from queuey.model.errors import ClaimLost, InvalidRequest, QueueyError
+from queuey.model.messages import Queue
 from queuey.service.claims import QUEUE_ERRORS, ClaimUseCases, ReleaseReason
 from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
 from queuey.service.claims.jobs import JobAnswer, JobPoll

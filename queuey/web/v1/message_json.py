@@ -11,9 +11,9 @@ from base64 import b64encode
 from collections.abc import Sequence
 from functools import lru_cache
 
-from queuey import ids
-from queuey.ids import EPOCH_TICKS, LOW_MIN, TICKS_PER_SECOND
-from queuey.messages import Message, Meta
+from queuey.model import ids
+from queuey.model.ids import EPOCH_TICKS, LOW_MIN, TICKS_PER_SECOND
+from queuey.model.messages import Message, Meta
 from queuey.service.ranges import Reading
 from queuey.web.responses import PIECE_SIZE, encode
 

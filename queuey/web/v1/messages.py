@@ -12,14 +12,14 @@ from urllib.parse import quote
 
 import msgspec
 
-from queuey import ids
-from queuey.access import Action
 from queuey.api.messages import FetchQuery
 from queuey.api.values import Done
-from queuey.errors import InvalidRequest, MessageNotFound
-from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
-from queuey.messages import MAX_TTL, Location, Message, Meta, PostResult, Queue
-from queuey.partitions import partition_error
+from queuey.model import ids
+from queuey.model.errors import InvalidRequest, MessageNotFound
+from queuey.model.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
+from queuey.model.messages import MAX_TTL, Location, Message, Meta, PostResult, Queue
+from queuey.model.partitions import partition_error
+from queuey.model.rights import Action
 from queuey.service.limits import Limits
 from queuey.service.messages import AnyDraft, Draft, MessageUseCases, PlainDraft, hash_content
 from queuey.service.queue_access import QueueAccess

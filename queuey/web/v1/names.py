@@ -6,8 +6,8 @@ from functools import partial
 
 from queuey.api.messages import FetchQuery
 from queuey.api.values import Done
-from queuey.errors import InvalidRequest, NotFound
-from queuey.messages import MAX_NAME_LENGTH
+from queuey.model.errors import InvalidRequest, NotFound
+from queuey.model.messages import MAX_NAME_LENGTH
 from queuey.service.limits import Limits
 from queuey.service.messages import Draft
 from queuey.service.names import Changed, NameUseCases

@@ -9,9 +9,9 @@ import re
 from typing import Any
 
 from queuey.api import errors
-from queuey.errors import InvalidRequest
-from queuey.messages import MAX_KEY_LENGTH, MAX_NAME_LENGTH, MAX_TTL
-from queuey.partitions import MAX_PARTITIONS
+from queuey.model.errors import InvalidRequest
+from queuey.model.messages import MAX_KEY_LENGTH, MAX_NAME_LENGTH, MAX_TTL
+from queuey.model.partitions import MAX_PARTITIONS
 from queuey.web import validators
 from queuey.web.openapi import BOOLEAN, JSON, Content, Parameter, ResponseSpec
 from queuey.web.responses import Header

@@ -10,10 +10,10 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import fields
 
-from queuey.access import VERBS, format_principal, parse_principals
 from queuey.api import queues as api
-from queuey.errors import InvalidRequest
-from queuey.messages import RESETTABLE, Backoff, ChosenOptions, Principal, Queue, QueueOptions, QueueSpec
+from queuey.model.errors import InvalidRequest
+from queuey.model.messages import RESETTABLE, Backoff, ChosenOptions, Principal, Queue, QueueOptions, QueueSpec
+from queuey.model.rights import VERBS, format_principal, parse_principals
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.service.queues import Queues

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from queuey.api.messages import ManyRanges, QueueRange, RangeFields, RangeQuery
-from queuey.errors import QueueyError
+from queuey.model.errors import QueueyError
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import Bound, Range, Reading, parse_bound

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from queuey.api import schedules as api
 from queuey.api.messages import ScheduledMessage
-from queuey.errors import InvalidRequest, RecordChanged, ScheduleNotFound
-from queuey.messages import Meta, Queue
+from queuey.model.errors import InvalidRequest, RecordChanged, ScheduleNotFound
+from queuey.model.messages import Meta, Queue
 from queuey.service.limits import Limits
 from queuey.service.messages import Draft, MessageUseCases
 from queuey.service.schedules import MAX_BODY_BYTES, MAX_NAME_LENGTH, ScheduleReport, ScheduleUseCases

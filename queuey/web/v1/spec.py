@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from queuey import __version__
-from queuey.access import Action
 from queuey.api import claims, groups, jobs, messages, progress, queues, schedules, values
-from queuey.messages import OPERATORS
+from queuey.model.messages import OPERATORS
+from queuey.model.rights import Action
 from queuey.service.limits import Limits
 from queuey.web import openapi
 from queuey.web.openapi import JSON, Api, Example, ResponseSpec, Tag

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from queuey.api.messages import StreamAsked, StreamFields, StreamQuery
-from queuey.errors import InvalidRequest, QueueyError
+from queuey.model.errors import InvalidRequest, QueueyError
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.service.queues import Queues

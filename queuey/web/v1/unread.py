@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from queuey import ids
 from queuey.api import messages as api
-from queuey.errors import QueueyError
-from queuey.ids import Position
+from queuey.model import ids
+from queuey.model.errors import QueueyError
+from queuey.model.ids import Position
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.service.queues import Queues

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from queuey.access import Action
 from queuey.api.values import Done
-from queuey.errors import InvalidRequest
+from queuey.model.errors import InvalidRequest
+from queuey.model.rights import Action
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.web import openapi

@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from queuey import ids
-from queuey.errors import StoreBusy
-from queuey.messages import NewMessage, Queue
+from queuey.model import ids
+from queuey.model.errors import StoreBusy
+from queuey.model.messages import NewMessage, Queue
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import open_store
 

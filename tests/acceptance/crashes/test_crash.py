@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from queuey import ids
-from queuey.messages import QueueSpec, Slice
+from queuey.model import ids
+from queuey.model.messages import QueueSpec, Slice
 from queuey.storage import bridge
 from queuey.storage.sqlite import check, open_store
 from tests.acceptance.crashes.crash_writer import APP, PARTITIONS, QUEUE

@@ -9,7 +9,7 @@ import pytest
 from queuey.cli.operations.serving import Start, add_extension_notes
 from queuey.facades import FacadesExtension
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
-from queuey.messages import Acknowledgement
+from queuey.model.messages import Acknowledgement
 from queuey.settings import Settings
 from queuey.terminal.output import BAD_STORE, Failed
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from queuey.client import Client
-from queuey.messages import MAX_TTL
+from queuey.model.messages import MAX_TTL
 from tests.acceptance.facades.calls import WAIT, Facade, Reply
 from tests.servers.served import Served
 

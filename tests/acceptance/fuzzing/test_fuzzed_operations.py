@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import Case
 
-from queuey.messages import OPERATORS
+from queuey.model.messages import OPERATORS
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from queuey.web.credentials import digest_of

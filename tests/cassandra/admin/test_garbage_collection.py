@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.errors import StoreUnavailable
-from queuey.groups.ownership import OwnedOffset
-from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import LogEntry, NewMessage, OffsetChange, Queue, QueueSpec
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable
+from queuey.model.groups import OwnedOffset
+from queuey.model.ids import TICKS_PER_SECOND
+from queuey.model.messages import LogEntry, NewMessage, OffsetChange, Queue, QueueSpec
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.bucketing import CLASSES, NAMES, bucket_of

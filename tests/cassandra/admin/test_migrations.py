@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from queuey.errors import SettingsError, StoreIncompatible, StoreUnavailable
+from queuey.model.errors import SettingsError, StoreIncompatible, StoreUnavailable
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
 from queuey.storage.cassandra.admin import cql_files, migrations

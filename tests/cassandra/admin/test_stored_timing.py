@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from queuey.errors import SettingsError, StoreUnavailable
+from queuey.model.errors import SettingsError, StoreUnavailable
 from queuey.storage.cassandra.admin import doctor, stored_timing
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.clocks.clock_check import REFUSE_RATIO

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from queuey import ids
-from queuey.errors import NotOwner
-from queuey.groups.ownership import MemberCommit, OwnedOffset
-from queuey.messages import OffsetChange, QueueSpec
+from queuey.model import ids
+from queuey.model.errors import NotOwner
+from queuey.model.groups import MemberCommit, OwnedOffset
+from queuey.model.messages import OffsetChange, QueueSpec
 from queuey.storage import bridge
 from queuey.storage.cassandra.driver import InDoubt, Statement
 from tests.cassandra.conftest import OpenStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.errors import StoreUnavailable
+from queuey.model.errors import StoreUnavailable
 from queuey.storage import IDENTITY, LEDGER_TTL, bridge
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.driver import Statement

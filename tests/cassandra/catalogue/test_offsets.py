@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from queuey import ids
-from queuey.messages import OffsetChange, QueueSpec
+from queuey.model import ids
+from queuey.model.messages import OffsetChange, QueueSpec
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore
 

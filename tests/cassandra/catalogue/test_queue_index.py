@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queuey.messages import QueueSpec
+from queuey.model.messages import QueueSpec
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.lightweight_transactions import new_number

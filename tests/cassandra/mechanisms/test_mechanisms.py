@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from queuey.messages import Queue
+from queuey.model.messages import Queue
 from queuey.storage import bridge
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.clocks.clock_watch import ClockWatch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from queuey.errors import StoreClosed
-from queuey.messages import QueueSpec
+from queuey.model.errors import StoreClosed
+from queuey.model.messages import QueueSpec
 from queuey.storage import bridge
 from queuey.storage.cassandra.store.queues import CassandraCatalogue
 from tests.cassandra.conftest import OpenStore

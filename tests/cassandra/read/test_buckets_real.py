@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from queuey.ids import FIRST, LAST, Position
-from queuey.messages import Message, NewMessage, Queue, Slice
+from queuey.model.ids import FIRST, LAST, Position
+from queuey.model.messages import Message, NewMessage, Queue, Slice
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore, bucketing
 from queuey.storage.cassandra.bucketing import BucketWidths

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queuey.messages import NewMessage, Slice
+from queuey.model.messages import NewMessage, Slice
 from queuey.storage import bridge
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import QUEUES

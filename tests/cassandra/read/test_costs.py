@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeVar
 
 import pytest
 
-from queuey import ids
-from queuey.ids import Position
-from queuey.messages import NewMessage, Queue, Slice
+from queuey.model import ids
+from queuey.model.ids import Position
+from queuey.model.messages import NewMessage, Queue, Slice
 from queuey.service import Service
 from queuey.service.messages import Draft
 from queuey.service.reading import MAX_SHORT_BYTES, MAX_SHORT_MESSAGES

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.model.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions as StoreOptions
 from queuey.storage.cassandra import CassandraStore, bucketing, open_store

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from queuey import ids
-from queuey.errors import StoreUnavailable
-from queuey.ids import FIRST
-from queuey.messages import OffsetChange, Queue, Slice
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import FIRST
+from queuey.model.messages import OffsetChange, Queue, Slice
 from queuey.storage import bridge
 from queuey.storage.cassandra.driver import TooManyDead
 from queuey.storage.cassandra.lightweight_transactions import MAX_PAUSE

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.errors import TooLate
-from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import Message, Queue
+from queuey.model.errors import TooLate
+from queuey.model.ids import TICKS_PER_SECOND, Position
+from queuey.model.messages import Message, Queue
 from queuey.storage import bridge
 from queuey.storage.cassandra.consistency_levels import ResolvedLevel
 from queuey.storage.cassandra.driver import Statement

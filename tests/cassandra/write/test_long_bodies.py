@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from queuey.messages import NewMessage, QueueSpec
+from queuey.model.messages import NewMessage, QueueSpec
 from queuey.storage import bridge
 from tests.cassandra.conftest import OpenStore
 from tests.contract.samples import run_call

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from queuey import ids
-from queuey.messages import Message, Meta, NewMessage, PostKey, Queue, QueueSpec
+from queuey.model import ids
+from queuey.model.messages import Message, Meta, NewMessage, PostKey, Queue, QueueSpec
 from queuey.service import Service
 from queuey.service.messages import Draft
 from queuey.storage import bridge

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from queuey.errors import NameChanged, StoreUnavailable
-from queuey.ids import LOW_MIN
-from queuey.messages import Named, Queue, Slice
+from queuey.model.errors import NameChanged, StoreUnavailable
+from queuey.model.ids import LOW_MIN
+from queuey.model.messages import Named, Queue, Slice
 from queuey.storage import bridge
 from queuey.storage.cassandra.store import names
 from tests.cassandra.begun import page_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.messages import Queue
+from queuey.model.errors import StoreClosed, StoreUnavailable
+from queuey.model.messages import Queue
 from queuey.storage import bridge
 from tests.cassandra.begun import driver_of, parts_of
 from tests.cassandra.interposed import CLOCKS, DELETES, INSERTS, QUEUES, RECORDS, WAIT_TIMEOUT

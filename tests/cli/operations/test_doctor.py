@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from queuey import ids
+from queuey.model import ids
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, open_store
 from queuey.storage.sqlite.connection import FILE

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from queuey.console import cookies
-from queuey.user_queues import issuer_tag, queue_name, user_name
+from queuey.model.user_queues import issuer_tag, queue_name, user_name
 from tests.console.chromium.seeing import Watched, find_accessibility_violations
 from tests.servers.served import Served
 from tests.web.users.provider import OpenIdProvider, providing

@@ -23,7 +23,7 @@ import pytest
 from playwright.sync_api import Browser, Page, StorageState, expect
 
 from queuey.client import Client, Outgoing
-from queuey.time_parsing import format_instant
+from queuey.model.time_parsing import format_instant
 from tests.console.chromium.seeing import Watched
 from tests.console.chromium.test_chromium import APPLICATION
 from tests.servers.served import Served

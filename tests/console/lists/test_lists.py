@@ -6,8 +6,8 @@ import re
 from contextlib import ExitStack
 from html import unescape
 
-from queuey.access import parse_scope
 from queuey.console import applications, overview
+from queuey.model.rights import parse_scope
 from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from queuey.access import parse_scope
 from queuey.console import applications, groups
 from queuey.console.filters import moment_absolute
-from queuey.messages import QueueSpec
+from queuey.model.messages import QueueSpec
+from queuey.model.rights import parse_scope
 from queuey.service.browsing.history import CELL_SECONDS, History
 from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of

@@ -11,7 +11,7 @@ import pytest
 
 from queuey.console import cookies, pages
 from queuey.console.resources import make_console
-from queuey.errors import NotAuthenticated
+from queuey.model.errors import NotAuthenticated
 from queuey.service.operating.credentials import LINK_SECONDS, Sessions
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app

@@ -16,10 +16,10 @@ import pytest
 from queuey.console import cookies, login
 from queuey.console.login import MAX_EXCHANGE_RATE, MAX_WRONG_CODE_RATE
 from queuey.console.resources import make_console
-from queuey.messages import QueueSpec
+from queuey.model.messages import QueueSpec
+from queuey.model.user_queues import issuer_tag, queue_name, user_name
 from queuey.settings import UserIssuer, Users
 from queuey.storage import Store, bridge
-from queuey.user_queues import issuer_tag, queue_name, user_name
 from queuey.web.admission.rates import Rate
 from queuey.web.app import make_app
 from queuey.web.credentials import code_flow, digest_of

@@ -9,7 +9,7 @@ import pytest
 from queuey.console import cookies, pages
 from queuey.console.login import own_page
 from queuey.console.resources import make_console
-from queuey.errors import NotAuthenticated
+from queuey.model.errors import NotAuthenticated
 from queuey.service.operating.credentials import SESSION_SECONDS, Sessions
 from queuey.storage import Store, bridge
 from queuey.web.admission.scheduling import rate_limit_name

@@ -8,11 +8,11 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from queuey import ids
 from queuey.api.claims import Backlog, PartitionClaims
-from queuey.deadletters import Attempt, DeadLetter, decode_dead_letter
-from queuey.ids import Position
-from queuey.messages import Meta, Queue
+from queuey.model import ids
+from queuey.model.deadletters import Attempt, DeadLetter, decode_dead_letter
+from queuey.model.ids import Position
+from queuey.model.messages import Meta, Queue
 from queuey.service import Service
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.attempts import CLAIM_EXPIRED_ERROR, MAX_KEPT_ATTEMPTS, Attempts

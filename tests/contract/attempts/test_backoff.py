@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
-from queuey.messages import Backoff, QueueSpec
+from queuey.model.messages import Backoff, QueueSpec
 from queuey.service import Service
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.claiming import ClaimDelivery

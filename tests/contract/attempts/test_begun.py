@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from queuey.claims.receipts import MAX_UNCOUNTED, ClaimReceipt, ReceiptStatus
-from queuey.errors import StoreUnavailable
-from queuey.messages import Backoff, Queue, QueueSpec
+from queuey.model.errors import StoreUnavailable
+from queuey.model.messages import Backoff, Queue, QueueSpec
 from queuey.service.claims import ClaimUseCases, ReleaseReason
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.storage import Store, bridge

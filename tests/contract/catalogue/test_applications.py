@@ -6,9 +6,9 @@ import hashlib
 
 import pytest
 
-from queuey import ids
-from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound
-from queuey.messages import OPERATORS, Key, Scope
+from queuey.model import ids
+from queuey.model.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound
+from queuey.model.messages import OPERATORS, Key, Scope
 from queuey.storage import Store, bridge
 from tests.backends import APP
 from tests.contract.samples import call_concurrently, eventually

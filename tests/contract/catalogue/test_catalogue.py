@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from queuey import ids
-from queuey.errors import (
+from queuey.model import ids
+from queuey.model.errors import (
     ApplicationNotFound,
     InvalidRequest,
     QueueChanged,
@@ -19,7 +19,7 @@ from queuey.errors import (
     QueueNotFound,
     StoreUnavailable,
 )
-from queuey.messages import Backoff, OffsetChange, Principal, Queue, QueueSpec
+from queuey.model.messages import Backoff, OffsetChange, Principal, Queue, QueueSpec
 from queuey.storage import Store, bridge
 from tests.backends import APP
 from tests.contract.samples import (

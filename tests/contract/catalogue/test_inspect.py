@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.ids import Position
-from queuey.messages import PartitionInfo, Queue
+from queuey.model.ids import Position
+from queuey.model.messages import PartitionInfo, Queue
 from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.contract.samples import append_bodies, make_queue, messages_in_partition, new_message

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from queuey import ids
-from queuey.errors import Conflict
+from queuey.model import ids
+from queuey.model.errors import Conflict
 from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.contract.samples import append_bodies, call_concurrently, fresh_name, make_queue

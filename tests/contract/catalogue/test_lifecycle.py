@@ -10,11 +10,11 @@ from typing import get_type_hints
 
 import pytest
 
-from queuey import ids
-from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.groups.ownership import GroupChange, Head, OwnedOffset
-from queuey.ids import Position
-from queuey.messages import LogEntry, Message, Named, OffsetChange, PostKey, Queue, QueueSpec, Record
+from queuey.model import ids
+from queuey.model.errors import StoreClosed, StoreUnavailable
+from queuey.model.groups import GroupChange, Head, OwnedOffset
+from queuey.model.ids import Position
+from queuey.model.messages import LogEntry, Message, Named, OffsetChange, PostKey, Queue, QueueSpec, Record
 from queuey.storage import Store, bridge
 from tests.backends import APP, BACKENDS
 from tests.contract.samples import (

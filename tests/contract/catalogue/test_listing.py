@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from queuey.messages import Principal, Queue, QueueSpec
+from queuey.model.messages import Principal, Queue, QueueSpec
 from queuey.storage import Store, bridge
 from tests.backends import APP
 from tests.contract.samples import make_queue

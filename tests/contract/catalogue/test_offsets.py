@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuey import ids
-from queuey.errors import Conflict, GroupNotFound, OffsetConflict, StoreUnavailable
-from queuey.ids import Position
-from queuey.messages import Offset, OffsetChange
+from queuey.model import ids
+from queuey.model.errors import Conflict, GroupNotFound, OffsetConflict, StoreUnavailable
+from queuey.model.ids import Position
+from queuey.model.messages import Offset, OffsetChange
 from queuey.storage import Store, bridge
 from queuey.storage.offset_changes import MAX_GROUPS, check_group_count
 from tests.contract.samples import call_concurrently, make_queue

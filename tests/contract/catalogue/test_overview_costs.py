@@ -12,7 +12,7 @@ import pytest
 from queuey import storage
 from queuey.console import overview
 from queuey.console.resources import make_console
-from queuey.messages import QueueSpec
+from queuey.model.messages import QueueSpec
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
 from queuey.web.credentials import digest_of

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from queuey import ids
-from queuey.errors import InvalidRequest
-from queuey.messages import Message, OffsetChange, Queue
+from queuey.model import ids
+from queuey.model.errors import InvalidRequest
+from queuey.model.messages import Message, OffsetChange, Queue
 from queuey.storage import Store, bridge
 from tests.contract.samples import make_queue, new_message
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from queuey import ids
-from queuey.errors import InvalidRequest, RecordChanged
-from queuey.messages import Record, RecordDue
+from queuey.model import ids
+from queuey.model.errors import InvalidRequest, RecordChanged
+from queuey.model.messages import Record, RecordDue
 from queuey.storage import Store, bridge
 from queuey.storage.contracts.records import MAX_RECORD_BYTES
 from tests.backends import APP

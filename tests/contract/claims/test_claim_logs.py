@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from queuey.errors import InvalidRequest, StoreClosed, StoreUnavailable
-from queuey.messages import LogEntry, LogPage, Queue
+from queuey.model.errors import InvalidRequest, StoreClosed, StoreUnavailable
+from queuey.model.messages import LogEntry, LogPage, Queue
 from queuey.storage import Store, bridge
 from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_PAGE_ENTRIES
 from tests.contract.samples import append_log_entry, begin, begin_entry, call_concurrently, make_queue

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from queuey import ids
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.deadletters import decode_dead_letter
-from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreIncompatible, StoreUnavailable
-from queuey.ids import Position
-from queuey.messages import LogPage, Meta, Principal, Queue, QueueSpec
+from queuey.model import ids
+from queuey.model.deadletters import decode_dead_letter
+from queuey.model.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreIncompatible, StoreUnavailable
+from queuey.model.ids import Position
+from queuey.model.messages import LogPage, Meta, Principal, Queue, QueueSpec
 from queuey.service import Service
 from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
 from queuey.service.claims.follow_ups import OVERDUE_SECONDS

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import StoreUnavailable
+from queuey.model.errors import StoreUnavailable
 from queuey.service import Service
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.partition_log import PartitionLog

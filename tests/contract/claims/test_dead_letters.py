@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replace_fields
 
-from queuey import ids
 from queuey.api.claims import Backlog
-from queuey.deadletters import HEADER_PREFIX, queue_for
-from queuey.errors import QueueNotFound, StoreUnavailable
-from queuey.messages import NewMessage, PostKey, PostResult, Queue, QueueSpec
 from queuey.metrics import Metrics
+from queuey.model import ids
+from queuey.model.deadletters import HEADER_PREFIX, queue_for
+from queuey.model.errors import QueueNotFound, StoreUnavailable
+from queuey.model.messages import NewMessage, PostKey, PostResult, Queue, QueueSpec
 from queuey.service import Service
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.follow_ups import OVERDUE_SECONDS

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from queuey.body_digests import compute_body_digest
-from queuey.errors import InvalidRequest, QueueChanged, QueueExists, StoreBusy
-from queuey.messages import Meta, Page, Queue, QueueSpec, Slice
+from queuey.model.body_digests import compute_body_digest
+from queuey.model.errors import InvalidRequest, QueueChanged, QueueExists, StoreBusy
+from queuey.model.messages import Meta, Page, Queue, QueueSpec, Slice
 from queuey.service.claims import finding
 from queuey.service.claims.finding import MAX_COVERS
 from queuey.service.messages import Draft

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from queuey import ids
-from queuey.ids import Position
+from queuey.model import ids
+from queuey.model.ids import Position
 from queuey.service import Service
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import ClaimLogs, Store, bridge

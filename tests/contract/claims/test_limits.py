@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from queuey.claims.receipts import ReceiptStatus
-from queuey.errors import InvalidRequest
-from queuey.messages import Queue, QueueSpec
-from queuey.partitions import by_key
+from queuey.model.errors import InvalidRequest
+from queuey.model.messages import Queue, QueueSpec
+from queuey.model.partitions import by_key
 from queuey.service.claims.claiming import PiggybackedAck
 from queuey.service.messages import Draft
 from queuey.storage import Store, bridge

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from queuey.claims.receipts import ReceiptStatus
-from queuey.errors import NameChanged, NameTaken, StoreBusy
-from queuey.ids import Position
-from queuey.messages import MAX_NAME_LENGTH, Named, Queue, QueueSpec
+from queuey.model.errors import NameChanged, NameTaken, StoreBusy
+from queuey.model.ids import Position
+from queuey.model.messages import MAX_NAME_LENGTH, Named, Queue, QueueSpec
 from queuey.service import Service
 from queuey.service import names as names_module
 from queuey.service.limits import Limits

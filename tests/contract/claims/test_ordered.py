@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from queuey import ids
 from queuey.claims.order import MAX_WAITING
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
-from queuey.deadletters import decode_dead_letter
-from queuey.errors import InvalidRequest
-from queuey.messages import Location, NewMessage, Queue, QueueSpec, Slice
-from queuey.partitions import by_key
+from queuey.model import ids
+from queuey.model.deadletters import decode_dead_letter
+from queuey.model.errors import InvalidRequest
+from queuey.model.messages import Location, NewMessage, Queue, QueueSpec, Slice
+from queuey.model.partitions import by_key
 from queuey.service import Service
 from queuey.service.claims import scans
 from queuey.service.claims.claiming import ClaimDelivery

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from queuey import ids
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
-from queuey.ids import Position
+from queuey.model import ids
+from queuey.model.ids import Position
 from queuey.service import Service
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.attempts import Attempts, JobState

@@ -7,10 +7,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from queuey.claims.receipts import ReceiptStatus
-from queuey.deadletters import HEADER_PREFIX, queue_for
-from queuey.errors import QueueNotFound
-from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import Queue, QueueSpec, Record
+from queuey.model.deadletters import HEADER_PREFIX, queue_for
+from queuey.model.errors import QueueNotFound
+from queuey.model.ids import TICKS_PER_SECOND
+from queuey.model.messages import Queue, QueueSpec, Record
 from queuey.service import Service
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.claiming import ClaimDelivery

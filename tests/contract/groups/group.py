@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
 
-from queuey import ids
-from queuey.access import Caller, Credential, Grant
 from queuey.api.groups import Heartbeat
-from queuey.errors import GroupNotFound
 from queuey.groups.state import JoinRequest
-from queuey.messages import OffsetChange
+from queuey.model import ids
+from queuey.model.errors import GroupNotFound
+from queuey.model.messages import OffsetChange
+from queuey.model.rights import Caller, Credential, Grant
 from queuey.service import Service
 from queuey.service.core import Core
 from queuey.service.queue_access import QueueAccess

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from queuey.errors import GroupActive, GroupNotFound, MemberGone
-from queuey.messages import QueueSpec
+from queuey.model.errors import GroupActive, GroupNotFound, MemberGone
+from queuey.model.messages import QueueSpec
 from queuey.storage import Store, bridge
 from tests.backends import APP
 from tests.contract.groups.group import Group, TakenPartition, message, places_of

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from queuey.errors import MemberGone, NotOwner
+from queuey.model.errors import MemberGone, NotOwner
 from tests.contract.groups.group import SESSION, Group, Member, Place, TakenPartition, message, places_of
 from tests.waiting import until
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queuey.messages import OffsetChange
+from queuey.model.messages import OffsetChange
 from queuey.service import Service
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteStore

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from queuey import ids
-from queuey.errors import Conflict, GroupNotFound, InvalidRequest, NotOwner, OffsetConflict
-from queuey.groups.ownership import MAX_NOTE_BYTES, MemberCommit, Origin, OwnedOffset, OwnedOffsets, PartitionsOwned
-from queuey.ids import Position
-from queuey.messages import Offset, OffsetChange, Queue
+from queuey.model import ids
+from queuey.model.errors import Conflict, GroupNotFound, InvalidRequest, NotOwner, OffsetConflict
+from queuey.model.groups import MAX_NOTE_BYTES, MemberCommit, Origin, OwnedOffset, OwnedOffsets, PartitionsOwned
+from queuey.model.ids import Position
+from queuey.model.messages import Offset, OffsetChange, Queue
 from queuey.storage import Store, bridge
 from queuey.storage.offset_changes import MAX_GROUPS, check_group_count
 from tests.contract.samples import make_queue

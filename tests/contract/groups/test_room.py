@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.access import Caller
-from queuey.errors import TooManyGroups
 from queuey.groups.drafts import ABANDONED_MS
 from queuey.groups.state import MAX_PARTITIONS
+from queuey.model.errors import TooManyGroups
+from queuey.model.rights import Caller
 from queuey.service import Service, groups
 from queuey.service.groups import searches
 from queuey.storage import Store, bridge

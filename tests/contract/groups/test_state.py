@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.groups.ownership import GroupChange, GroupRow, Head, StoredGroup
+from queuey.model.groups import GroupChange, GroupRow, Head, StoredGroup
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.contract.samples import call_concurrently, fresh_name

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
-from queuey.errors import InvalidRequest
+from queuey.model.errors import InvalidRequest
 from queuey.service import Service
 from queuey.service.watching import Waiter
 from tests.backends import APP

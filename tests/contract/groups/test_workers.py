@@ -8,9 +8,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from queuey.access import Caller, Credential
 from queuey.api.groups import Heartbeat, HeartbeatAnswer, Partitions
 from queuey.groups.state import JoinRequest
+from queuey.model.rights import Caller, Credential
 from queuey.service import Service
 from queuey.service.groups import local_group
 from queuey.service.watching import Waiter

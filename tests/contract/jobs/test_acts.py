@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from queuey import ids
 from queuey.claims.receipts import ReceiptStatus
-from queuey.errors import InvalidRequest, MessageNotFound, StoreUnavailable
+from queuey.model import ids
+from queuey.model.errors import InvalidRequest, MessageNotFound, StoreUnavailable
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.attempts import Attempts
 from queuey.service.claims.jobs import CANCELLED_ERROR

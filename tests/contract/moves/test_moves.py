@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import asdict
 
 from queuey.api.progress import MoveState
-from queuey.errors import (
+from queuey.model.errors import (
     ClaimsRefused,
     InvalidRequest,
     MoveNotFound,
@@ -25,8 +25,8 @@ from queuey.errors import (
     StoreUnavailable,
     TooManyMoves,
 )
-from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import Message, Meta, Queue, QueueSpec
+from queuey.model.ids import TICKS_PER_SECOND
+from queuey.model.messages import Message, Meta, Queue, QueueSpec
 from queuey.service import Service
 from queuey.service.messages import Draft
 from queuey.service.moves import MoveCarrier, MoveTiming, MoveUseCases

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from queuey.messages import Page, Queue, Slice
+from queuey.model.messages import Page, Queue, Slice
 from queuey.storage import Store
 from tests.contract.samples import append_bodies, begin, fill_queue, read_one, whole_partition
 

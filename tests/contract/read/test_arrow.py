@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from queuey import ids
-from queuey.errors import QueueChanged
-from queuey.messages import Message, Meta, Queue, Slice
+from queuey.model import ids
+from queuey.model.errors import QueueChanged
+from queuey.model.messages import Message, Meta, Queue, Slice
 from queuey.storage import Catalogue, Store, bridge, columns
 from tests.backends import Clock
 from tests.contract.samples import make_queue, messages_in_partition, method_of, new_message, positions, whole_partition

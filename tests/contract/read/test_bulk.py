@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from queuey import ids
-from queuey.ids import Position
-from queuey.messages import Message, Meta, Queue, Slice
+from queuey.model import ids
+from queuey.model.ids import Position
+from queuey.model.messages import Message, Meta, Queue, Slice
 from queuey.storage import Store, bridge
 from queuey.storage.scanning import divide
 from tests.contract.samples import (

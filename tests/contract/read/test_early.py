@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from queuey.ids import FIRST, LOW_MIN, Position
-from queuey.messages import Message, Queue, Slice, bytes_of
+from queuey.model.ids import FIRST, LOW_MIN, Position
+from queuey.model.messages import Message, Queue, Slice, bytes_of
 from queuey.service import Service
 from queuey.service.ranges import Range, Reading, make_mark
 from queuey.service.streams import MAX_EARLY_PARTITIONS, Cursor, Event

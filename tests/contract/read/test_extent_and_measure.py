@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from queuey import ids
-from queuey.errors import QueueChanged
-from queuey.messages import Measure, Message, Queue, QueueSpec, Slice
+from queuey.model import ids
+from queuey.model.errors import QueueChanged
+from queuey.model.messages import Measure, Message, Queue, QueueSpec, Slice
 from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.contract.samples import append_bodies, fill_queue, make_queue, new_message, whole_partition

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from queuey import ids
-from queuey.messages import Slice
+from queuey.model import ids
+from queuey.model.messages import Slice
 from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.contract.cursors import MESSAGES_PER_WRITER, Writer, check_between_threads

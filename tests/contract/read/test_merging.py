@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from queuey.messages import Message, Page, Queue, Slice, bytes_of
+from queuey.model.messages import Message, Page, Queue, Slice, bytes_of
 from queuey.service import Service
 from queuey.service.limits import Limits
 from queuey.service.ranges import Range, Reading, make_mark

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.messages import Message, Meta, Queue, Slice, bytes_of, rendered_bytes
+from queuey.model import ids
+from queuey.model.messages import Message, Meta, Queue, Slice, bytes_of, rendered_bytes
 from queuey.storage import Store, bridge
 from tests import strategies
 from tests.contract.samples import (

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from queuey import ids
-from queuey.errors import QueueChanged
-from queuey.messages import OffsetChange, Queue, QueueSpec
+from queuey.model import ids
+from queuey.model.errors import QueueChanged
+from queuey.model.messages import OffsetChange, Queue, QueueSpec
 from queuey.storage import Store, bridge
 from tests.backends import APP
 from tests.contract.catalogue.test_lifecycle import CALLS, PLACE

@@ -9,10 +9,10 @@ from typing import cast
 
 import pytest
 
-from queuey import ids
-from queuey.ids import FIRST, Position
-from queuey.messages import Page, Queue, Slice
 from queuey.metrics import Metrics
+from queuey.model import ids
+from queuey.model.ids import FIRST, Position
+from queuey.model.messages import Page, Queue, Slice
 from queuey.service import Service
 from queuey.service.limits import Limits
 from queuey.service.reading import Reader

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from queuey import ids
-from queuey.errors import Conflict, InvalidRequest, QueueNotFound, StoreUnavailable
-from queuey.ids import Position
-from queuey.messages import OffsetChange, Page, Queue, QueueSpec, Slice
+from queuey.model import ids
+from queuey.model.errors import Conflict, InvalidRequest, QueueNotFound, StoreUnavailable
+from queuey.model.ids import Position
+from queuey.model.messages import OffsetChange, Page, Queue, QueueSpec, Slice
 from queuey.service import Service, unread
 from queuey.service.core import Core
 from queuey.service.queue_access import QueueAccess

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from queuey.errors import StoreClosed
-from queuey.ids import FIRST, Position
-from queuey.messages import Queue, Slice
+from queuey.model.errors import StoreClosed
+from queuey.model.ids import FIRST, Position
+from queuey.model.messages import Queue, Slice
 from queuey.storage import Store, bridge, watching
 from tests.backends import PROMPT
 from tests.contract.samples import append_bodies, bodies_in_partition, eventually, make_queue, new_message

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from queuey.messages import Queue
+from queuey.model.messages import Queue
 from queuey.service import workers
 from queuey.service.workers import Answer, GiveUp, WorkerIdentity, Workers, news
 from queuey.service.workers.news import NEWS, News

@@ -17,9 +17,9 @@ from msgspec import UNSET
 
 from queuey import storage
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
-from queuey.errors import Conflict, InvalidRequest, MessageNotFound
-from queuey.ids import Position
-from queuey.messages import Location, Queue, QueueSpec
+from queuey.model.errors import Conflict, InvalidRequest, MessageNotFound
+from queuey.model.ids import Position
+from queuey.model.messages import Location, Queue, QueueSpec
 from queuey.service.claims import jobs
 from queuey.service.claims.jobs import JobStatuses, LogView
 from queuey.service.claims.results import JobEnd, Leaving, Results

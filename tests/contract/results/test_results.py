@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from queuey import ids
 from queuey.api.jobs import JobInfo
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
-from queuey.errors import StoreUnavailable
-from queuey.ids import Position
-from queuey.messages import Location, QueueSpec
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import Position
+from queuey.model.messages import Location, QueueSpec
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.jobs import JobPoll
 from queuey.service.claims.results import ROW_GRACE_SECONDS, Results

@@ -7,9 +7,9 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from queuey import ids
-from queuey.errors import KeyInUse, RecordChanged, StoreUnavailable
-from queuey.messages import Queue, Record
+from queuey.model import ids
+from queuey.model.errors import KeyInUse, RecordChanged, StoreUnavailable
+from queuey.model.messages import Queue, Record
 from queuey.service import Service
 from queuey.service.messages import Draft
 from queuey.service.schedules import FireUseCases, ScheduleReport

@@ -8,9 +8,16 @@ from contextlib import suppress
 import pytest
 from msgspec.structs import replace
 
-from queuey import ids
-from queuey.errors import KeyInUse, NotAllowed, RecordChanged, ScheduleNotFound, StoreUnavailable, TooManySchedules
-from queuey.messages import QueueSpec
+from queuey.model import ids
+from queuey.model.errors import (
+    KeyInUse,
+    NotAllowed,
+    RecordChanged,
+    ScheduleNotFound,
+    StoreUnavailable,
+    TooManySchedules,
+)
+from queuey.model.messages import QueueSpec
 from queuey.service import schedules as use_cases
 from queuey.service.schedules import states
 from queuey.service.schedules.states import Missed

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import StoreUnavailable
-from queuey.messages import Queue
+from queuey.model.errors import StoreUnavailable
+from queuey.model.messages import Queue
 from queuey.service import Service
 from queuey.service.due_work import DueTiming
 from queuey.service.schedules import ScheduleUseCases

@@ -11,9 +11,9 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.errors import KeyInUse, NotFound, StoreUnavailable
-from queuey.messages import Queue
+from queuey.model import ids
+from queuey.model.errors import KeyInUse, NotFound, StoreUnavailable
+from queuey.model.messages import Queue
 from queuey.service.schedules import ScheduleReport
 from queuey.service.schedules.states import KIND
 from queuey.storage import Catalogue, KeyedPosts, Records, Store, bridge

@@ -10,8 +10,8 @@ from typing import Any
 
 import apsw
 
-from queuey import ids
-from queuey.errors import StoreUnavailable
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, connection, open_store
 from queuey.storage.sqlite.database import Database

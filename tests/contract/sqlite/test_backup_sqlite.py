@@ -18,9 +18,9 @@ from typing import Any
 import apsw
 import pytest
 
-from queuey import ids
-from queuey.errors import StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
-from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.model import ids
+from queuey.model.errors import StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
+from queuey.model.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, backup, check, open_store
 from queuey.storage.sqlite.connection import FILE, connect

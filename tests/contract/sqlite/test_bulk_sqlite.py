@@ -11,8 +11,8 @@ import apsw
 import pytest
 from msgspec import structs
 
-from queuey import ids
-from queuey.messages import Measure, Message, Queue, Slice
+from queuey.model import ids
+from queuey.model.messages import Measure, Message, Queue, Slice
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, bulk, open_store
 from queuey.storage.sqlite import connection as driver

@@ -14,7 +14,7 @@ import pytest
 
 from queuey import embedded
 from queuey.client import ServiceUnavailable
-from queuey.errors import StoreIncompatible
+from queuey.model.errors import StoreIncompatible
 from queuey.storage.sqlite import SqliteOptions, backup, doctor, open_store
 from queuey.storage.sqlite.connection import FILE
 from tests.contract.sqlite.test_backup_sqlite import bodies, data, find_leftover_files, ignore_progress
@@ -24,7 +24,7 @@ OPTIONS = SqliteOptions(sync="normal", sweep_interval=None)
 PROGRAM = """
 import sys
 from pathlib import Path
-from queuey.messages import NewMessage
+from queuey.model.messages import NewMessage
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, open_store
 

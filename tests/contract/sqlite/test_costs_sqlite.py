@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from queuey.messages import Meta, NewMessage, Queue, Slice
+from queuey.model.messages import Meta, NewMessage, Queue, Slice
 from queuey.service import Service
 from queuey.service.messages import Draft
 from queuey.service.queue_access import QueueAccess

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from queuey.errors import QueueyError, StoreIncompatible, StoreUnavailable
-from queuey.messages import Queue
+from queuey.model.errors import QueueyError, StoreIncompatible, StoreUnavailable
+from queuey.model.messages import Queue
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import check, open_store
 from queuey.storage.sqlite import connection as driver

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import apsw
 import pytest
 
-from queuey import ids
-from queuey.errors import InvalidRequest, QueueChanged
-from queuey.messages import Page, Queue, Slice
+from queuey.model import ids
+from queuey.model.errors import InvalidRequest, QueueChanged
+from queuey.model.messages import Page, Queue, Slice
 from queuey.storage import bridge
 from queuey.storage.calls import Home, LoopCalls
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, messages, open_store

@@ -12,8 +12,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from queuey.errors import QueueyError, StoreBusy, StoreFull, StoreUnavailable
-from queuey.messages import OffsetChange, Queue
+from queuey.model.errors import QueueyError, StoreBusy, StoreFull, StoreUnavailable
+from queuey.model.messages import OffsetChange, Queue
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, check, open_store
 from queuey.storage.sqlite import connection as driver

@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from queuey.client import ServiceUnavailable
-from queuey.errors import StoreIncompatible, StoreUnavailable
+from queuey.model.errors import StoreIncompatible, StoreUnavailable
 from queuey.storage.sqlite import backup, check, open_store, schema
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import FILE

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.messages import KEPT_SECONDS, LogEntry, OffsetChange, PostKey, Slice
+from queuey.model import ids
+from queuey.model.messages import KEPT_SECONDS, LogEntry, OffsetChange, PostKey, Slice
 from queuey.storage import bridge
 from queuey.storage.contracts.groups import session_ttl
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store

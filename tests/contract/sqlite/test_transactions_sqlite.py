@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.errors import QueueyError, RecordChanged
-from queuey.messages import Meta, PostKey, Queue
+from queuey.model import ids
+from queuey.model.errors import QueueyError, RecordChanged
+from queuey.model.messages import Meta, PostKey, Queue
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite.write.transaction import Append, Transaction

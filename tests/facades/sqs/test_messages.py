@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import StoreUnavailable
+from queuey.model.errors import StoreUnavailable
 from queuey.storage import Messages
 from tests.facades.sqs.signing import Sqs
 from tests.facades.test_facades import failing

@@ -314,7 +314,7 @@ def test_purged(sqs: Sqs) -> None:
 
 def test_a_queue_of_version_1(sqs: Sqs, store: Store) -> None:
     """A queue that another protocol has made has the usual attributes."""
-    from queuey.messages import QueueSpec  # noqa: PLC0415 - only here
+    from queuey.model.messages import QueueSpec  # noqa: PLC0415 - only here
 
     bridge.run(store.catalogue.create_queue("shop", "theirs", QueueSpec(ttl=100)))
     url = sqs("GetQueueUrl", QueueName="theirs")["QueueUrl"]

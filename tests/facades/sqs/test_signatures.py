@@ -17,9 +17,9 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from msgspec import structs
 
-from queuey.errors import SettingsError
 from queuey.facades.settings import Facades, SqsFacade
 from queuey.facades.sqs import access_keys, signatures, views
+from queuey.model.errors import SettingsError
 from queuey.settings import Settings
 from queuey.storage import Applications, Store, bridge
 from tests.facades.serving import facade_app

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from queuey import ids
+from queuey.model import ids
 from tests.faults.wire import Account, Answer, Line, NotSent, Unanswered, Web
 from tests.faults.workload import HASTE, PATIENCE
 from tests.harness.checking.claims import Acknowledgement, ClaimHistory, Delivery, Outcome

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from queuey import ids
+from queuey.model import ids
 from tests.faults.claiming.claimer import TTLS, Claimer
 from tests.faults.posted_run import PostedRun
 from tests.faults.webs import Store

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from queuey.ids import Position
-from queuey.messages import Location
+from queuey.model.ids import Position
+from queuey.model.messages import Location
 from tests.harness.checking.rules import Limits, Rules
 from tests.sim.availability import EmptyAnswer, Stored
 

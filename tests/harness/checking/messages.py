@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import pairwise
 
-from queuey import ids
-from queuey.ids import Position
+from queuey.model import ids
+from queuey.model.ids import Position
 from tests.harness.checking.history import Fate, History, Place
 from tests.harness.checking.records import CREATED, OK, ONLY_SENT, UNAVAILABLE, Post, Read
 from tests.harness.checking.rules import Limits, Rules, Texts

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from queuey import ids
+from queuey.model import ids
 from tests.harness.checking import good, groups, messages, spoils
 from tests.harness.checking.counts import AGAIN, count_claims, count_groups, count_messages
 from tests.harness.checking.history import History

@@ -16,7 +16,7 @@ from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.rebalance import queue_discovery
 from qdo.coordination import Member, TargetAssignment
 from qdo.partitions import Partition, Queue
-from queuey.messages import Scope
+from queuey.model.messages import Scope
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import open_store
 from tests.qdo.consumer.conftest import System, until

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qdo.partitions import Partition, Queue
-from queuey import ids
 from queuey.client import Message
+from queuey.model import ids
 
 QUEUE = Queue("queuey.example.org:5000", "acme", "orders")
 ONE, TWO, THREE = (Partition(QUEUE, number) for number in (1, 2, 3))

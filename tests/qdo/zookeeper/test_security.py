@@ -20,7 +20,7 @@ from qdo.coordination import Coordinator, Member, Session
 from qdo.coordination.opening import open_coordinator
 from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
 from qdo.errors import CoordinationLost, CoordinationRefused, InvalidArgument, QdoError
-from queuey.extras import install_command
+from queuey.model.extras import install_command
 from tests.qdo.contract.events import RecordedEvents
 from tests.qdo.contract.samples import PARTITION, first_partitions
 from tests.qdo.contract.zookeeper import client_of, socket_of

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 
-from queuey.errors import QueueyError, StoreUnavailable
-from queuey.messages import Queue
+from queuey.model.errors import QueueyError, StoreUnavailable
+from queuey.model.messages import Queue
 from queuey.storage.cassandra import CassandraOptions, timing
 from queuey.storage.cassandra.admin import stored_timing
 from queuey.storage.cassandra.clocks import timing_in_force

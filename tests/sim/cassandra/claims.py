@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from queuey import ids
-from queuey.deadletters import HEADER_PREFIX
-from queuey.errors import QueueyError
-from queuey.ids import Position
-from queuey.messages import Location, Meta, NewMessage, Queue
+from queuey.model import ids
+from queuey.model.deadletters import HEADER_PREFIX
+from queuey.model.errors import QueueyError
+from queuey.model.ids import Position
+from queuey.model.messages import Location, Meta, NewMessage, Queue
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.bucketing import class_of
 from queuey.storage.cassandra.catalogue.queue_cache import Row

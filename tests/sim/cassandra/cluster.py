@@ -22,8 +22,8 @@ from uuid import UUID
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.query import PreparedStatement
 
-from queuey import ids
-from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.model import ids
+from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.storage.calls import Deadline
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.clocks.clock import Clock

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from queuey import ids
+from queuey.model import ids
 from queuey.storage.cassandra.driver import UNSET, Encoded, Rows
 from tests.sim.cassandra.values import SIZE, decode, encode, encode_to_compare
 

@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from queuey.errors import QueueChanged
-from queuey.ids import FIRST, LOW_MIN, Position
-from queuey.messages import Message, Page, Queue
 from queuey.metrics import Metrics
+from queuey.model.errors import QueueChanged
+from queuey.model.ids import FIRST, LOW_MIN, Position
+from queuey.model.messages import Message, Page, Queue
 from queuey.service import reading
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess

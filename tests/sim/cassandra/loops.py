@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from queuey.errors import Outcome, StoreUnavailable
+from queuey.model.errors import Outcome, StoreUnavailable
 from queuey.storage.calls import Call, Start, may_block
 from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop
 from tests.sim.world import Process, ProcessLoop, SimulatedCore

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from queuey import ids
-from queuey.errors import KeyInUse, NameChanged, QueueyError, StoreBusy, StoreUnavailable
-from queuey.ids import Position
-from queuey.messages import Location, NewMessage, Page, PostKey, Queue, QueueSpec, Slice
-from queuey.queue_options import KindOption
+from queuey.model import ids
+from queuey.model.errors import KeyInUse, NameChanged, QueueyError, StoreBusy, StoreUnavailable
+from queuey.model.ids import Position
+from queuey.model.messages import Location, NewMessage, Page, PostKey, Queue, QueueSpec, Slice
+from queuey.model.queue_options import KindOption
 from tests.sim.cassandra.cluster import Cluster, Machine, NetworkFaults, Node, open_store
 from tests.sim.cassandra.loops import ThreadedCore
 from tests.sim.cassandra.pace import PATIENT, Pace

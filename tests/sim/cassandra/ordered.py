@@ -7,8 +7,8 @@ from itertools import permutations
 
 from msgspec.structs import replace as changed
 
-from queuey.ids import Position
-from queuey.partitions import by_key
+from queuey.model.ids import Position
+from queuey.model.partitions import by_key
 from queuey.service.messages import Draft
 from tests.sim.cassandra.messages import PARTITIONS, Post
 from tests.sim.cassandra.posts import PostStorm

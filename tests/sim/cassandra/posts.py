@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from queuey.errors import KeyInUse, QueueChanged, QueueyError, StoreBusy, StoreUnavailable
-from queuey.ids import Position
-from queuey.messages import PostResult, Queue, QueueSpec
 from queuey.metrics import Metrics
+from queuey.model.errors import KeyInUse, QueueChanged, QueueyError, StoreBusy, StoreUnavailable
+from queuey.model.ids import Position
+from queuey.model.messages import PostResult, Queue, QueueSpec
 from queuey.service.limits import Limits
 from queuey.service.messages import Draft, MessageUseCases, RepeatBudget
 from queuey.service.queue_access import QueueAccess

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from queuey.errors import StoreUnavailable
+from queuey.model.errors import StoreUnavailable
 from queuey.storage.cassandra import timing
 from queuey.storage.cassandra.admin import stored_timing
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce

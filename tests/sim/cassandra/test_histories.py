@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from queuey.ids import LOW_MIN
-from queuey.messages import Page, Queue, Slice
+from queuey.model.ids import LOW_MIN
+from queuey.model.messages import Page, Queue, Slice
 from queuey.storage.cassandra.bucket_index import BucketIndex, BucketLookup
 from queuey.storage.cassandra.clocks import clock, clock_check
 from queuey.storage.cassandra.clocks.clock import Clock

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from queuey import ids
-from queuey.errors import Outcome, StoreUnavailable, WriteUndone
-from queuey.ids import Position
-from queuey.messages import Location, NewMessage, Page, PostResult, Queue, Slice
+from queuey.model import ids
+from queuey.model.errors import Outcome, StoreUnavailable, WriteUndone
+from queuey.model.ids import Position
+from queuey.model.messages import Location, NewMessage, Page, PostResult, Queue, Slice
 from queuey.service import ranges
 from queuey.service.messages import MessageUseCases
 from queuey.service.ranges import Range, Reading

@@ -20,8 +20,8 @@ from queuey.claims.drafts import EntryDraft
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt
 from queuey.claims.state import ClaimTiming, State
-from queuey.ids import FIRST, Position
-from queuey.messages import Location, Message, Page, Queue, Slice
+from queuey.model.ids import FIRST, Position
+from queuey.model.messages import Location, Message, Page, Queue, Slice
 from queuey.service.claims.move_turns import MAX_CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn, Sources
 from queuey.service.moves.active_move import PartitionMove
 from tests.sim import world as simulated

@@ -23,9 +23,9 @@ from queuey.claims.entries import decode_entry, encode_entry
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.claims.state import ClaimTiming, State
-from queuey.errors import Outcome, QueueyError, StoreUnavailable
-from queuey.ids import Position
-from queuey.messages import Location, Message, Named, NewMessage, Queue
+from queuey.model.errors import Outcome, QueueyError, StoreUnavailable
+from queuey.model.ids import Position
+from queuey.model.messages import Location, Message, Named, NewMessage, Queue
 from queuey.service.names import Changed, Name
 from queuey.storage.cassandra.store.names import named_of, require_row
 from queuey.storage.cassandra.write import names

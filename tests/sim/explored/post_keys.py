@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, structs
 
-from queuey.errors import Outcome, QueueyError, StoreUnavailable
-from queuey.messages import PostKey
+from queuey.model.errors import Outcome, QueueyError, StoreUnavailable
+from queuey.model.messages import PostKey
 from queuey.storage.cassandra.write.post_keys import IdRun, KeyRow, MadeIds, PostedIds, carry_out
 
 MAX_ID = 1000

@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 from types import SimpleNamespace
 from typing import NamedTuple, Self, TypeVar, cast
 
-from queuey import ids
 from queuey.client import (
     ApiError,
     ConnectionLost,
@@ -27,6 +26,7 @@ from queuey.client import (
     order_of,
 )
 from queuey.client.errors import ErrorAnswer
+from queuey.model import ids
 from tests.sim.world import World
 
 T = TypeVar("T")

@@ -10,7 +10,6 @@ from typing import Any
 
 from msgspec.structs import replace as changed
 
-from queuey import ids
 from queuey.claims.covers import CoverDraft, ScanDuplicates
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import CoverMade, Entry
@@ -18,9 +17,10 @@ from queuey.claims.order import KeyHolders, OrderCheck
 from queuey.claims.places import FreePlaces, LikelyPlaces, Places
 from queuey.claims.receipts import ClaimReceipt, LastDelivery
 from queuey.claims.state import ClaimTiming, State
-from queuey.errors import StoreUnavailable
-from queuey.ids import Position
-from queuey.messages import Location, LogEntry, Message, NewMessage, Page, Queue, Slice
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import Position
+from queuey.model.messages import Location, LogEntry, Message, NewMessage, Page, Queue, Slice
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.finding import Duplicates
 from queuey.service.claims.follow_ups import FollowUps, publish

@@ -9,8 +9,8 @@ from msgspec.structs import replace as changed
 from queuey.claims.expiry import EndedMessages, find_expirable
 from queuey.claims.order import Waiting
 from queuey.claims.state import State
-from queuey.ids import Position
-from queuey.messages import NewMessage, Queue, Record
+from queuey.model.ids import Position
+from queuey.model.messages import NewMessage, Queue, Record
 from queuey.service.claims.expiry_turns import ExpiryRequest, ExpiryTurn
 from queuey.service.claims.finding import Finder
 from queuey.service.expiry import ExpiryRecord, ExpiryRecords, Search

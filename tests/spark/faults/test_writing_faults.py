@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import parquet
 
-from queuey.messages import NewMessage, Queue
+from queuey.model.messages import NewMessage, Queue
 from queuey.storage import bridge
 from tests.spark.attempts import Reader
 from tests.spark.faults.drivers import driver, end_of, kill_when

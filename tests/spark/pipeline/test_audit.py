@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queuey import ids
 from queuey.client.calls.send_calls import Outgoing
 from queuey.client.receipts import Journal, SentMessage
-from queuey.messages import Message, NewMessage, OffsetChange, Queue
+from queuey.model import ids
+from queuey.model.messages import Message, NewMessage, OffsetChange, Queue
 from queuey.pipeline.archive import archive_job
 from queuey.pipeline.audit import audit_job, body_hashes, receipt_columns, receipt_join
 from queuey.pipeline.audit.audit_job import Account, Audit, Passed

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.errors import QueueNotFound
+from queuey.model import ids
+from queuey.model.errors import QueueNotFound
 from queuey.pipeline import name_ranges, offset_files
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Pattern, Subscribe

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from queuey.client import Client, Outgoing
-from queuey.errors import QueueNotFound
-from queuey.messages import Message, NewMessage, Queue
+from queuey.model.errors import QueueNotFound
+from queuey.model.messages import Message, NewMessage, Queue
 from queuey.pipeline import pipe as job
 from queuey.pipeline.options import Pipe
 from queuey.spark.errors import OptionError

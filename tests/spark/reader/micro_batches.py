@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from queuey.messages import NewMessage, Queue, QueueSpec
+from queuey.model.messages import NewMessage, Queue, QueueSpec
 from queuey.spark.options import read_options
 from queuey.spark.source import columns
 from queuey.spark.source.read_task import MAX_BATCH_ROWS

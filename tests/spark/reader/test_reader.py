@@ -9,10 +9,10 @@ from collections import Counter
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from queuey import ids
-from queuey.errors import StoreUnavailable
-from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.messages import Message, OffsetChange, Queue, QueueSpec, Slice
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.model.messages import Message, OffsetChange, Queue, QueueSpec, Slice
 from queuey.spark.errors import DataLoss
 from queuey.spark.source import stream_offsets
 from queuey.storage import Bulk, Store, bridge

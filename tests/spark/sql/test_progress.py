@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StringType, StructField, StructType
 
-from queuey.errors import StoreUnavailable
-from queuey.messages import NewMessage
+from queuey.model.errors import StoreUnavailable
+from queuey.model.messages import NewMessage
 from queuey.spark.options import write_options
 from queuey.spark.progress import MAX_ENDED, ProgressMetrics
 from queuey.spark.sink import write_reports

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.errors import PySparkException
 
-from queuey.messages import Message
+from queuey.model.messages import Message
 from queuey.spark.progress import ProgressMetrics
 from queuey.spark.sink import write_reports
 from tests.backends import APP

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from pyspark.sql import types
 from pyspark.sql.types import StringType, StructField, StructType
 
-from queuey import ids
-from queuey.errors import QueueNotFound
-from queuey.messages import Message, Meta, Queue, QueueSpec, Slice
-from queuey.partitions import by_key
+from queuey.model import ids
+from queuey.model.errors import QueueNotFound
+from queuey.model.messages import Message, Meta, Queue, QueueSpec, Slice
+from queuey.model.partitions import by_key
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import SinkOptions, StoreOptions, write_options

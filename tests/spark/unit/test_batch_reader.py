@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from queuey.errors import QueueNotFound
-from queuey.ids import FIRST, LAST
-from queuey.messages import Message, Queue, QueueSpec
+from queuey.model.errors import QueueNotFound
+from queuey.model.ids import FIRST, LAST
+from queuey.model.messages import Message, Queue, QueueSpec
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import SourceOptions, read_options

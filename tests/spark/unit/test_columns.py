@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from queuey.ids import EPOCH_TICKS, LOW_MAX, LOW_MIN, TICKS_MAX
-from queuey.messages import Message, Meta
+from queuey.model.ids import EPOCH_TICKS, LOW_MAX, LOW_MIN, TICKS_MAX
+from queuey.model.messages import Message, Meta
 from queuey.spark.errors import OptionError
 from queuey.spark.source import columns
 from queuey.storage.columns import SCHEMA, SCHEMA_WITHOUT_BODIES, batch_from_messages

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queuey.errors import QueueChanged, StoreUnavailable, TooLate
-from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
+from queuey.model.errors import QueueChanged, StoreUnavailable, TooLate
+from queuey.model.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.spark.sink.exactly_once import NotRepeatable, Reserver, TargetQueue, WriteCounts
 from queuey.spark.sink.ledger_entry import ChunkEntry, decode, encode, find_members, list_members, make_index_set, union
 from queuey.storage import Bulk, Store, bridge

@@ -7,7 +7,7 @@ import logging
 import pytest
 from pyspark.logger import PySparkLogger
 
-from queuey.errors import QueueNotFound
+from queuey.model.errors import QueueNotFound
 from queuey.spark.failures import SparkFailure, explain, silence_spark_loggers
 
 OURS = """An error occurred while calling o45.load.
@@ -37,8 +37,11 @@ def error(kind: str, text: str, module: str = "pyspark.errors.exceptions.capture
     ("raised", "found"),
     [
         ("queuey.spark.errors.OptionError: Unknown option x.", SparkFailure("Unknown option x.", usage=True)),
-        ("queuey.errors.QueueChanged: queue orders was purged", SparkFailure("queue orders was purged", usage=False)),
-        ("queuey.errors.StoreClosed", SparkFailure("StoreClosed", usage=False)),
+        (
+            "queuey.model.errors.QueueChanged: queue orders was purged",
+            SparkFailure("queue orders was purged", usage=False),
+        ),
+        ("queuey.model.errors.StoreClosed", SparkFailure("StoreClosed", usage=False)),
         ("ValueError: seven: eight", SparkFailure("ValueError: seven: eight", usage=False)),
     ],
 )

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from queuey import ids
-from queuey.errors import StoreUnavailable
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable
 from queuey.pipeline.archive.lease import LEASE_TIMEOUT, ArchiveBusy, ArchiveLease
 from queuey.storage import Ledger, Store
 from tests.backends import Clock

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from queuey.errors import QueueNotFound, SettingsError
+from queuey.model.errors import QueueNotFound, SettingsError
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, StoreOptions, Subscribe

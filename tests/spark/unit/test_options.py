@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.ids import LOW_MAX, LOW_MIN, TICKS_MAX
+from queuey.model import ids
+from queuey.model.ids import LOW_MAX, LOW_MIN, TICKS_MAX
 from queuey.spark.errors import OptionError
 from queuey.spark.options import (
     Assign,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.errors import Conflict, GroupNotFound
-from queuey.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_MAX, Position, following
-from queuey.messages import Offset, OffsetChange, Queue, QueueSpec
+from queuey.model.errors import Conflict, GroupNotFound
+from queuey.model.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_MAX, Position, following
+from queuey.model.messages import Offset, OffsetChange, Queue, QueueSpec
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import StoreOptions

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from queuey.errors import StoreUnavailable
+from queuey.model.errors import StoreUnavailable
 from queuey.storage.calls import Deadline
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, Request, Rows, Statement

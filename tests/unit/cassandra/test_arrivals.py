@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.errors import StoreUnavailable
-from queuey.messages import NewMessage, Page, Queue, Slice
+from queuey.model.errors import StoreUnavailable
+from queuey.model.messages import NewMessage, Page, Queue, Slice
 from queuey.storage.cassandra.waiting.arrivals import (
     EARLY_READ_INTERVAL,
     FIRST_WINDOW_READS,

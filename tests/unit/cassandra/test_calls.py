@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.storage import bridge
 from queuey.storage.calls import Deadline, Done
 from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop, run_concurrently, wait_for_callback

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.errors import StoreUnavailable
-from queuey.ids import LOW_MIN, TICKS_PER_SECOND
-from queuey.messages import Queue
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND
+from queuey.model.messages import Queue
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, find_meeting, is_empty_read_proof

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.messages import Meta, Queue
+from queuey.model.messages import Meta, Queue
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.catalogue.queue_cache import MIN_LONGEST_ROW, Row, make_covering_row
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.errors import StoreBusy, StoreClosed, StoreUnavailable
+from queuey.model.errors import StoreBusy, StoreClosed, StoreUnavailable
 from queuey.storage.calls import Deadline, Done
 from queuey.storage.cassandra.driver import InDoubt, Request, Statement
 from queuey.storage.cassandra.driver.store_loop import StoreLoop, wait_for_callback

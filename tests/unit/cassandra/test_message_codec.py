@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.ids import Position
-from queuey.messages import Meta
+from queuey.model import ids
+from queuey.model.ids import Position
+from queuey.model.messages import Meta
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.driver import UNSET
 from queuey.storage.cassandra.driver.cql import protocol

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
-from queuey.messages import MAX_TTL, Queue
+from queuey.model.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
+from queuey.model.messages import MAX_TTL, Queue
 from queuey.storage.cassandra.bucketing import CLASSES, class_of
 from queuey.storage.cassandra.catalogue.queue_cache import (
     COLUMNS,

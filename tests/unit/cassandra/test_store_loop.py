@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from queuey.errors import StoreClosed
+from queuey.model.errors import StoreClosed
 from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from tests.waiting import PATIENCE_SECONDS, until, until_async
 

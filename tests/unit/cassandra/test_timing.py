@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.errors import SettingsError
+from queuey.model.errors import SettingsError
 from queuey.storage.cassandra.clocks.timing_in_force import READ_INTERVAL, TimingInForce
 from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.options import CassandraOptions

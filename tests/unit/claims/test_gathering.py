@@ -10,8 +10,8 @@ import pytest
 from queuey.claims import drafts
 from queuey.claims.drafts import MAX_ENTRY_IDS
 from queuey.claims.state import MAX_OUTSTANDING
-from queuey.errors import TooManyClaims
-from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of
+from queuey.model.errors import TooManyClaims
+from queuey.model.messages import Location, Message, Page, Queue, Slice, bytes_of
 from queuey.service.claims import ClaimUseCases, finding
 from queuey.service.claims.claiming import ClaimDelivery
 from tests.replacing import replace_in

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import queuey
-from queuey.messages import Queue
+from queuey.model.messages import Queue
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.limits import Limits

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
 from queuey.claims.receipts import ClaimReceipt, parse_receipt
-from queuey.partitions import MAX_PARTITIONS
+from queuey.model import ids
+from queuey.model.partitions import MAX_PARTITIONS
 
 ID = "c26ee9a01dd211b2a1b0d6b7c2ea5c4a"
 

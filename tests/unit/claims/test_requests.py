@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from queuey.claims.drafts import EntryDraft
-from queuey.errors import Outcome, StoreUnavailable
-from queuey.messages import LogPage, Queue
+from queuey.model.errors import Outcome, StoreUnavailable
+from queuey.model.messages import LogPage, Queue
 from tests.replacing import replace
 from tests.sim.replicas import ModelStore
 from tests.sim.test_sharing import QUEUE as HERE

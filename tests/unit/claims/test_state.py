@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import Entry, UnknownFormat, decode_entry, encode_entry
 from queuey.claims.order import Waiting, compute_key_digest
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.claims.state import MAX_ABOVE, MAX_OUTSTANDING, MAX_SUPERSEDED, ClaimTiming, State
-from queuey.ids import Position
-from queuey.messages import Message, Meta
+from queuey.model import ids
+from queuey.model.ids import Position
+from queuey.model.messages import Message, Meta
 
 TIMING = ClaimTiming(margin=1.0)
 IDS = st.integers(1, 12)

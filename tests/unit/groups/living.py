@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from itertools import product
 
-from queuey.access import Caller, Credential, Grant, Verb
 from queuey.groups.drafts import GroupDraft, ReadRights
-from queuey.groups.ownership import StoredGroup
 from queuey.groups.planning import View, Views
 from queuey.groups.rows import find_changed_rows, read_state
 from queuey.groups.state import GroupState, JoinRequest
-from queuey.messages import Queue
+from queuey.model.groups import StoredGroup
+from queuey.model.messages import Queue
+from queuey.model.rights import Caller, Credential, Grant, Verb
 
 SLACK = 2000
 """S in ms: the max clock difference."""

@@ -9,10 +9,10 @@ from contextlib import suppress
 import pytest
 from msgspec.structs import replace
 
-from queuey.errors import InvalidRequest, TooManyMembers
 from queuey.groups import state as bounds
 from queuey.groups.drafts import GroupDraft
 from queuey.groups.state import JoinRequest, MemberState
+from queuey.model.errors import InvalidRequest, TooManyMembers
 from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, queue
 
 

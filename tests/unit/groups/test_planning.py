@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from queuey.access import Verb
 from queuey.groups.drafts import GroupDraft
-from queuey.groups.ownership import CHUNK, StoredGroup
 from queuey.groups.planning import make_plan
 from queuey.groups.rows import choose_chunk, find_changed_rows, read_state
 from queuey.groups.state import MAX_PARTITIONS, MAX_PLAN_BYTES, GroupState, JoinRequest
-from queuey.messages import Principal, Queue
+from queuey.model.groups import CHUNK, StoredGroup
+from queuey.model.messages import Principal, Queue
+from queuey.model.rights import Verb
 from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, make_views, plan, queue
 
 QUEUES = tuple(queue(name, partitions) for name, partitions in (("a", 5), ("ab", 3), ("b", 1), ("c.dead", 2)))

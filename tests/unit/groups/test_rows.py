@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.access import Caller, Credential, Grant
-from queuey.errors import StoreIncompatible
-from queuey.groups.ownership import CHUNK, MEMBER, GroupRow, Head, StoredGroup
 from queuey.groups.rows import MAX_PARTITION_BYTES, MAX_QUEUE_BYTES, find_changed_rows, max_queue_bytes, read_state
 from queuey.groups.state import GroupState, Member, PlannedQueue, Subscription, Target
+from queuey.model.errors import StoreIncompatible
+from queuey.model.groups import CHUNK, MEMBER, GroupRow, Head, StoredGroup
+from queuey.model.rights import Caller, Credential, Grant
 
 numbers = st.integers(1, 1 << 53)
 targets = st.dictionaries(st.integers(1, 5), st.builds(Target, numbers, numbers), max_size=3)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import StoreClosed
+from queuey.model.errors import StoreClosed
 from queuey.service.core import MAX_ITEMS_IN_LOOP, MAX_SLICE_SECONDS, REST_RATIO, TURN_MEASUREMENT_INTERVAL, Core
 from queuey.storage.calls import Deadline, Done, LoopCalls, start_and_wait
 from tests.waiting import until_async

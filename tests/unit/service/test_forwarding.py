@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import astuple
 
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.messages import Message, Meta, Queue
+from queuey.model.messages import Message, Meta, Queue
 from queuey.service.claims.forwarding import CLAIM_TOPIC, SETTLE_TOPIC, _Claim, _Settle
 
 QUEUE = Queue(application="a", name="q", uid=(1 << 62) - 1, qid=1)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.messages import Queue
+from queuey.model.messages import Queue
 from queuey.service.browsing import history
 from queuey.service.browsing.history import (
     CELL_SECONDS,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuey import settings
-from queuey.errors import SettingsError
+from queuey.model.errors import SettingsError
 
 SHOP: dict[str, Any] = {
     "issuer": "https://accounts.example.org",

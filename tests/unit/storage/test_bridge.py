@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import StoreUnavailable
-from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.model.errors import StoreUnavailable
+from queuey.model.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import bridge, sqlite
 from queuey.storage.calls import Deadline, Done, in_thread, iterate_in_thread, may_block, start_and_wait
 from queuey.storage.sqlite import SqliteStore

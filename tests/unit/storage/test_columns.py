@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.errors import InvalidRequest
-from queuey.ids import Position
-from queuey.messages import Message, Meta
+from queuey.model.errors import InvalidRequest
+from queuey.model.ids import Position
+from queuey.model.messages import Message, Meta
 from queuey.storage.columns import columns_of, split_into_chunks
 from tests import strategies
 from tests.unit.cassandra.test_message_codec import longs, metas

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from queuey.errors import StoreUnavailable
+from queuey.model.errors import StoreUnavailable
 from queuey.storage.calls import Deadline
 from tests.waiting import call_until
 

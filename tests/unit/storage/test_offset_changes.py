@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.groups.ownership import OwnedOffset
-from queuey.ids import Position
-from queuey.messages import OffsetChange
+from queuey.model import ids
+from queuey.model.groups import OwnedOffset
+from queuey.model.ids import Position
+from queuey.model.messages import OffsetChange
 from queuey.storage.offset_changes import decide
 
 PLACES = st.sampled_from([(ids.EPOCH_TICKS + n, 0) for n in range(3)])

@@ -11,8 +11,8 @@ from typing import get_args
 import pytest
 
 from queuey import settings
-from queuey.errors import SettingsError, StoreUnavailable
-from queuey.extras import install_command
+from queuey.model.errors import SettingsError, StoreUnavailable
+from queuey.model.extras import install_command
 from queuey.settings.definitions import ReadLevel, WriteLevel
 from queuey.storage import opening
 from queuey.storage.cassandra.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions

@@ -16,7 +16,8 @@ from contextvars import copy_context
 import msgspec
 import pytest
 
-from queuey.terminal import output, texts
+from queuey.model import texts
+from queuey.terminal import output
 from queuey.terminal.signals import handle_signals
 
 EVERYTHING = "".join(map(chr, range(sys.maxunicode + 1)))

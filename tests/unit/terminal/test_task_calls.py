@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from queuey.terminal.task_calls import MAX_ARGUMENTS, MAX_NAME, find_call
+from queuey.model.task_calls import MAX_ARGUMENTS, MAX_NAME, find_call
 
 JSON = some.recursive(
     some.none() | some.booleans() | some.integers(-(2**53), 2**53) | some.text(),

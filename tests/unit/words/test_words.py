@@ -121,7 +121,7 @@ def find_unresolved(source: Source, pattern: re.Pattern[str]) -> Iterator[tuple[
 )
 def test_names_are_looked_up(name: str, exists: bool) -> None:  # noqa: FBT001 - a column of the table above
     """A name is found in its class, its module, a base class, an import or a package, and nowhere else."""
-    assert documented.sources()["queuey.messages"].knows(name, 1) == exists
+    assert documented.sources()["queuey.model.messages"].knows(name, 1) == exists
 
 
 # Phrases and words that leave

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.access import matches
-from queuey.errors import InvalidRequest
-from queuey.messages import QueueSpec, Scope
+from queuey.model.errors import InvalidRequest
+from queuey.model.messages import QueueSpec, Scope
+from queuey.model.rights import matches
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queues import Queues

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queuey.access import VERBS, Grant, Verb, matches, parse_principals
-from queuey.errors import QueueNotFound
-from queuey.messages import OPERATORS, NewMessage, OffsetChange, Queue, QueueSpec, Scope
+from queuey.model.errors import QueueNotFound
+from queuey.model.messages import OPERATORS, NewMessage, OffsetChange, Queue, QueueSpec, Scope
+from queuey.model.rights import VERBS, Grant, Verb, matches, parse_principals
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
 from queuey.web.credentials import Identity, digest_of

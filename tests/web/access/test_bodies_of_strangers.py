@@ -10,7 +10,7 @@ import pytest
 
 from queuey.console.resources import make_console
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade, SqsFacade
-from queuey.messages import QueueSpec
+from queuey.model.messages import QueueSpec
 from queuey.storage import Store, bridge
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App

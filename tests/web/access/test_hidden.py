@@ -19,8 +19,8 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from queuey.access import VERBS, Grant
-from queuey.messages import Scope
+from queuey.model.messages import Scope
+from queuey.model.rights import VERBS, Grant
 from queuey.service import schedules
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app

@@ -10,7 +10,7 @@ import pytest
 
 import qdo.cli
 import queuey.cli
-from queuey.access import VERBS
+from queuey.model.rights import VERBS
 from queuey.storage import Store
 from queuey.web.v1.spec import OPERATIONS, document
 from tests.contract.samples import eventually

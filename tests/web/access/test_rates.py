@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from queuey.access import Caller, Grant
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
+from queuey.model.rights import Caller, Grant
+from queuey.model.user_queues import queue_name, user_name
 from queuey.settings import Rates, UserIssuer
 from queuey.settings.definitions import OwnRates
 from queuey.storage import Store, bridge
-from queuey.user_queues import queue_name, user_name
 from queuey.web.admission.rates import RateLimits
 from queuey.web.app import make_app
 from queuey.web.credentials import digest_of

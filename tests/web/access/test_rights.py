@@ -8,9 +8,9 @@ from urllib.parse import quote
 import pytest
 from hypothesis import example, given, settings
 
-from queuey.access import VERBS, Verb, parse_scope
 from queuey.facades.settings import Facades, SqsFacade
-from queuey.messages import Scope
+from queuey.model.messages import Scope
+from queuey.model.rights import VERBS, Verb, parse_scope
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
 from queuey.web.credentials import digest_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.errors import StoreUnavailable, TooManyRequests
+from queuey.model.errors import StoreUnavailable, TooManyRequests
 from queuey.web.admission.scheduling import FairQueue, SharedQuota
 
 HOLDERS = st.sampled_from("abcdef")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuey.errors import TooManyRequests
+from queuey.model.errors import TooManyRequests
 from queuey.web.admission.scheduling import Contention, LoopScheduler
 from tests.waiting import PATIENCE_SECONDS
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import StoreUnavailable
-from queuey.messages import QueueSpec
+from queuey.model.errors import StoreUnavailable
+from queuey.model.messages import QueueSpec
 from queuey.service.limits import Limits
 from queuey.storage import ClaimLogs, Store, bridge
 from queuey.web.admission.scheduling import SharedQuota

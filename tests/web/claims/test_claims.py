@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuey.claims.state import MAX_OUTSTANDING
-from queuey.messages import Record
+from queuey.model.messages import Record
 from queuey.service import Service
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.moves.records import KIND

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from queuey.errors import QueueyError, StoreUnavailable, TooManyRequests
+from queuey.model.errors import QueueyError, StoreUnavailable, TooManyRequests
 from queuey.web.admission.scheduling import FairPool
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from queuey.access import ANYBODY, Grant
-from queuey.messages import QueueSpec, Scope
+from queuey.model.messages import QueueSpec, Scope
+from queuey.model.rights import ANYBODY, Grant
 from queuey.service.reading import Reader
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, open_store

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.errors import Outcome, StoreClosed
+from queuey.model import ids
+from queuey.model.errors import Outcome, StoreClosed
 from queuey.storage import Messages, bridge
 from queuey.storage.calls import Deadline, Done, start_and_wait
 from queuey.web.endpoint import Match

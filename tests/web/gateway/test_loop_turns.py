@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from queuey.access import Caller
 from queuey.api.groups import Heartbeat
 from queuey.groups.drafts import GroupDraft
-from queuey.groups.ownership import GroupChange, Head
 from queuey.groups.planning import View, make_plan
 from queuey.groups.rows import find_changed_rows
 from queuey.groups.state import MAX_MEMBERS, GroupState, JoinRequest, Member, Subscription
-from queuey.messages import Queue, QueueSpec
+from queuey.model.groups import GroupChange, Head
+from queuey.model.messages import Queue, QueueSpec
+from queuey.model.rights import Caller
 from queuey.service import Service
 from queuey.service.groups.local_group import LocalGroup, hash_secret
 from queuey.service.limits import Limits

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queuey.messages import MAX_ESCAPED_BYTES, MAX_MESSAGE_FRAME_BYTES
+from queuey.model.messages import MAX_ESCAPED_BYTES, MAX_MESSAGE_FRAME_BYTES
 from queuey.service.limits import Limits
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App

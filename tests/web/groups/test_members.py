@@ -13,8 +13,8 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from queuey.access import Caller as Known
-from queuey.access import Grant, parse_scope
+from queuey.model.rights import Caller as Known
+from queuey.model.rights import Grant, parse_scope
 from queuey.service.groups import GroupUseCases
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app

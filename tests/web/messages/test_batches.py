@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.ids import parse_position
-from queuey.partitions import by_key
+from queuey.model.ids import parse_position
+from queuey.model.partitions import by_key
 from queuey.service.limits import Limits
 from queuey.storage import Catalogue
 from tests.backends import Clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.messages import Message, Meta
+from queuey.model.messages import Message, Meta
 from queuey.web.v1.messages import make_raw_response
 from tests.web.caller import Caller
 

@@ -8,9 +8,9 @@ from typing import Any, get_args
 
 import pytest
 
-from queuey import ids
 from queuey.api.messages import Code
-from queuey.messages import MAX_TTL
+from queuey.model import ids
+from queuey.model.messages import MAX_TTL
 from tests.backends import Clock
 from tests.web.caller import Caller
 

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.errors import InvalidRequest
-from queuey.messages import Queue
+from queuey.model.errors import InvalidRequest
+from queuey.model.messages import Queue
 from queuey.service.limits import Limits
 from queuey.service.messages import AnyDraft
 from queuey.web.v1 import messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.errors import KeyInUse
+from queuey.model.errors import KeyInUse
 from queuey.storage import KeyedPosts
 from tests.backends import Clock
 from tests.interposed_store import InterposedStore

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from queuey.errors import InvalidRequest, TooLarge
 from queuey.facades.emodb import requests
 from queuey.facades.emodb.errors import BadArgument, BadBody
-from queuey.messages import Queue
+from queuey.model.errors import InvalidRequest, TooLarge
+from queuey.model.messages import Queue
 from queuey.service.limits import Limits
 from queuey.web.json_values import MAX_DEPTH, check_value, make_list_decoder
 from queuey.web.requests import Request

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import WriteUndone
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade
+from queuey.model.errors import WriteUndone
 from queuey.storage import KeyedPosts, Messages, Names, Store, bridge
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key

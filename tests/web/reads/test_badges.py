@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from queuey import ids
-from queuey.ids import FIRST, Position
-from queuey.messages import OffsetChange
+from queuey.model import ids
+from queuey.model.ids import FIRST, Position
+from queuey.model.messages import OffsetChange
 from queuey.service import Service, streams, unread
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHER_PARTITIONS

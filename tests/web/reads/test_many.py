@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queuey.ids import parse_position
+from queuey.model.ids import parse_position
 from queuey.service.streams import Cursor
 from queuey.storage import Store, bridge
 from queuey.web.gateway.asgi import Gateway

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.ids import LOW_MIN, parse_instant, parse_position, to_hex
+from queuey.model.ids import LOW_MIN, parse_instant, parse_position, to_hex
 from queuey.service.limits import Limits
 from tests.backends import Clock
 from tests.web.caller import Caller

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from queuey.access import Grant, Verb
-from queuey.messages import QueueSpec
+from queuey.model.messages import QueueSpec
+from queuey.model.rights import Grant, Verb
 from queuey.service import Service
 from queuey.storage import Store, bridge
 from queuey.web.admission.event_streams import NOTICE_INTERVAL

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from queuey import ids
-from queuey.access import Grant, Verb
-from queuey.messages import QueueSpec
+from queuey.model import ids
+from queuey.model.messages import QueueSpec
+from queuey.model.rights import Grant, Verb
 from queuey.service import Service
 from queuey.service.ranges import OTHER_PARTITIONS
 from queuey.service.streams import Cursor

@@ -18,7 +18,7 @@ from browserid import jwt as signed
 from browserid.tests.support import get_keypair, make_assertion
 from browserid.utils import bundle_certs_and_assertion
 
-from queuey.errors import SettingsError
+from queuey.model.errors import SettingsError
 from queuey.settings import UserIssuer
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app

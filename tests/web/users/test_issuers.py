@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from queuey.errors import InvalidToken, IssuerUnavailable, SettingsError
+from queuey.model.errors import InvalidToken, IssuerUnavailable, SettingsError
 from queuey.settings import UserIssuer
 from queuey.web.credentials.bearer import Bearer, KeySet
 from queuey.web.credentials.code_flow import read_discovery

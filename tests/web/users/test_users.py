@@ -9,12 +9,12 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from queuey.access import VERBS, Action, parse_principals, parse_scope
-from queuey.messages import QueueSpec
+from queuey.model.messages import QueueSpec
+from queuey.model.rights import VERBS, Action, parse_principals, parse_scope
+from queuey.model.user_queues import queue_name, user_name
 from queuey.settings import UserIssuer
 from queuey.settings.users import RoleVerb
 from queuey.storage import Store, bridge
-from queuey.user_queues import queue_name, user_name
 from queuey.web.app import make_app
 from queuey.web.authorization import Authorization
 from queuey.web.credentials import digest_of

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from uuid import UUID
 
-from queuey.errors import SettingsError, StoreUnavailable
-from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
-from queuey.messages import Finding
+from queuey.model.errors import SettingsError, StoreUnavailable
+from queuey.model.ids import EPOCH_TICKS, TICKS_PER_SECOND
+from queuey.model.messages import Finding
 from queuey.storage.cassandra.admin import doctor_rules, migrations, node_settings, stored_timing
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
 from queuey.storage.cassandra.clocks.clock_watch import SELECT_NOW

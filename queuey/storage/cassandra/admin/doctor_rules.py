@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from queuey.messages import Finding
+from queuey.model.messages import Finding
 from queuey.settings.users import is_loopback
 from queuey.storage.cassandra.admin.node_settings import Node, make_acknowledgement
 from queuey.storage.cassandra.clocks.clock_check import RED_RATIO, REFUSE_RATIO

@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from queuey.errors import SettingsError, StoreIncompatible, StoreUnavailable
+from queuey.model.errors import SettingsError, StoreIncompatible, StoreUnavailable
 from queuey.storage.cassandra.admin import cql_files, stored_timing
 from queuey.storage.cassandra.admin.cql_files import SchemaMigration
 from queuey.storage.cassandra.driver import Driver, Statement, open_driver

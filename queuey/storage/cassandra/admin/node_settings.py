@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from queuey.errors import StoreUnavailable
-from queuey.messages import Acknowledgement
+from queuey.model.errors import StoreUnavailable
+from queuey.model.messages import Acknowledgement
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 
 ASK_TIMEOUT = 3.0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from queuey.errors import SettingsError, StoreUnavailable
+from queuey.model.errors import SettingsError, StoreUnavailable
 from queuey.storage.cassandra.clocks.timing_in_force import READ_TIMING, Measured
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions

@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from queuey import ids
-from queuey.errors import StoreUnavailable
-from queuey.ids import FIRST, TICKS_PER_SECOND, Position
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import FIRST, TICKS_PER_SECOND, Position
 from queuey.storage.calls import Call
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.bucketing import Bucket

@@ -22,8 +22,8 @@ from typing import Any
 
 import msgspec
 
-from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
-from queuey.messages import Queue
+from queuey.model.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
+from queuey.model.messages import Queue
 from queuey.storage import catalogue_rows
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.clocks.clock import Clock, ExpiringCache

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from queuey.errors import StoreUnavailable
+from queuey.model.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import Driver, Request, Statement
 from queuey.storage.cassandra.options import CassandraOptions
 

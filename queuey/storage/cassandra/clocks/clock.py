@@ -17,9 +17,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from queuey import ids
-from queuey.errors import InvalidRequest
-from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
+from queuey.model import ids
+from queuey.model.errors import InvalidRequest
+from queuey.model.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
 
-from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.ids import EPOCH_TICKS
+from queuey.model.errors import StoreClosed, StoreUnavailable
+from queuey.model.ids import EPOCH_TICKS
 from queuey.storage.calls import Call
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_check import ClockCheck, Interval, measure_difference

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from queuey.errors import SettingsError, StoreUnavailable
+from queuey.model.errors import SettingsError, StoreUnavailable
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 from queuey.storage.cassandra.options import CassandraOptions

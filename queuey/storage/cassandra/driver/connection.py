@@ -27,7 +27,7 @@ from typing import Any
 from cassandra.cluster import Cluster, NoHostAvailable, ResponseFuture, Session
 from cassandra.query import PreparedStatement
 
-from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.storage.calls import Call, Deadline
 from queuey.storage.cassandra.driver import requests
 from queuey.storage.cassandra.driver.cql import CqlClient, protocol

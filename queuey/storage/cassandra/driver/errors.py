@@ -24,7 +24,7 @@ from cassandra.connection import ConnectionException
 from cassandra.pool import NoConnectionsAvailable
 from cassandra.protocol import ErrorMessage
 
-from queuey.errors import Outcome, StoreUnavailable
+from queuey.model.errors import Outcome, StoreUnavailable
 
 log = logging.getLogger(__name__)
 

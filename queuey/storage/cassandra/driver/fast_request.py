@@ -34,7 +34,7 @@ from cassandra.protocol import (
     TruncateError,
 )
 
-from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.driver.errors import translate
 from queuey.storage.cassandra.driver.requests import Decode, Done, Rows
 

@@ -17,7 +17,7 @@ from cassandra.query import (
 )
 from cassandra.query import Statement as DriverStatement
 
-from queuey.errors import StoreUnavailable
+from queuey.model.errors import StoreUnavailable
 
 # A value to bind that leaves its column unchanged (None would write a tombstone).
 UNSET = UNSET_VALUE

@@ -37,7 +37,7 @@ from types import coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from weakref import WeakSet
 
-from queuey.errors import Outcome, StoreClosed
+from queuey.model.errors import Outcome, StoreClosed
 from queuey.storage import bridge
 from queuey.storage.calls import NO_CALL, Call, Deadline, Done, Start, may_block, start_and_wait
 

@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queuey import ids
-from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.ids import FLIP, LOW_MIN, Position
+from queuey.model import ids
+from queuey.model.errors import StoreClosed, StoreUnavailable
+from queuey.model.ids import FLIP, LOW_MIN, Position
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead

@@ -22,10 +22,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
-from queuey import ids
-from queuey.errors import StoreUnavailable
-from queuey.ids import LOW_MIN, Position
-from queuey.messages import Message, Page, Slice, bytes_at_most, bytes_of, rendered_bytes
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import LOW_MIN, Position
+from queuey.model.messages import Message, Page, Slice, bytes_at_most, bytes_of, rendered_bytes
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import MIN_LONGEST_ROW

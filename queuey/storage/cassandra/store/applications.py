@@ -13,9 +13,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from queuey import ids
-from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound, StoreClosed, StoreUnavailable
-from queuey.messages import OPERATORS, Key, Scope
+from queuey.model import ids
+from queuey.model.errors import (
+    ApplicationExists,
+    ApplicationNotFound,
+    Conflict,
+    KeyNotFound,
+    StoreClosed,
+    StoreUnavailable,
+)
+from queuey.model.messages import OPERATORS, Key, Scope
 from queuey.storage import Applications, catalogue_rows
 from queuey.storage.cassandra.driver import Request, Statement
 from queuey.storage.cassandra.driver.store_loop import store_call

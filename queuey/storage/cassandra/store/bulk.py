@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from queuey import ids
-from queuey.errors import StoreUnavailable, TooLate
-from queuey.ids import LOW_MIN, Position
-from queuey.messages import Measure, Message, Queue, Slice
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable, TooLate
+from queuey.model.ids import LOW_MIN, Position
+from queuey.model.messages import Measure, Message, Queue, Slice
 from queuey.storage import Bulk, Messages, scanning
 from queuey.storage import items as items_of
 from queuey.storage.calls import in_thread, iterate_in_thread

@@ -7,8 +7,8 @@ here: a caller in doubt repeats it until Cassandra answers that it was applied o
 
 from __future__ import annotations
 
-from queuey.errors import StoreUnavailable
-from queuey.messages import LogEntry, LogPage, Queue
+from queuey.model.errors import StoreUnavailable
+from queuey.model.messages import LogEntry, LogPage, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra.driver import Driver, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.driver.requests import Call

@@ -14,10 +14,10 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from queuey import ids
-from queuey.errors import QueueChanged
-from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.messages import KEPT_SECONDS, Lag, Measure, PartitionInfo, Queue, Slice
+from queuey.model import ids
+from queuey.model.errors import QueueChanged
+from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.model.messages import KEPT_SECONDS, Lag, Measure, PartitionInfo, Queue, Slice
 from queuey.storage.cassandra import bucket_index, message_codec
 from queuey.storage.cassandra.bucket_index import BucketLookup
 from queuey.storage.cassandra.bucketing import Bucket

@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeVar
 
-from queuey.ids import EPOCH_TICKS
-from queuey.messages import MAX_TTL, Queue
+from queuey.model.ids import EPOCH_TICKS
+from queuey.model.messages import MAX_TTL, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra.driver import Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.store_loop import store_call

@@ -11,8 +11,8 @@ from functools import partial
 
 from msgspec.structs import astuple, replace
 
-from queuey.errors import StoreBusy, StoreUnavailable
-from queuey.groups.ownership import ClockSample, GroupChange, GroupRow, GroupSessions, Head, StoredGroup
+from queuey.model.errors import StoreBusy, StoreUnavailable
+from queuey.model.groups import ClockSample, GroupChange, GroupRow, GroupSessions, Head, StoredGroup
 from queuey.storage.cassandra.clocks.clock import stamp_of, ticks
 from queuey.storage.cassandra.driver import Request, Rows, Statement
 from queuey.storage.cassandra.driver.store_loop import store_call, wait_for_callback

@@ -11,8 +11,8 @@ from math import ceil
 from typing import NamedTuple
 from uuid import uuid4
 
-from queuey.errors import Conflict, InvalidRequest, StoreBusy, StoreClosed
-from queuey.ids import TICKS_PER_SECOND
+from queuey.model.errors import Conflict, InvalidRequest, StoreBusy, StoreClosed
+from queuey.model.ids import TICKS_PER_SECOND
 from queuey.storage import IDENTITY, LEDGER_TTL, Ledger
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.driver import Request, Statement

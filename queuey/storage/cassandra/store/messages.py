@@ -13,10 +13,10 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple, Protocol
 
-from queuey import ids
-from queuey.errors import Outcome, StoreUnavailable
-from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice, bytes_at_most, bytes_of
+from queuey.model import ids
+from queuey.model.errors import Outcome, StoreUnavailable
+from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.model.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice, bytes_at_most, bytes_of
 from queuey.storage import Messages
 from queuey.storage import items as items_of
 from queuey.storage.calls import Done

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import KEPT_SECONDS, Location, Message, Named, NewMessage, PostKey, PostResult, Queue
+from queuey.model.ids import TICKS_PER_SECOND, Position
+from queuey.model.messages import KEPT_SECONDS, Location, Message, Named, NewMessage, PostKey, PostResult, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.driver.store_loop import store_call

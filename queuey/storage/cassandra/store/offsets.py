@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 
-from queuey import ids
-from queuey.errors import Conflict, GroupNotFound, StoreBusy
-from queuey.groups.ownership import MemberCommit, Origin, OwnedOffset, OwnedOffsets
-from queuey.ids import Position
-from queuey.messages import Offset, OffsetChange, Queue
+from queuey.model import ids
+from queuey.model.errors import Conflict, GroupNotFound, StoreBusy
+from queuey.model.groups import MemberCommit, Origin, OwnedOffset, OwnedOffsets
+from queuey.model.ids import Position
+from queuey.model.messages import Offset, OffsetChange, Queue
 from queuey.storage import Offsets, offset_changes
 from queuey.storage.cassandra.driver import Request, Rows, Statement
 from queuey.storage.cassandra.driver.requests import Call

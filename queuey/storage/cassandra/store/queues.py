@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from queuey import ids
-from queuey.errors import (
+from queuey.model import ids
+from queuey.model.errors import (
     ApplicationNotFound,
     QueueChanged,
     QueueExists,
@@ -16,7 +16,7 @@ from queuey.errors import (
     StoreUnavailable,
     in_doubt,
 )
-from queuey.messages import KEPT_SECONDS, Queue, QueueSpec
+from queuey.model.messages import KEPT_SECONDS, Queue, QueueSpec
 from queuey.storage import Catalogue, catalogue_rows
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, MIN_LONGEST_ROW, SELECT_QUEUE, Row, row_of

@@ -12,8 +12,8 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
-from queuey.errors import RecordChanged
-from queuey.messages import Record, RecordDue
+from queuey.model.errors import RecordChanged
+from queuey.model.messages import Record, RecordDue
 from queuey.storage import Records, items
 from queuey.storage.cassandra.driver import Request, Statement
 from queuey.storage.cassandra.driver.store_loop import store_call

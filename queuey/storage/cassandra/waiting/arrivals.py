@@ -29,9 +29,9 @@ from itertools import islice, zip_longest
 from operator import attrgetter
 from typing import Protocol
 
-from queuey.errors import QueueChanged, QueueyError, StoreClosed
-from queuey.ids import LOW_MIN, TICKS_PER_SECOND
-from queuey.messages import NewMessage, Page, Queue, Slice
+from queuey.model.errors import QueueChanged, QueueyError, StoreClosed
+from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND
+from queuey.model.messages import NewMessage, Page, Queue, Slice
 from queuey.storage import watching
 from queuey.storage.cassandra.clocks.clock import Clock, ExpiringCache
 from queuey.storage.cassandra.driver.store_loop import Calls

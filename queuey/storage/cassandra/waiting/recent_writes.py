@@ -13,7 +13,7 @@ from itertools import chain
 from typing import NamedTuple
 from zlib import crc32
 
-from queuey.errors import StoreUnavailable
+from queuey.model.errors import StoreUnavailable
 from queuey.storage.cassandra.clocks.clock import Clock, ticks
 from queuey.storage.cassandra.consistency_levels import auto_level
 from queuey.storage.cassandra.driver import Driver, Request, Statement

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from queuey.errors import StoreUnavailable
-from queuey.ids import EPOCH_TICKS, FLIP, TICKS_PER_SECOND
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import EPOCH_TICKS, FLIP, TICKS_PER_SECOND
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucket_index import BucketIndex
 from queuey.storage.cassandra.bucketing import Bucket

@@ -22,8 +22,8 @@ from typing import ClassVar, NamedTuple
 
 from msgspec.structs import replace
 
-from queuey.errors import NameChanged, StoreBusy, StoreUnavailable
-from queuey.messages import Location
+from queuey.model.errors import NameChanged, StoreBusy, StoreUnavailable
+from queuey.model.messages import Location
 from queuey.storage.cassandra.write.post_keys import (
     MAX_ROUNDS,
     KeyRow,

@@ -34,8 +34,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from queuey.errors import KeyInUse, KeyReused, Outcome, StoreUnavailable, WriteUndone, in_doubt
-from queuey.messages import Location, PostKey, PostResult
+from queuey.model.errors import KeyInUse, KeyReused, Outcome, StoreUnavailable, WriteUndone, in_doubt
+from queuey.model.messages import Location, PostKey, PostResult
 
 MAX_ROUNDS = 8
 """Max states of the row that a call handles before it gives up."""

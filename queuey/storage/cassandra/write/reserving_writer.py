@@ -14,9 +14,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from queuey.errors import Outcome, QueueChanged, StoreClosed, StoreUnavailable
-from queuey.ids import Position
-from queuey.messages import NewMessage, Queue
+from queuey.model.errors import Outcome, QueueChanged, StoreClosed, StoreUnavailable
+from queuey.model.ids import Position
+from queuey.model.messages import NewMessage, Queue
 from queuey.storage.cassandra.consistency_levels import ResolvedLevel
 from queuey.storage.cassandra.driver import InDoubt
 from queuey.storage.cassandra.write.undo_writes import Undo

@@ -9,9 +9,9 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from queuey.errors import Outcome
-from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import NewMessage, Queue
+from queuey.model.errors import Outcome
+from queuey.model.ids import TICKS_PER_SECOND, Position
+from queuey.model.messages import NewMessage, Queue
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, ResolvedLevel

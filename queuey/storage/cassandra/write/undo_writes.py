@@ -23,8 +23,8 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
-from queuey.errors import Outcome, StoreUnavailable
-from queuey.ids import Position
+from queuey.model.errors import Outcome, StoreUnavailable
+from queuey.model.ids import Position
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.clocks.clock import Clock, undo_timestamp
 from queuey.storage.cassandra.consistency_levels import ResolvedLevel

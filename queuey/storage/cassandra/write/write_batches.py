@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from queuey.errors import Outcome
-from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import KEPT_SECONDS, NewMessage, Queue
+from queuey.model.errors import Outcome
+from queuey.model.ids import TICKS_PER_SECOND, Position
+from queuey.model.messages import KEPT_SECONDS, NewMessage, Queue
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import Bucket, BucketWidths
 from queuey.storage.cassandra.clocks.clock import stamp_of

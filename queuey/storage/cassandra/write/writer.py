@@ -27,9 +27,9 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable, WriteUndone
-from queuey.ids import Position
-from queuey.messages import KEPT_SECONDS, NewMessage, Queue
+from queuey.model.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable, WriteUndone
+from queuey.model.ids import Position
+from queuey.model.messages import KEPT_SECONDS, NewMessage, Queue
 from queuey.storage.calls import GIVEN_UP_MESSAGE
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucket_index import BucketIndex

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from queuey import ids
-from queuey.errors import QueueyError, StoreClosed
-from queuey.ids import Position
+from queuey.model import ids
+from queuey.model.errors import QueueyError, StoreClosed
+from queuey.model.ids import Position
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.database import MIN_CHECKPOINT_BYTES, Database
 from queuey.storage.sqlite.progress import LEDGER_TTL_TICKS

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from queuey import ids
-from queuey.errors import InvalidRequest, KeyReused
-from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import Location, NewMessage, PostKey, PostResult, Queue
+from queuey.model import ids
+from queuey.model.errors import InvalidRequest, KeyReused
+from queuey.model.ids import TICKS_PER_SECOND, Position
+from queuey.model.messages import Location, NewMessage, PostKey, PostResult, Queue
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from queuey.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
+from queuey.model.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
 from queuey.storage.bridge import thread_state
 from queuey.storage.calls import Deadline, Done
 from queuey.storage.sqlite import connection as driver

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from queuey.access import Credential, is_allowed
 from queuey.api import groups as api
 from queuey.api.values import Done
-from queuey.errors import NotAuthenticated, QueueyError, TooManyWaiters
 from queuey.groups.state import JoinRequest
-from queuey.messages import Queue
+from queuey.model.errors import NotAuthenticated, QueueyError, TooManyWaiters
+from queuey.model.messages import Queue
+from queuey.model.rights import Credential, is_allowed
 from queuey.service.groups import GroupUseCases
 from queuey.service.limits import Limits
 from queuey.web import validators

@@ -7,11 +7,11 @@ from base64 import b64decode
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from queuey import ids
 from queuey.api import progress as api
 from queuey.api.groups import MAX_EPOCH, MemberCommits
-from queuey.groups.ownership import MAX_NOTE_BYTES
-from queuey.messages import OffsetChange
+from queuey.model import ids
+from queuey.model.groups import MAX_NOTE_BYTES
+from queuey.model.messages import OffsetChange
 from queuey.service.core import Core
 from queuey.service.groups import GroupUseCases
 from queuey.service.limits import Limits

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
-from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.messages import Queue, Slice
+from queuey.model.errors import StoreClosed, StoreUnavailable
+from queuey.model.messages import Queue, Slice
 from queuey.storage.calls import Deadline
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin.migrations import Running, migrate

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from msgspec import structs
 
-from queuey.errors import NameChanged
-from queuey.messages import KEPT_SECONDS, Queue, QueueSpec
+from queuey.model.errors import NameChanged
+from queuey.model.messages import KEPT_SECONDS, Queue, QueueSpec
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore, bucketing
 from queuey.storage.cassandra.bucket_index import LOW_WATERMARK_INTERVAL, MAX_FIRST_ROWS

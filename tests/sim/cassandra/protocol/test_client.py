@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from queuey.errors import QueueNotFound, StoreUnavailable
+from queuey.model.errors import QueueNotFound, StoreUnavailable
 from queuey.storage.cassandra.driver import Rows, fast_request
 from queuey.storage.cassandra.driver.cql.client import _Attempt
 from queuey.storage.cassandra.driver.cql.connection import Connection

@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec import structs
 
-from queuey import ids
-from queuey.access import Credential
-from queuey.errors import NotAllowed
-from queuey.messages import OffsetChange
+from queuey.model import ids
+from queuey.model.errors import NotAllowed
+from queuey.model.messages import OffsetChange
+from queuey.model.rights import Credential
 from tests.sim.groups.history import History
 from tests.sim.groups.machine import Machine
 from tests.sim.groups.network import Habits

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from queuey import ids
 from queuey.api.groups import Heartbeat, HeartbeatAnswer, Joined, PartitionCommit
 from queuey.client.errors import AnswerTimeout, ErrorAnswer, error_for
-from queuey.errors import QueueyError
 from queuey.groups.state import JoinRequest
-from queuey.messages import OffsetChange
+from queuey.model import ids
+from queuey.model.errors import QueueyError
+from queuey.model.messages import OffsetChange
 from queuey.web.errors import status_of
 from tests.sim.groups.network import PATIENCE, Begin, NoAnswerError
 from tests.sim.groups.served.rules import Life, Place

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from qdo import ConsumerSettings
-from queuey.access import Credential
+from queuey.model.rights import Credential
 from tests.sim.groups.machine import Machine
 from tests.sim.groups.network import Habits
 from tests.sim.groups.served.history import ServiceHistory

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from qdo.partitions import Partition
-from queuey import ids
-from queuey.access import Credential
 from queuey.client import Message
+from queuey.model import ids
+from queuey.model.rights import Credential
 from tests.sim.groups.history import History, Stay, place_of
 from tests.sim.groups.machine import Machine
 from tests.sim.groups.served.rules import History as Rules

@@ -11,23 +11,15 @@ from msgspec.structs import replace as changed
 from qdo.coordination import CommittedOffset, ServiceSession
 from qdo.coordination import OwnedOffset as OwnedPartitionOffset
 from qdo.partitions import Partition
-from queuey.access import Credential
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
 from queuey.groups import drafts
 from queuey.groups.drafts import GroupDraft, ReadRights
 from queuey.groups.owners import HandOver, hand_over
-from queuey.groups.ownership import (
-    ClockSample,
-    GroupChange,
-    GroupSessions,
-    Head,
-    MemberCommit,
-    OwnedOffset,
-    OwnedOffsets,
-)
 from queuey.groups.planning import Plan, Views, make_plan
 from queuey.groups.state import GroupState, Member
-from queuey.messages import OffsetChange, Queue
+from queuey.model.groups import ClockSample, GroupChange, GroupSessions, Head, MemberCommit, OwnedOffset, OwnedOffsets
+from queuey.model.messages import OffsetChange, Queue
+from queuey.model.rights import Credential
 from queuey.service.core import Core
 from queuey.service.groups import hand_overs, local_group, state_changes
 from queuey.service.groups.answers import Targets, find_highest_epoch

@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from queuey.access import Credential, is_allowed
-from queuey.groups.ownership import OwnedOffset, StoredGroup
 from queuey.groups.rows import read_state
 from queuey.groups.state import GroupState
-from queuey.ids import Position
-from queuey.messages import Queue
+from queuey.model.groups import OwnedOffset, StoredGroup
+from queuey.model.ids import Position
+from queuey.model.messages import Queue
+from queuey.model.rights import Credential, is_allowed
 from tests.sim.groups.served.stored import Contents, OffsetsChange, Rows, Stored
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from qdo.partitions import Partition, Queue
 from queuey.api.groups import Heartbeat, HeartbeatAnswer, PartitionCommit
 from queuey.client import MemberGone, Message, NotOwner, QueueNotFound
-from queuey.errors import QueueyError
+from queuey.model.errors import QueueyError
 from tests.sim.groups.history import Stay
 from tests.sim.groups.member import MAX_HANDLING_SECONDS, Member
 from tests.sim.groups.network import PATIENCE

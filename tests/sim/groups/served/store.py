@@ -9,9 +9,9 @@ from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
-from queuey import ids
-from queuey.errors import GroupNotFound, QueueChanged, QueueNotFound, StoreUnavailable
-from queuey.groups.ownership import (
+from queuey.model import ids
+from queuey.model.errors import GroupNotFound, QueueChanged, QueueNotFound, StoreUnavailable
+from queuey.model.groups import (
     ClockSample,
     GroupChange,
     GroupSessions,
@@ -22,7 +22,7 @@ from queuey.groups.ownership import (
     SeenMember,
     StoredGroup,
 )
-from queuey.messages import Lag, Offset, OffsetChange, Queue
+from queuey.model.messages import Lag, Offset, OffsetChange, Queue
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.offset_changes import check_changes, decide, find_disowned, keep_notes, recorded_offsets

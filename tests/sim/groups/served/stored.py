@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from queuey.groups.ownership import GroupRow, Head, OwnedOffset
-from queuey.messages import Queue
+from queuey.model.groups import GroupRow, Head, OwnedOffset
+from queuey.model.messages import Queue
 from tests.sim.world import World
 
 REPLICAS, QUORUM = 3, 2

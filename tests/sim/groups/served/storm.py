@@ -10,8 +10,8 @@ from typing import cast
 from msgspec import structs
 
 from qdo.coordination import ServiceCoordinator
-from queuey.access import Caller, Credential, Grant
 from queuey.client import AsyncClient
+from queuey.model.rights import Caller, Credential, Grant
 from tests.sim.groups.machine import Machine
 from tests.sim.groups.member import ConsumerMember, Member, WorkerMember
 from tests.sim.groups.network import Habits

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from queuey.access import Credential, is_allowed
 from queuey.api.groups import Heartbeat
-from queuey.errors import NotAllowed
-from queuey.messages import OffsetChange, Queue
+from queuey.model.errors import NotAllowed
+from queuey.model.messages import OffsetChange, Queue
+from queuey.model.rights import Credential, is_allowed
 from queuey.service.groups import GroupUseCases
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.queue_access import QueueAccess, find_queue

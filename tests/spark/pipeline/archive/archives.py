@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from queuey import ids
-from queuey.messages import Message, Meta, Queue
+from queuey.model import ids
+from queuey.model.messages import Message, Meta, Queue
 from queuey.pipeline.archive.verify import CheckOptions, CheckReport, check
 from queuey.pipeline.options import ArchiveOptions
 from queuey.spark.options import Pattern

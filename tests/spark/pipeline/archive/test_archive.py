@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queuey import ids
-from queuey.errors import QueueNotFound
-from queuey.messages import NewMessage
+from queuey.model import ids
+from queuey.model.errors import QueueNotFound
+from queuey.model.messages import NewMessage
 from queuey.pipeline.archive import archive_stream, storage
 from queuey.pipeline.archive.archive_job import ArchiveReport, archive
 from queuey.pipeline.archive.buckets import ArchiveBucket

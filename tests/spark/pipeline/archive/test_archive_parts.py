@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from queuey import ids
-from queuey.messages import NewMessage
+from queuey.model import ids
+from queuey.model.messages import NewMessage
 from queuey.pipeline.archive import directory, find_buckets, storage, stream_parts
 from queuey.pipeline.archive.archive_job import archive
 from queuey.pipeline.archive.archive_stream import archive_stream

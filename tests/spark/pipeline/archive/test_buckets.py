@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.ids import EPOCH_TICKS, FIRST, LOW_MIN, TICKS_PER_SECOND
-from queuey.messages import Queue, QueueSpec
+from queuey.model import ids
+from queuey.model.ids import EPOCH_TICKS, FIRST, LOW_MIN, TICKS_PER_SECOND
+from queuey.model.messages import Queue, QueueSpec
 from queuey.pipeline.archive import buckets, find_buckets, work_units
 from queuey.pipeline.archive.buckets import ArchiveBucket
 from queuey.pipeline.archive.work_units import (

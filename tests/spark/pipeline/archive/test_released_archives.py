@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from queuey.ids import TICKS_PER_SECOND
+from queuey.model.ids import TICKS_PER_SECOND
 from queuey.pipeline.archive import replay
 from queuey.pipeline.options import ReplayOptions
 from queuey.spark.options import Subscribe

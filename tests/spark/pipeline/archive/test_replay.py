@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from pyspark.errors import ParseException
 
-from queuey import ids
-from queuey.errors import QueueNotFound
-from queuey.ids import LOW_MIN, TICKS_PER_SECOND
-from queuey.messages import Message, Queue
+from queuey.model import ids
+from queuey.model.errors import QueueNotFound
+from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND
+from queuey.model.messages import Message, Queue
 from queuey.pipeline.archive import replay as job
 from queuey.pipeline.archive.archive_job import archive
 from queuey.pipeline.archive.manifest import ArchiveDamaged

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from queuey import ids
-from queuey.deadletters import Cause, DeadLetterFilter, Redriven, make_headers
-from queuey.errors import QueueNotFound
-from queuey.messages import Message, Meta, NewMessage, Queue, QueueSpec, Slice
+from queuey.model import ids
+from queuey.model.deadletters import Cause, DeadLetterFilter, Redriven, make_headers
+from queuey.model.errors import QueueNotFound
+from queuey.model.messages import Message, Meta, NewMessage, Queue, QueueSpec, Slice
 from queuey.pipeline.deadletter import deadletter_job
 from queuey.pipeline.deadletter.redrive import Redrive, RedriveOrder
 from queuey.pipeline.deadletter.selection import DeadLetterUnit

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.ids import FIRST, TICKS_PER_SECOND
-from queuey.messages import NewMessage, OffsetChange
+from queuey.model import ids
+from queuey.model.ids import FIRST, TICKS_PER_SECOND
+from queuey.model.messages import NewMessage, OffsetChange
 from queuey.pipeline.options import LagOptions, StatsOptions
 from queuey.pipeline.stats import lag, stats_job
 from queuey.pipeline.stats.lag import GroupObservation

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queuey.messages import Finding
+from queuey.model.messages import Finding
 from queuey.storage.cassandra.admin import doctor_rules
 from queuey.storage.cassandra.admin.node_settings import Node, make_acknowledgement
 from queuey.storage.cassandra.driver import Host

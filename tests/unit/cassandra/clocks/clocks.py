@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from queuey import ids
-from queuey.ids import TICKS_PER_SECOND
+from queuey.model import ids
+from queuey.model.ids import TICKS_PER_SECOND
 from queuey.storage.cassandra.clocks.clock import Clock
 
 START = 1_750_000_000.0

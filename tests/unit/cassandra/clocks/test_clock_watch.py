@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import StoreUnavailable
+from queuey.model.errors import StoreUnavailable
 from queuey.storage.cassandra.clocks.clock_check import ClockCheck
 from queuey.storage.cassandra.clocks.clock_watch import MAX_ATTEMPTS, ClockWatch
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.errors import InvalidRequest
-from queuey.ids import TICKS_PER_SECOND, Position
+from queuey.model import ids
+from queuey.model.errors import InvalidRequest
+from queuey.model.ids import TICKS_PER_SECOND, Position
 from queuey.storage.cassandra.clocks.clock import DelayedIds, IdGenerator, Stamps, stamp_of, undo_timestamp
 from tests.unit.cassandra.clocks.clocks import Machine
 

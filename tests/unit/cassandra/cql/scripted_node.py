@@ -10,7 +10,7 @@ from typing import Any
 
 from cassandra.auth import PlainTextAuthProvider
 
-from queuey.errors import StoreUnavailable
+from queuey.model.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import Done, Rows
 from queuey.storage.cassandra.driver.cql import CqlClient, protocol
 from queuey.storage.cassandra.driver.fast_request import FastRequest

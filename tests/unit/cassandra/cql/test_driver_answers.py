@@ -16,7 +16,7 @@ from cassandra import OperationTimedOut, ReadFailure
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException
 
-from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.storage.calls import Deadline
 from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Request, Rows, Statement, TooManyDead, connection
 from queuey.storage.cassandra.driver.errors import translate

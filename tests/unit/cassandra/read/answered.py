@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import coroutine
 from typing import Any, TypeVar
 
-from queuey.errors import StoreUnavailable
+from queuey.model.errors import StoreUnavailable
 
 T = TypeVar("T")
 

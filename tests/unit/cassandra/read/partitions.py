@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.errors import StoreUnavailable
-from queuey.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT_WIDTH, WIDTHS, Bucket
 from queuey.storage.cassandra.driver import Rows, TooManyDead

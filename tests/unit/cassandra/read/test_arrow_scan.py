@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuey.errors import StoreUnavailable
-from queuey.ids import FIRST, Position
-from queuey.messages import Message, Meta, NewMessage
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import FIRST, Position
+from queuey.model.messages import Message, Meta, NewMessage
 from queuey.storage import columns
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.errors import StoreUnavailable
-from queuey.ids import TICKS_PER_SECOND
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import TICKS_PER_SECOND
 from queuey.storage.cassandra import bucket_index, bucketing
 from queuey.storage.cassandra.bucket_index import (
     LOW_WATERMARK_INTERVAL,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import StoreUnavailable
-from queuey.messages import LogEntry, LogPage
+from queuey.model.errors import StoreUnavailable
+from queuey.model.messages import LogEntry, LogPage
 from queuey.storage.cassandra.driver import Rows
 from queuey.storage.cassandra.store import claim_logs
 from tests.unit.cassandra.read.answered import ASKING, run_with_answers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.ids import FIRST, LOW_MIN
+from queuey.model.ids import FIRST, LOW_MIN
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.read.reading import Extent
 from queuey.storage.cassandra.store import counting

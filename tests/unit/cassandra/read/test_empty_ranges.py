@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.ids import LOW_MIN, Position
+from queuey.model import ids
+from queuey.model.ids import LOW_MIN, Position
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.bucketing import HOME_WIDTH, Bucket
 from queuey.storage.cassandra.read.reading import BucketSource, EmptyRanges, Probe

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from queuey import ids
-from queuey.errors import StoreUnavailable
-from queuey.ids import FIRST, LOW_MIN, Position
-from queuey.messages import Message, Page, Slice, bytes_of
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable
+from queuey.model.ids import FIRST, LOW_MIN, Position
+from queuey.model.messages import Message, Page, Slice, bytes_of
 from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT_WIDTH, Bucket
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.reading import BucketSource, Extent, Gathered, Rounds

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import StoreBusy, StoreUnavailable
-from queuey.groups.ownership import GroupChange, GroupRow, Head, StoredGroup
+from queuey.model.errors import StoreBusy, StoreUnavailable
+from queuey.model.groups import GroupChange, GroupRow, Head, StoredGroup
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import pytest
 
-from queuey import ids
-from queuey.errors import QueueyError, StoreUnavailable
-from queuey.groups.ownership import GroupChange, GroupRow, Head, OwnedOffset
-from queuey.messages import LogEntry, OffsetChange, PostKey, Queue, QueueSpec, Record
+from queuey.model import ids
+from queuey.model.errors import QueueyError, StoreUnavailable
+from queuey.model.groups import GroupChange, GroupRow, Head, OwnedOffset
+from queuey.model.messages import LogEntry, OffsetChange, PostKey, Queue, QueueSpec, Record
 from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.clocks.clock_watch import SELECT_NOW

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from queuey.messages import QueueSpec
+from queuey.model.messages import QueueSpec
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.store.applications import CassandraApplications
 from queuey.storage.cassandra.store.queues import CassandraCatalogue

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.ids import TICKS_PER_SECOND
+from queuey.model import ids
+from queuey.model.ids import TICKS_PER_SECOND
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.bucketing import FULL_BYTES, FULL_ROWS, HOME_WIDTH, NARROWEST, Bucket, BucketWidths
 

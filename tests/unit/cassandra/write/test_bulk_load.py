@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from queuey import ids
-from queuey.errors import StoreUnavailable
-from queuey.messages import Message, Queue
+from queuey.model import ids
+from queuey.model.errors import StoreUnavailable
+from queuey.model.messages import Message, Queue
 from queuey.storage.calls import Deadline
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.catalogue.queue_cache import Row

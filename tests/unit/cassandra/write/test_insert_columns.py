@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.ids import Position
-from queuey.messages import Message, Meta
+from queuey.model.ids import Position
+from queuey.model.messages import Message, Meta
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.write.bulk_load import encode_inserts
 from queuey.storage.columns import columns_of

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import Outcome, StoreUnavailable
-from queuey.ids import Position
-from queuey.messages import NewMessage, Queue, QueueSpec
+from queuey.model.errors import Outcome, StoreUnavailable
+from queuey.model.ids import Position
+from queuey.model.messages import NewMessage, Queue, QueueSpec
 from queuey.storage.cassandra.clocks.clock_watch import SELECT_NOW
 from queuey.storage.cassandra.driver import Encoded, Request, Rows
 from queuey.storage.cassandra.message_codec import DELETE, INSERT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.errors import Outcome
+from queuey.model.errors import Outcome
 from queuey.storage.cassandra.consistency_levels import ResolvedLevel
 from queuey.storage.cassandra.driver import InDoubt
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter

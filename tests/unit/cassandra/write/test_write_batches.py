@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.messages import NewMessage
+from queuey.model.messages import NewMessage
 from queuey.storage.cassandra.write.write_batches import (
     FLUSH_BYTES,
     FLUSH_ROWS,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from queuey.errors import TimeZoneUnknown
+from queuey.model.errors import TimeZoneUnknown
 from queuey.service.due_work import sort_steps
 from queuey.service.messages import Draft
 from queuey.service.schedules.states import Plan, Schedule, keep_message, list_next_fire_times

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from queuey.partitions import MAX_PARTITIONS
-from queuey.titles import Unit, duration, limit
+from queuey.model.partitions import MAX_PARTITIONS
+from queuey.model.titles import Unit, duration, limit
 
 MAX_DELIVERIES = 1000
 """Max value of the option ``max_deliveries``."""

@@ -20,7 +20,7 @@ import string
 from base64 import b32encode
 from hashlib import sha256
 
-from queuey.deadletters import SUFFIX
+from queuey.model.deadletters import SUFFIX
 
 MAX_QUEUE_NAME = 50
 """Max characters of a queue's name."""

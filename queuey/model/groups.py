@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from queuey.errors import Conflict
-from queuey.ids import Position
+from queuey.model.errors import Conflict
+from queuey.model.ids import Position
 
 MAX_NOTE_BYTES = 1024
 """Max bytes of a note."""

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from queuey.terminal.texts import printable, shorten
+from queuey.model.texts import printable, shorten
 
 MAX_NAME, MAX_ARGUMENTS = 80, 80
 """Max characters of a task's name and of its arguments."""

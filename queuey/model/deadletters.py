@@ -37,9 +37,9 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from queuey.ids import TICKS_PER_SECOND, seconds_to_ticks
-from queuey.messages import Message, Meta
-from queuey.titles import instant, titled
+from queuey.model.ids import TICKS_PER_SECOND, seconds_to_ticks
+from queuey.model.messages import Message, Meta
+from queuey.model.titles import instant, titled
 
 SUFFIX = ".dead"
 HEADER_PREFIX = "queuey-dead-"

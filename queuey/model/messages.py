@@ -8,9 +8,9 @@ from typing import Annotated, Literal, get_args, get_type_hints
 
 import msgspec
 
-from queuey import ids
-from queuey.ids import Position
-from queuey.queue_options import (
+from queuey.model import ids
+from queuey.model.ids import Position
+from queuey.model.queue_options import (
     BACKOFF,
     ClaimedOption,
     ClaimedPerKeyOption,
@@ -27,7 +27,7 @@ from queuey.queue_options import (
     TypeOption,
     option,
 )
-from queuey.titles import instant, titled
+from queuey.model.titles import instant, titled
 
 Location = tuple[int, Position]
 """Partition and position of a message: identifies it within its queue. A position alone does not."""
@@ -530,10 +530,10 @@ AUDITS = "@console"
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """Limits of a key; see :func:`queuey.access.parse_scope`.
+    """Limits of a key; see :func:`queuey.model.rights.parse_scope`.
 
     Attributes:
-        allow: Allowed verbs, see :data:`queuey.access.Verb`.
+        allow: Allowed verbs, see :data:`queuey.model.rights.Verb`.
         queues: Patterns of queue names, in which ``*`` stands for any text.
     """
 

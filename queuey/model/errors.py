@@ -65,7 +65,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from queuey.messages import Queue
+    from queuey.model.messages import Queue
 
 Outcome = Literal["none", "unknown"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from queuey.errors import InvalidRequest
+from queuey.model.errors import InvalidRequest
 
 MAX_PARTITIONS = 200
 MAX_RUNS = 4

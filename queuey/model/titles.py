@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from queuey import ids, time_parsing
+from queuey.model import ids, time_parsing
 
 Unit = Callable[[Any, Any], object]
 """Converts a field's value, which is not None, to what is shown. The second argument is the struct."""

@@ -29,7 +29,7 @@ def install_command(extra: str) -> str:
     except PackageNotFoundError:
         lines = []
     needed = [name for name, _, marker in (line.partition(";") for line in lines) if _asks_for(marker, extra)]
-    checkout = Path(__file__).parents[1]
+    checkout = Path(__file__).parents[2]
     return shlex.join([sys.executable, "-m", "pip", "install", *(needed or [f"{checkout}[{extra}]"])])
 
 

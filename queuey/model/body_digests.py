@@ -7,8 +7,8 @@ from hashlib import blake2b
 
 import msgspec
 
-from queuey.messages import Message, Meta, NewMessage, Queue
-from queuey.partitions import by_key
+from queuey.model.messages import Message, Meta, NewMessage, Queue
+from queuey.model.partitions import by_key
 
 
 def compute_body_digest(body: str | bytes, meta: Meta | None) -> bytes:

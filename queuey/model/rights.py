@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from queuey.messages import Principal, Queue, Scope, is_readable
+from queuey.model.messages import Principal, Queue, Scope, is_readable
 
 Verb = Literal["send", "read", "delete", "claim", "admin", "measure"]
 """A right that a grant may allow:

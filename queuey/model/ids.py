@@ -18,7 +18,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 Position = tuple[int, int]
-"""Where a message stands in the order of its partition. With the partition it is a ``queuey.messages.Location``."""
+"""Where a message stands in the order of its partition; with the partition a ``queuey.model.messages.Location``."""
 
 TICKS_PER_SECOND = 10_000_000
 EPOCH_TICKS = 0x01B21DD213814000

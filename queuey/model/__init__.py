@@ -1,0 +1,1 @@
+"""The nouns that all rooms share, and the pure rules on them."""
