@@ -12,9 +12,9 @@ from functools import partial
 
 from qdo import __version__, errors
 from queuey import client
+from queuey.settings.setting_values import SettingsError
 from queuey.terminal import output
 from queuey.terminal.commands import LazyGroup, command_line
-from queuey.terminal.setting_values import SettingsError
 
 __all__ = ["main"]
 

@@ -17,6 +17,7 @@ from qdo.cli.opening import open_client, open_group
 from qdo.cli.settings import CONFIG_VARIABLE, WorkSetting, WorkSettings, load
 from qdo.errors import QdoError
 from queuey.client import ClientError
+from queuey.settings.setting_values import SettingsError, choices_of
 from queuey.terminal.commands import (
     COMPLETION_TIMEOUT,
     JSON,
@@ -25,7 +26,6 @@ from queuey.terminal.commands import (
     optional,
     safe_completions,
 )
-from queuey.terminal.setting_values import SettingsError, choices_of
 
 COORDINATION = ("coordination",)
 """The setting of the coordination service."""

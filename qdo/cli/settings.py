@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from qdo.settings import ConsumerSettings, Retry, WorkerSettings
-from queuey.terminal.setting_values import (
+from queuey.settings.setting_values import (
     Given,
     SettingsError,
     check_known,

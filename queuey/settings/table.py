@@ -16,8 +16,8 @@ from queuey.model.errors import SettingsError
 from queuey.settings.definitions import GROUPS, Settings
 from queuey.settings.extensions import find_installed
 from queuey.settings.secret_names import SecretName
+from queuey.settings.setting_values import type_text, without_none
 from queuey.settings.users import Users, as_json
-from queuey.terminal.setting_values import type_text, without_none
 
 PREFIX = "QUEUEY_"
 DEFAULT_SOURCE = "default"

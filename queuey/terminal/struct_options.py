@@ -15,9 +15,9 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import msgspec
 import typer
 
+from queuey.settings.setting_values import without_none
 from queuey.terminal import times
 from queuey.terminal.commands import with_parameters
-from queuey.terminal.setting_values import without_none
 
 _LINE = re.compile(r"    (?:(\w+)(?: \((.+?)\))?: |    )(.+)")
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queuey.settings.setting_values import choices_of
 from queuey.terminal import output
 from queuey.terminal.commands import JSON, fill_first_argument, optional, with_parameters
-from queuey.terminal.setting_values import choices_of
 
 if TYPE_CHECKING:
     from queuey.settings import Loaded, Setting, Settings

@@ -9,7 +9,7 @@ import pytest
 from qdo.cli import settings
 from qdo.cli.settings import WorkSettings, load
 from qdo.settings import ConsumerSettings, Retry, WorkerSettings
-from queuey.terminal.setting_values import SettingsError
+from queuey.settings.setting_values import SettingsError
 
 PAGE = Path(__file__).parents[3] / "docs" / "qdo-cli.md"
 
