@@ -22,7 +22,7 @@ from queuey.service.core import Core
 from queuey.service.messages import Draft
 from queuey.service.names import Changed, NameUseCases
 from queuey.service.queue_access import QueueAccess
-from queuey.storage.calls import LoopCalls
+from queuey.storage.store_calls import LoopCalls
 
 T = TypeVar("T")
 

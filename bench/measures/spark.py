@@ -18,7 +18,7 @@ from queuey.model import ids
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Message, Queue, QueueSpec
 from queuey.storage import Store, bridge
-from queuey.storage.scanning import divide
+from queuey.storage.range_scans import divide
 
 PARTITIONS = 8
 BODY = b"x" * 200

@@ -32,8 +32,8 @@ from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.settings import Settings, load, select_settings
 from queuey.storage import Store, bridge
-from queuey.storage.calls import LoopCalls
 from queuey.storage.opening import check_store_settings, is_cassandra, open_store, store_path
+from queuey.storage.store_calls import LoopCalls
 from queuey.web.app import make_app
 from queuey.web.credentials import Identity
 from queuey.web.errors import error_response_without_request

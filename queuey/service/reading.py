@@ -19,7 +19,7 @@ from queuey.service.queue_access import MAX_ATTEMPTS, QueueAccess
 from queuey.service.ranges import Merge, Range, Reading
 from queuey.service.watching import Waiter, WakeSource, Watchers
 from queuey.storage import Store, bridge
-from queuey.storage.calls import GivenUp
+from queuey.storage.store_calls import GivenUp
 
 MAX_SHORT_MESSAGES = 256
 """Max messages of a short read."""

@@ -25,8 +25,8 @@ from queuey.service.core import Core
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHER_PARTITIONS, make_horizon_slice
 from queuey.storage import Store, bridge
-from queuey.storage.calls import in_thread
 from queuey.storage.offset_changes import READER_PREFIX
+from queuey.storage.store_calls import in_thread
 
 DEFAULT_COUNTED = 100
 MAX_READ_IDS = 200_000

@@ -31,7 +31,7 @@ from queuey.model.messages import (
 from queuey.service.claims import ClaimUseCases
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
-from queuey.storage.calls import GivenUp
+from queuey.storage.store_calls import GivenUp
 from tests.backends import APP
 from tests.interposed_store import CONTRACTS
 from tests.waiting import PATIENCE_SECONDS

@@ -38,8 +38,8 @@ from queuey.model.messages import (
     rendered_bytes,
 )
 from queuey.storage import Store
-from queuey.storage.calls import Deadline, Done, in_thread, start_and_wait
 from queuey.storage.contracts.claim_logs import MAX_PAGE_ENTRIES, ClaimLogs
+from queuey.storage.store_calls import Deadline, Done, in_thread, start_and_wait
 from tests.sim.availability import Stored
 from tests.sim.world import Process, World
 

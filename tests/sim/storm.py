@@ -21,7 +21,7 @@ from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.limits import Limits
 from queuey.service.watching import Waiter
 from queuey.service.workers import WorkerIdentity
-from queuey.storage.calls import Done
+from queuey.storage.store_calls import Done
 from tests.harness.checking.claims import (
     FINAL_OUTCOMES,
     MAX_CLOCK_DIFFERENCE,

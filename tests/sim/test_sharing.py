@@ -22,7 +22,7 @@ from queuey.service.claims.forwarding import CLAIM_TOPIC, FORWARDING_SECONDS, SE
 from queuey.service.limits import Limits
 from queuey.service.watching import Watchers
 from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers
-from queuey.storage.calls import Done
+from queuey.storage.store_calls import Done
 from tests.replacing import replace_in
 from tests.sim import world
 from tests.sim.replicas import Faults, ModelStore, Replicas

@@ -12,7 +12,7 @@ import numpy as np
 from queuey.model import ids
 from queuey.model.messages import Message, Queue, Slice
 from queuey.storage import Bulk, Ledger, Messages, Store, bridge
-from queuey.storage.columns import Integers, MessageColumns, columns_of
+from queuey.storage.arrow_format import Integers, MessageColumns, columns_of
 from tests.interposed_store import InterposedStore
 
 DAY = 86_400 * ids.TICKS_PER_SECOND

@@ -39,7 +39,7 @@ from queuey.spark.errors import OptionError
 from queuey.spark.options import DEFAULT_LEAD
 from queuey.spark.sink.exactly_once import Reserver, TargetQueue
 from queuey.storage import Store, bridge
-from queuey.storage.columns import Integers, MessageColumns, columns_of
+from queuey.storage.arrow_format import Integers, MessageColumns, columns_of
 
 MAX_CHUNK_SIZE = 500
 """Max dead letters in a chunk."""

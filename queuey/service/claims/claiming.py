@@ -29,7 +29,7 @@ from queuey.service.claims.requests import (
     too_late_error,
 )
 from queuey.service.claims.results import JobResult
-from queuey.storage.calls import GivenUp
+from queuey.storage.store_calls import GivenUp
 
 AVOIDANCE_SECONDS = 1.0
 """Number of seconds for which a partition comes last after another process was found at work there."""

@@ -41,7 +41,7 @@ from queuey.service.queue_access import MAX_ATTEMPTS, find_queue
 from queuey.service.schedules import states
 from queuey.service.schedules.states import Firing, Outcome, Plan, Schedule, State
 from queuey.storage import Store, bridge
-from queuey.storage.troubles import Trouble
+from queuey.storage.lasting_failures import Trouble
 
 MAX_SCHEDULES = 1000
 """Max schedules of an application; concurrent calls may exceed it by a few."""

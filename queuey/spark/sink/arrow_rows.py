@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from queuey.spark.errors import OptionError
-from queuey.storage.columns import Integers, rows_as_bytes
+from queuey.storage.arrow_format import Integers, rows_as_bytes
 
 MAX_CHUNK_ROWS = 10_000
 MAX_CHUNK_BYTES = 16 << 20

@@ -40,7 +40,7 @@ from queuey.spark.sink.ledger_entry import (
     union,
 )
 from queuey.storage import Store, bridge
-from queuey.storage.columns import Integers, Mask, MessageColumns
+from queuey.storage.arrow_format import Integers, Mask, MessageColumns
 
 log = logging.getLogger(__name__)
 

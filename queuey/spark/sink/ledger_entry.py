@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from queuey.model.errors import StoreIncompatible
-from queuey.storage.columns import Integers, Mask
+from queuey.storage.arrow_format import Integers, Mask
 
 FORMAT = 1
 MAX_RANGES = 200

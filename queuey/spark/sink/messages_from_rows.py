@@ -21,7 +21,7 @@ from queuey.model.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
 from queuey.model.messages import MAX_TTL, Meta
 from queuey.model.partitions import MAX_RUNS, by_key
 from queuey.spark.sink.arrow_rows import ColumnLayout, RowChunk, make_row_error
-from queuey.storage.columns import SCHEMA, Integers, Mask, MessageColumns, bytes_values, encode_typed_meta
+from queuey.storage.arrow_format import SCHEMA, Integers, Mask, MessageColumns, bytes_values, encode_typed_meta
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class MessageBuilder(msgspec.Struct):
         content: Digest of the rows in any order; empty if each row has its own index.
         partitions: Partition numbers, from 1.
         bodies: Bodies, binary.
-        metas: Encoded metadata, as in ``queuey.storage.columns``.
+        metas: Encoded metadata, as in ``queuey.storage.arrow_format``.
         ends: Expiries in ticks, or lifetimes where ``relative`` is set.
         relative: Mask of rows whose lifetime counts from the id on.
         positions: Ticks and low halves of ids, if rows have ids already.

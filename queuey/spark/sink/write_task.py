@@ -22,7 +22,7 @@ from queuey.spark.sink.exactly_once import NotRepeatable, Reserver, TargetQueue,
 from queuey.spark.sink.messages_from_rows import MessageBuilder, Rules, group_by_queue, make_messages, read_sequences
 from queuey.spark.sink.rate_limit import RateLimit
 from queuey.storage import Store, bridge, exchange
-from queuey.storage.columns import Integers
+from queuey.storage.arrow_format import Integers
 
 if TYPE_CHECKING:
     import pyarrow as pa

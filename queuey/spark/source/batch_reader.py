@@ -27,7 +27,7 @@ from queuey.spark.source.latest_offsets import MAX_TRIES
 from queuey.spark.source.read_task import scan_rows
 from queuey.spark.start_and_end import EARLIEST, At, Bound
 from queuey.storage import Store, bridge
-from queuey.storage.scanning import divide
+from queuey.storage.range_scans import divide
 
 if TYPE_CHECKING:
     import pyarrow as pa

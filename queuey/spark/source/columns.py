@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 from queuey.model.ids import EPOCH_TICKS, FLIP, LOW_MIN, Position
 from queuey.model.messages import Meta
 from queuey.spark.errors import OptionError
-from queuey.storage.columns import decode_typed_meta
+from queuey.storage.arrow_format import decode_typed_meta
 
 TICKS_PER_MICROSECOND = 10
 HEADERS = "headers"
@@ -102,8 +102,8 @@ def make_rows(batch: pa.RecordBatch, queue: str, partition: int, schema: pa.Sche
     """Converts a batch of messages to the columns of a read.
 
     Args:
-        batch: Messages with the columns in :mod:`queuey.storage.columns`; bodies may be missing if no requested column
-            needs them.
+        batch: Messages with the columns in :mod:`queuey.storage.arrow_format`; bodies may be missing if no requested
+            column needs them.
         queue: The queue of the messages.
         partition: The partition of the messages.
         schema: The requested columns.

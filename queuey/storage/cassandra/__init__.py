@@ -31,7 +31,6 @@ from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.model.ids import ticks_to_seconds
 from queuey.model.messages import Acknowledgement, Queue
 from queuey.storage import Store
-from queuey.storage.calls import in_thread
 from queuey.storage.cassandra import bucket_index, message_codec
 from queuey.storage.cassandra.admin.migrations import schema_problem
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
@@ -59,6 +58,7 @@ from queuey.storage.cassandra.store.records import CassandraRecords
 from queuey.storage.cassandra.waiting import recent_writes
 from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 from queuey.storage.cassandra.waiting.recent_writes import RecentWrites
+from queuey.storage.store_calls import in_thread
 
 __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
 

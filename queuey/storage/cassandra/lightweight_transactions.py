@@ -33,11 +33,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from queuey.model.errors import QueueyError, StoreBusy, StoreClosed, StoreUnavailable
-from queuey.storage.calls import Done
 from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Request, Statement
 from queuey.storage.cassandra.driver.requests import Call
 from queuey.storage.cassandra.driver.store_loop import wait_for_callback
 from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.store_calls import Done
 
 Change = Callable[[], Awaitable[Request]]
 """Returns the request of one attempt."""

@@ -26,7 +26,7 @@ class Bulk(ABC):
 
     @abstractmethod
     def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> AsyncIterator[RecordBatch]:
-        """Reads a whole slice as Arrow record batches of the shape in :mod:`queuey.storage.columns`.
+        """Reads a whole slice as Arrow record batches of the shape in :mod:`queuey.storage.arrow_format`.
 
         The messages and their order are those of ``scan``, in batches of at most the slice's ``limit`` rows (a batch
         may be smaller, never empty) and about its ``max_bytes``. Ascending only. Without ``bodies`` the columns

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from queuey.model.messages import Acknowledgement, Queue
 from queuey.storage import Store
-from queuey.storage.calls import Deadline
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import schema
 from queuey.storage.sqlite.arrivals import CommittedArrivals
@@ -27,6 +26,7 @@ from queuey.storage.sqlite.names import SqliteNames
 from queuey.storage.sqlite.progress import SqliteLedger, SqliteOffsets, SqliteRecords
 from queuey.storage.sqlite.write.sweep import Sweep
 from queuey.storage.sqlite.write.transaction import Transaction
+from queuey.storage.store_calls import Deadline
 
 __all__ = ["SqliteOptions", "SqliteStore", "check", "open_store"]
 

@@ -17,12 +17,12 @@ import msgspec
 from queuey.model.errors import QueueChanged, QueueyError, StoreClosed
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Queue
-from queuey.storage import watching
+from queuey.storage import partition_watches
+from queuey.storage.partition_watches import Watch, Watches
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.write.transaction import Transaction
-from queuey.storage.watching import Watch, Watches
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class CommittedArrivals:
 
     def _poll_forever(self) -> None:
         """Polls until closed. Waits while nobody watches; an error does not end it."""
-        while not self._closed.wait(watching.POLL_INTERVAL):
+        while not self._closed.wait(partition_watches.POLL_INTERVAL):
             self._added.clear()
             if not (self.watches or self._closed.is_set()):
                 self._added.wait()

@@ -16,15 +16,15 @@ from queuey.model import ids
 from queuey.model.errors import TooLate
 from queuey.model.ids import LOW_MIN, TICKS_MAX, Position
 from queuey.model.messages import Measure, Message, Queue, Slice
-from queuey.storage import Bulk, Messages, scanning
-from queuey.storage import items as items_of
-from queuey.storage.calls import in_thread, iterate_in_thread
+from queuey.storage import Bulk, Messages, range_scans
+from queuey.storage import new_messages as items_of
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.messages import apply_read_delay, sample_horizon
 from queuey.storage.sqlite.slices import FROM_LIVE_RANGE, FROM_POSITION, find_bounds, read_live_keys
 from queuey.storage.sqlite.write.transaction import Row, Transaction
+from queuey.storage.store_calls import in_thread, iterate_in_thread
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -67,18 +67,18 @@ class SqliteBulk(Bulk):
         self._messages = messages
 
     def scan(self, queue: Queue, part: Slice) -> AsyncIterator[list[Message]]:
-        return scanning.scan(self._messages, queue, part)
+        return range_scans.scan(self._messages, queue, part)
 
     async def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> AsyncIterator[RecordBatch]:
-        from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
+        from queuey.storage import arrow_format  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
         if bodies:
             async for messages in self.scan(queue, part):
-                yield columns.batch_from_messages(messages)
+                yield arrow_format.batch_from_messages(messages)
             return
         lower = part.lower
         while keys := await self._read_keys(queue, msgspec.structs.replace(part, lower=lower)):
-            yield columns.batch_from_columns(*([key[number] for key in keys] for number in (1, 2, 3)))
+            yield arrow_format.batch_from_columns(*([key[number] for key in keys] for number in (1, 2, 3)))
             lower = ids.following(keys[-1][1:3])
 
     def measure(self, queues: Sequence[Queue]) -> AsyncIterator[list[Measure]]:

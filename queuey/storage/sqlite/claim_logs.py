@@ -8,13 +8,13 @@ from typing import Any
 
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import LogEntry, LogPage, Queue
-from queuey.storage import items as items_of
-from queuey.storage.calls import start_and_wait
+from queuey.storage import new_messages as items_of
 from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_PAGE_ENTRIES, MAX_SNAPSHOT_BYTES, ClaimLogs
 from queuey.storage.contracts.covers import Covers
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.write.transaction import Transaction
+from queuey.storage.store_calls import start_and_wait
 
 _SELECT_LAST_NUMBER = "SELECT coalesce(max(number), 0) FROM claims WHERE queue_partition = ?"
 _APPEND_ENTRY = (

@@ -27,7 +27,7 @@ from queuey.model.errors import (
     StoreIncompatible,
     StoreUnavailable,
 )
-from queuey.storage.calls import Deadline
+from queuey.storage.store_calls import Deadline
 
 T = TypeVar("T")
 Connection = apsw.Connection

@@ -14,13 +14,13 @@ from queuey.model import ids
 from queuey.model.errors import StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Queue
-from queuey.storage import items as items_of
-from queuey.storage.calls import Deadline, in_thread, start_and_wait
+from queuey.storage import new_messages as items_of
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import row_codec, schema
 from queuey.storage.sqlite.connection import Connection, Readers, SqliteOptions
 from queuey.storage.sqlite.write.transaction import Append, Transaction
 from queuey.storage.sqlite.write.writer import SqliteWriter
+from queuey.storage.store_calls import Deadline, in_thread, start_and_wait
 
 P = ParamSpec("P")
 S = TypeVar("S")

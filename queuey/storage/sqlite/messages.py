@@ -24,8 +24,7 @@ from queuey.model.messages import (
     bytes_of,
 )
 from queuey.storage import KeyedPosts, Messages
-from queuey.storage import items as items_of
-from queuey.storage.calls import may_block
+from queuey.storage import new_messages as items_of
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.arrivals import CommittedArrivals
 from queuey.storage.sqlite.connection import Connection, TooLong
@@ -39,6 +38,7 @@ from queuey.storage.sqlite.slices import (
     to_messages,
 )
 from queuey.storage.sqlite.write.transaction import Append, Transaction
+from queuey.storage.store_calls import may_block
 
 MAX_LOOP_MESSAGES = 1000
 """Max messages of a read that is tried in the loop's thread."""

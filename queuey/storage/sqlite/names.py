@@ -11,7 +11,7 @@ import msgspec
 from queuey.model.errors import NameChanged
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import KEPT_SECONDS, Location, Named, NewMessage, Queue
-from queuey.storage import items as items_of
+from queuey.storage import new_messages as items_of
 from queuey.storage.contracts.names import Names
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded

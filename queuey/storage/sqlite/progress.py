@@ -20,7 +20,7 @@ from queuey.model.errors import Conflict, GroupNotFound, RecordChanged
 from queuey.model.groups import MemberCommit, OwnedOffset, OwnedOffsets
 from queuey.model.ids import TICKS_MAX, TICKS_PER_SECOND, Position
 from queuey.model.messages import Offset, OffsetChange, Queue, Record, RecordDue
-from queuey.storage import IDENTITY, LEDGER_TTL, Ledger, Offsets, Records, items, offset_changes
+from queuey.storage import IDENTITY, LEDGER_TTL, Ledger, Offsets, Records, new_messages, offset_changes
 from queuey.storage.offset_changes import MAX_READERS, READER_PREFIX, Decision, decide, has_been_owned
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
@@ -223,7 +223,7 @@ class SqliteRecords(Records):
         return [Record(kind, application, *row) for row in rows]
 
     async def set_record(self, record: Record) -> Record:
-        items.check_record(record)
+        new_messages.check_record(record)
         new = replace(record, version=secrets.randbits(62) | 1)
         await self._db.write(partial(_set_record, record.version, new), weight=len(record.value))
         return new

@@ -14,7 +14,7 @@ from msgspec import structs
 from queuey.model import ids
 from queuey.model.errors import QueueChanged
 from queuey.model.messages import Message, Meta, Queue, Slice
-from queuey.storage import Catalogue, Store, bridge, columns
+from queuey.storage import Catalogue, Store, arrow_format, bridge
 from tests.backends import Clock
 from tests.contract.samples import make_queue, messages_in_partition, method_of, new_message, positions, whole_partition
 
@@ -31,7 +31,7 @@ def unpack_batches(batches: list[pa.RecordBatch], partition: int = 1) -> list[Me
     messages = []
     for batch in batches:
         for row in batch.to_pylist():
-            text, meta = columns.decode_typed_meta(row["meta"])
+            text, meta = arrow_format.decode_typed_meta(row["meta"])
             body = row["body"].decode() if text else row["body"]
             messages.append(Message(row["ticks"], row["low"], partition, row["expires"], body, meta))
     return messages
@@ -80,7 +80,7 @@ def test_without_bodies(store: Store) -> None:
     queue = make_queue(store)
     bridge.run(store.bulk.load(queue, make_past_messages(50, body=b"x" * 5000)))
     batches = list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=20), bodies=False)))
-    assert {batch.schema for batch in batches} == {columns.SCHEMA_WITHOUT_BODIES}
+    assert {batch.schema for batch in batches} == {arrow_format.SCHEMA_WITHOUT_BODIES}
     rows = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
     assert rows == [(message.ticks, message.low, message.expires) for message in messages_in_partition(store, queue)]
 

@@ -9,7 +9,7 @@ from queuey.model import ids
 from queuey.model.ids import Position
 from queuey.model.messages import Message, Meta, Queue, Slice
 from queuey.storage import Store, bridge
-from queuey.storage.scanning import divide
+from queuey.storage.range_scans import divide
 from tests.contract.samples import (
     append_bodies,
     bodies,

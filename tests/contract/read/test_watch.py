@@ -11,7 +11,7 @@ import pytest
 from queuey.model.errors import StoreClosed
 from queuey.model.ids import FIRST, Position
 from queuey.model.messages import Queue, Slice
-from queuey.storage import Store, bridge, watching
+from queuey.storage import Store, bridge, partition_watches
 from tests.backends import PROMPT
 from tests.contract.samples import append_bodies, bodies_in_partition, eventually, make_queue, new_message
 from tests.replacing import replace_in
@@ -172,7 +172,7 @@ def test_a_reader_that_waits_misses_nothing(store: Store, other: Store, seed: in
 @pytest.fixture(name="unpolled")
 def _unpolled() -> Iterator[None]:
     """Disables polling in all stores."""
-    with replace_in(watching, watching.POLL_INTERVAL, 10 * LONG):
+    with replace_in(partition_watches, partition_watches.POLL_INTERVAL, 10 * LONG):
         yield
 
 

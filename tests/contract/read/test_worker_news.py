@@ -13,7 +13,7 @@ from queuey.model.messages import Queue
 from queuey.service import workers
 from queuey.service.workers import Answer, GiveUp, WorkerIdentity, Workers, news
 from queuey.service.workers.news import NEWS, News
-from queuey.storage import Store, watching
+from queuey.storage import Store, partition_watches
 from tests.contract.samples import append_bodies, eventually, make_queue
 from tests.replacing import replace_in, with_fields
 
@@ -46,7 +46,7 @@ def _pair(store: Store, other: Store) -> Iterator[tuple[Worker, Worker]]:
     """Two workers of one service, whose stores do not poll."""
     service = WorkerIdentity.of_service(2)
     with ExitStack() as stack:
-        stack.enter_context(replace_in(watching, watching.POLL_INTERVAL, 10 * LONG))
+        stack.enter_context(replace_in(partition_watches, partition_watches.POLL_INTERVAL, 10 * LONG))
         stack.enter_context(replace_in(workers, workers.RECONNECT_SECONDS, 0.05))
         first, second = (Worker(with_fields(service, number=number), each) for number, each in ((1, store), (2, other)))
         stack.callback(first.leave)

@@ -25,7 +25,7 @@ from queuey.service.claims.jobs import JobStatuses, LogView
 from queuey.service.claims.results import JobEnd, Leaving, Results
 from queuey.service.messages import Draft
 from queuey.storage import Store, bridge
-from queuey.storage.calls import in_thread
+from queuey.storage.store_calls import in_thread
 from tests.backends import APP, Clock
 from tests.blocking import BlockingNames, blocking
 from tests.contract.claims.test_claims import enter

@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from queuey.storage import bridge, watching
+from queuey.storage import bridge, partition_watches
 from queuey.storage.sqlite import SqliteOptions, open_store
 from tests.backends import APP
 from tests.contract.samples import append_bodies, make_queue
@@ -36,7 +36,7 @@ def test_a_poll_that_fails_forgets_nothing(tmp_path: Path, failing: str) -> None
         connection.exec_trace = trace
 
     with (
-        replace_in(watching, watching.POLL_INTERVAL, 0.05),
+        replace_in(partition_watches, partition_watches.POLL_INTERVAL, 0.05),
         prepared_connections(prepare),
         contextlib.closing(open_store(tmp_path, options=OPTIONS)) as store,
         contextlib.closing(open_store(tmp_path, options=OPTIONS)) as other,
@@ -49,7 +49,7 @@ def test_a_poll_that_fails_forgets_nothing(tmp_path: Path, failing: str) -> None
             store.messages.watch(queue, 1, event.set)
         append_bodies(other, delayed, "wakes each watch that is polled for the first time")
         assert woken[delayed].wait(PATIENCE_SECONDS)
-        time.sleep(3 * watching.POLL_INTERVAL)
+        time.sleep(3 * partition_watches.POLL_INTERVAL)
         for event in woken.values():
             event.clear()
         broken.set()

@@ -18,7 +18,7 @@ from queuey.model.messages import PostResult, Queue, QueueSpec
 from queuey.service.limits import Limits
 from queuey.service.messages import Draft, MessageUseCases, RepeatBudget
 from queuey.service.queue_access import QueueAccess
-from queuey.storage.calls import GivenUp
+from queuey.storage.store_calls import GivenUp
 from tests.sim.cassandra.cluster import Cluster
 from tests.sim.cassandra.messages import (
     APPLICATION,

@@ -29,7 +29,7 @@ from queuey.service.claims.log_cache import Key
 from queuey.service.claims.partition_log import REQUEST_TIMEOUT, PartitionLog, RoundEnd
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
 from queuey.service.claims.scans import Candidates, ContiguousRead, OrderedScanner, ScanDemand
-from queuey.storage.calls import Done
+from queuey.storage.store_calls import Done
 from tests.sim.replicas import DELAY, Log, ModelStore, Replicas
 from tests.sim.world import Process
 

@@ -12,7 +12,7 @@ from queuey.model.ids import EPOCH_TICKS, LOW_MAX, LOW_MIN, TICKS_MAX
 from queuey.model.messages import Message, Meta
 from queuey.spark.errors import OptionError
 from queuey.spark.source import columns
-from queuey.storage.columns import SCHEMA, SCHEMA_WITHOUT_BODIES, batch_from_messages
+from queuey.storage.arrow_format import SCHEMA, SCHEMA_WITHOUT_BODIES, batch_from_messages
 
 positions = st.tuples(st.integers(0, TICKS_MAX), st.integers(LOW_MIN, LOW_MAX))
 metas = st.one_of(

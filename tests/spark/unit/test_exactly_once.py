@@ -20,7 +20,7 @@ from queuey.model.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.spark.sink.exactly_once import NotRepeatable, Reserver, TargetQueue, WriteCounts
 from queuey.spark.sink.ledger_entry import ChunkEntry, decode, encode, find_members, list_members, make_index_set, union
 from queuey.storage import Bulk, Store, bridge
-from queuey.storage.columns import MessageColumns, columns_of
+from queuey.storage.arrow_format import MessageColumns, columns_of
 from tests.backends import APP, Clock
 from tests.interposed_store import InterposedStore
 from tests.spark.attempts import Killed, Mortal, Reader, Texts

@@ -22,7 +22,7 @@ from queuey.storage.cassandra.waiting.arrivals import (
     choose_watches_to_poll,
 )
 from queuey.storage.cassandra.waiting.recent_writes import PROCESS_TIMEOUT, RecentWrites
-from queuey.storage.watching import POLL_INTERVAL, Watch
+from queuey.storage.partition_watches import POLL_INTERVAL, Watch
 from tests.unit.cassandra.simulated import FaultlessDriver
 
 DELAY = 0.3

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.model.errors import StoreBusy, StoreClosed, StoreUnavailable
-from queuey.storage.calls import Deadline, Done
 from queuey.storage.cassandra.driver import InDoubt, Request, Statement
 from queuey.storage.cassandra.driver.store_loop import StoreLoop, wait_for_callback
 from queuey.storage.cassandra.lightweight_transactions import (
@@ -22,6 +21,7 @@ from queuey.storage.cassandra.lightweight_transactions import (
     LightweightTransactions,
 )
 from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.store_calls import Deadline, Done
 from tests.unit.cassandra.simulated import FaultlessDriver
 from tests.unit.cassandra.test_calls import CallResults
 

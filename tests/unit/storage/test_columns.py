@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from queuey.model.errors import InvalidRequest
 from queuey.model.ids import Position
 from queuey.model.messages import Message, Meta
-from queuey.storage.columns import columns_of, split_into_chunks
+from queuey.storage.arrow_format import columns_of, split_into_chunks
 from tests import strategies
 from tests.unit.cassandra.test_message_codec import longs, metas
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from queuey.model import ids
 from queuey.model.errors import Outcome, StoreClosed
 from queuey.storage import Messages, bridge
-from queuey.storage.calls import Deadline, Done, start_and_wait
+from queuey.storage.store_calls import Deadline, Done, start_and_wait
 from queuey.web.endpoint import Match
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queuey.storage import Messages, Names
-from queuey.storage.calls import in_thread
+from queuey.storage.store_calls import in_thread
 from queuey.web.asgi import answer
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match

@@ -24,12 +24,12 @@ from uuid import UUID
 
 from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.model.ids import EPOCH_TICKS
-from queuey.storage.calls import Call
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_check import ClockCheck, Interval, measure_difference
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Driver, Encoded, Host, Request, Rows, Statement
 from queuey.storage.cassandra.driver.store_loop import wait_for_callback
+from queuey.storage.store_calls import Call
 
 log = logging.getLogger(__name__)
 

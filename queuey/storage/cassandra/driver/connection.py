@@ -28,7 +28,6 @@ from cassandra.cluster import Cluster, NoHostAvailable, ResponseFuture, Session
 from cassandra.query import PreparedStatement
 
 from queuey.model.errors import StoreClosed, StoreUnavailable
-from queuey.storage.calls import Call, Deadline
 from queuey.storage.cassandra.driver import requests
 from queuey.storage.cassandra.driver.cql import CqlClient, protocol
 from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, choose_worst, translate
@@ -45,6 +44,7 @@ from queuey.storage.cassandra.driver.topology import (
     resolve_addresses,
 )
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
+from queuey.storage.store_calls import Call, Deadline
 
 log = logging.getLogger(__name__)
 

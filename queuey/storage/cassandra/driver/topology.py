@@ -31,7 +31,7 @@ from cassandra.query import tuple_factory
 from queuey.storage.cassandra.driver.cql.protocol import PROTOCOL
 from queuey.storage.cassandra.driver.fast_request import MAX_WAITING_BYTES
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
-from queuey.storage.troubles import Trouble
+from queuey.storage.lasting_failures import Trouble
 
 log = logging.getLogger(__name__)
 

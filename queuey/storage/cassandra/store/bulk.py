@@ -12,9 +12,8 @@ from queuey.model import ids
 from queuey.model.errors import StoreUnavailable, TooLate
 from queuey.model.ids import LOW_MIN, Position
 from queuey.model.messages import Measure, Message, Queue, Slice
-from queuey.storage import Bulk, Messages, scanning
-from queuey.storage import items as items_of
-from queuey.storage.calls import in_thread, iterate_in_thread
+from queuey.storage import Bulk, Messages, range_scans
+from queuey.storage import new_messages as items_of
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.clocks.clock import ticks
@@ -27,13 +26,14 @@ from queuey.storage.cassandra.store import names
 from queuey.storage.cassandra.store.connected import StoreParts
 from queuey.storage.cassandra.store.counting import Counting
 from queuey.storage.cassandra.store.messages import RequestedSlice, SliceReader
+from queuey.storage.store_calls import in_thread, iterate_in_thread
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
+    from queuey.storage.arrow_format import MessageColumns
     from queuey.storage.cassandra.read.arrow_scan import Columns
     from queuey.storage.cassandra.write.bulk_load import Loader
-    from queuey.storage.columns import MessageColumns
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class CassandraBulk(Bulk):
         self._messages = messages
 
     def scan(self, queue: Queue, part: Slice) -> AsyncIterator[list[Message]]:
-        return scanning.scan(self._messages, queue, part)
+        return range_scans.scan(self._messages, queue, part)
 
     def measure(self, queues: Sequence[Queue]) -> AsyncIterator[list[Measure]]:
         return iterate_in_thread(self._counting.measure(queues))
@@ -162,12 +162,12 @@ class CassandraBulk(Bulk):
     def _load(self, queue: Queue, messages: Iterable[Message]) -> int:
         """Writes in pieces; checks before each that the queue has not changed. Returns the number written."""
         # Loaded messages go to separate buckets, as put messages do (see :mod:`..write.bulk_load`).
-        from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
+        from queuey.storage import arrow_format  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
         self._run(self._watch.require_sound())
         loader = self._make_loader(self._run(self._rows.find_current(queue)))
         written = 0
-        for piece in columns.split_into_chunks(messages, LOADED_AT_ONCE):
+        for piece in arrow_format.split_into_chunks(messages, LOADED_AT_ONCE):
             self._cover_loaded(self._run(self._rows.find_current(queue)), piece, given=True)
             written += loader.write(piece)
         return written
@@ -175,12 +175,12 @@ class CassandraBulk(Bulk):
     def _load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
         """Writes in time for all readers, or raises TooLate. After other errors, some may be written."""
         # :func:`window` decides when it is too late. After any other error some of the messages may be written.
-        from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
+        from queuey.storage import arrow_format  # noqa: PLC0415 - needs Arrow, which only pipelines install
         from queuey.storage.cassandra.write.bulk_load import stamps_at  # noqa: PLC0415 - likewise
 
         self._run(self._watch.require_sound())
         row = self._run(self._rows.find_current(queue))
-        loaded = columns.columns_of(messages)
+        loaded = arrow_format.columns_of(messages)
         self._cover_loaded(row, loaded)
         if not loaded:
             return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import LogEntry, LogPage, Queue
-from queuey.storage import items as items_of
+from queuey.storage import new_messages as items_of
 from queuey.storage.cassandra.driver import Driver, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.driver.requests import Call
 from queuey.storage.cassandra.driver.store_loop import store_call

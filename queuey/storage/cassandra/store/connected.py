@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterable
 from uuid import uuid4
 
-from queuey.storage.calls import Deadline
 from queuey.storage.cassandra.bucket_index import BucketIndex
 from queuey.storage.cassandra.catalogue.garbage_collection import PendingDeletes
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
@@ -25,6 +24,7 @@ from queuey.storage.cassandra.lightweight_transactions import LightweightTransac
 from queuey.storage.cassandra.options import CassandraOptions, parse_url
 from queuey.storage.cassandra.read.reading import EmptyRanges
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
+from queuey.storage.store_calls import Deadline
 
 
 class StoreParts:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from queuey.model.ids import EPOCH_TICKS
 from queuey.model.messages import MAX_TTL, Queue
-from queuey.storage import items as items_of
+from queuey.storage import new_messages as items_of
 from queuey.storage.cassandra.driver import Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.store.connected import StoreParts

@@ -18,8 +18,7 @@ from queuey.model.errors import Outcome, StoreUnavailable
 from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.model.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice, bytes_at_most, bytes_of
 from queuey.storage import Messages
-from queuey.storage import items as items_of
-from queuey.storage.calls import Done
+from queuey.storage import new_messages as items_of
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucket_index import RECORD_TTL_MARGIN, BucketLookup
 from queuey.storage.cassandra.bucketing import CLASSES, Bucket
@@ -33,6 +32,7 @@ from queuey.storage.cassandra.store import names
 from queuey.storage.cassandra.store.connected import StoreParts
 from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
+from queuey.storage.store_calls import Done
 
 PUT_BYTES = 4 << 20
 """Max body bytes that one ``put`` has in flight, unless a single body is larger."""

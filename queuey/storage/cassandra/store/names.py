@@ -18,7 +18,7 @@ import msgspec
 
 from queuey.model.ids import TICKS_PER_SECOND, Position
 from queuey.model.messages import KEPT_SECONDS, Location, Message, Named, NewMessage, PostKey, PostResult, Queue
-from queuey.storage import items as items_of
+from queuey.storage import new_messages as items_of
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.lightweight_transactions import new_number

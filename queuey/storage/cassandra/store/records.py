@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from queuey.model.errors import RecordChanged
 from queuey.model.messages import Record, RecordDue
-from queuey.storage import Records, items
+from queuey.storage import Records, new_messages
 from queuey.storage.cassandra.driver import Request, Statement
 from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.lightweight_transactions import new_number
@@ -75,7 +75,7 @@ class CassandraRecords(Records):
 
     @store_call()
     async def set_record(self, record: Record) -> Record:
-        items.check_record(record)
+        new_messages.check_record(record)
         new = replace(record, version=new_number())
         row = record.kind, _shard(record.application, record.name), record.application, record.name
         async with self._transactions.turn(("record", *row)):

@@ -32,11 +32,11 @@ from typing import Protocol
 from queuey.model.errors import QueueChanged, QueueyError, StoreClosed
 from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND
 from queuey.model.messages import NewMessage, Page, Queue, Slice
-from queuey.storage import watching
+from queuey.storage import partition_watches
 from queuey.storage.cassandra.clocks.clock import Clock, ExpiringCache
 from queuey.storage.cassandra.driver.store_loop import Calls
 from queuey.storage.cassandra.waiting.recent_writes import FIRST_WINDOW, WINDOW, RecentWrites, keys_of
-from queuey.storage.watching import Watch, Watches
+from queuey.storage.partition_watches import Watch, Watches
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ class PolledArrivals:
         """Plans a poll turn if there is something to look at, and sets the timer unless it fires earlier anyway."""
         needs_look = self.watches or self._arriving or self._record.is_open
         if needs_look and self._next_poll_at == math.inf and not self._is_busy:
-            self._next_poll_at = self._clock.boottime() + watching.POLL_INTERVAL
+            self._next_poll_at = self._clock.boottime() + partition_watches.POLL_INTERVAL
         due = min(self._record.due, self._find_next_turn_time())
         if due < self._timer_at and not self.watches.is_closed:
             self._timer_at = due

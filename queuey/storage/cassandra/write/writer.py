@@ -30,7 +30,6 @@ from typing import Any
 from queuey.model.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable, WriteUndone
 from queuey.model.ids import Position
 from queuey.model.messages import KEPT_SECONDS, NewMessage, Queue
-from queuey.storage.calls import GIVEN_UP_MESSAGE
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucket_index import BucketIndex
 from queuey.storage.cassandra.bucketing import Bucket, BucketWidths
@@ -54,6 +53,7 @@ from queuey.storage.cassandra.write.write_batches import (
     divide_by_partition,
     divide_into_batches,
 )
+from queuey.storage.store_calls import GIVEN_UP_MESSAGE
 
 log = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from typing import Any
 from queuey.model import ids
 from queuey.model.errors import QueueyError, StoreClosed
 from queuey.model.ids import Position
+from queuey.storage.lasting_failures import Trouble
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.database import MIN_CHECKPOINT_BYTES, Database
 from queuey.storage.sqlite.progress import LEDGER_TTL_TICKS
 from queuey.storage.sqlite.write.transaction import Transaction
-from queuey.storage.troubles import Trouble
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from msgspec import structs
 
 from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.model.messages import Queue, Slice
-from queuey.storage.calls import Deadline
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin.migrations import Running, migrate
 from queuey.storage.cassandra.clocks.clock import Clock, boottime_ns
@@ -27,6 +26,7 @@ from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, Request
 from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop
 from queuey.storage.cassandra.message_codec import INSERT
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
+from queuey.storage.store_calls import Deadline
 from tests.servers.keyspaces import HandClock, HandedStore
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.cluster import Cluster, NetworkFaults

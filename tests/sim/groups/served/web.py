@@ -13,7 +13,7 @@ from queuey.service.groups import GroupUseCases
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.queue_access import QueueAccess, find_queue
 from queuey.service.watching import Waiter, Watchers
-from queuey.storage.calls import Done
+from queuey.storage.store_calls import Done
 from tests.sim.groups.served.processes import GroupCore, Machine
 from tests.sim.groups.served.store import GroupStore
 from tests.sim.groups.served.stored import APPLICATION, GROUP

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import FIRST, Position
 from queuey.model.messages import Message, Meta, NewMessage
-from queuey.storage import columns
+from queuey.storage import arrow_format
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.read import arrow_scan
@@ -67,7 +67,7 @@ def test_rows_that_lack_values_are_left_out(
         every.insert(at, tuple(row))
     messages = [Message(*position, 1, expires, body, meta) for position, body, meta, expires in found]
     answer = answer_of(every)
-    assert taken_apart(answer, bodies=True) == columns.batch_from_messages(messages)
+    assert taken_apart(answer, bodies=True) == arrow_format.batch_from_messages(messages)
     if every:
         assert arrow_scan.page_of(answer, message_codec.COLUMN_COUNT).last == message_codec.position_of(
             cast("bytes", every[-1][0])
@@ -92,7 +92,7 @@ def test_values_of_names(found: list[tuple[Position, str | bytes, Meta | None, i
     unnamed = arrow_scan.select_shown(whole, named, {row for row in named if row % 2})
     shown = [one for row, one in enumerate(found) if row % 2 or row not in names]
     messages = [Message(*position, 1, expires, body, meta) for position, body, meta, expires in shown]
-    assert unnamed.batch == columns.batch_from_messages(messages)
+    assert unnamed.batch == arrow_format.batch_from_messages(messages)
     assert [(int(ticks), int(low)) for ticks, low in zip(unnamed.ticks, unnamed.low, strict=True)] == [
         message.position for message in messages
     ]

@@ -11,12 +11,12 @@ import pytest
 from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Message, Queue
-from queuey.storage.calls import Deadline
+from queuey.storage.arrow_format import columns_of
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.driver import Done, Encoded
 from queuey.storage.cassandra.write import bulk_load
-from queuey.storage.columns import columns_of
+from queuey.storage.store_calls import Deadline
 
 NOW = ids.EPOCH_TICKS + 1_700_000_000 * ids.TICKS_PER_SECOND
 

@@ -25,7 +25,7 @@ from cassandra.protocol import OptionsMessage, PreparedQueryNotFound
 
 from queuey.storage.cassandra.driver.cql.connection import Connection
 from queuey.storage.cassandra.driver.fast_request import CHECK_INTERVAL, FastRequest, InFlight
-from queuey.storage.troubles import Trouble
+from queuey.storage.lasting_failures import Trouble
 
 log = logging.getLogger(__name__)
 

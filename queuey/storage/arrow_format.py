@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from queuey.model.ids import Position
 from queuey.model.messages import Message, Meta, stored_meta
-from queuey.storage import items as items_of
+from queuey.storage import new_messages as items_of
 
 SCHEMA_WITHOUT_BODIES = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("ticks", "low", "expires")])
 """``SCHEMA`` without bodies."""
