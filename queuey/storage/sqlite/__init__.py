@@ -14,18 +14,18 @@ from queuey.model.messages import Acknowledgement, Queue
 from queuey.storage import Store
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import schema
-from queuey.storage.sqlite.arrivals import CommittedArrivals
 from queuey.storage.sqlite.bulk import SqliteBulk
 from queuey.storage.sqlite.catalogue import SqliteApplications, SqliteCatalogue
 from queuey.storage.sqlite.claim_logs import SqliteClaimLogs, SqliteCovers
+from queuey.storage.sqlite.committed_arrivals import CommittedArrivals
 from queuey.storage.sqlite.connection import SqliteOptions
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.groups import SqliteGroups
 from queuey.storage.sqlite.messages import SqliteKeyedPosts, SqliteMessages
 from queuey.storage.sqlite.names import SqliteNames
 from queuey.storage.sqlite.progress import SqliteLedger, SqliteOffsets, SqliteRecords
-from queuey.storage.sqlite.write.sweep import Sweep
-from queuey.storage.sqlite.write.transaction import Transaction
+from queuey.storage.sqlite.sweep import Sweep
+from queuey.storage.sqlite.transaction import Transaction
 from queuey.storage.store_calls import Deadline
 
 __all__ = ["SqliteOptions", "SqliteStore", "check", "open_store"]

@@ -21,7 +21,7 @@ from queuey.model.messages import OPERATORS, Key, Queue, QueueSpec, Scope
 from queuey.storage import Applications, Catalogue, catalogue_rows
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.database import Database, threaded
-from queuey.storage.sqlite.write.transaction import Transaction
+from queuey.storage.sqlite.transaction import Transaction
 
 _INSERT_QUEUE = (
     f"INSERT INTO queues ({row_codec.QUEUE_COLUMNS}) "  # noqa: S608 - constants

@@ -13,7 +13,7 @@ from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_PAGE_ENTRIE
 from queuey.storage.contracts.covers import Covers
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
-from queuey.storage.sqlite.write.transaction import Transaction
+from queuey.storage.sqlite.transaction import Transaction
 from queuey.storage.store_calls import start_and_wait
 
 _SELECT_LAST_NUMBER = "SELECT coalesce(max(number), 0) FROM claims WHERE queue_partition = ?"

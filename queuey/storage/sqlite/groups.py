@@ -14,7 +14,7 @@ from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.contracts.groups import SEARCH_ROW, SEARCH_TTL, ConsumerGroups, session_ttl, sessions_of
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
-from queuey.storage.sqlite.write.transaction import Transaction
+from queuey.storage.sqlite.transaction import Transaction
 
 _SELECT_HEAD = "SELECT body FROM group_heads WHERE application = ? AND name = ?"
 _INSERT_HEAD = (

@@ -26,10 +26,10 @@ from queuey.model.messages import (
 from queuey.storage import KeyedPosts, Messages
 from queuey.storage import new_messages as items_of
 from queuey.storage.sqlite import row_codec
-from queuey.storage.sqlite.arrivals import CommittedArrivals
+from queuey.storage.sqlite.committed_arrivals import CommittedArrivals
 from queuey.storage.sqlite.connection import Connection, TooLong
 from queuey.storage.sqlite.database import Database, threaded
-from queuey.storage.sqlite.slices import (
+from queuey.storage.sqlite.slice_reads import (
     estimate_live,
     find_lowest_live,
     include_kept,
@@ -37,7 +37,7 @@ from queuey.storage.sqlite.slices import (
     read_slice,
     to_messages,
 )
-from queuey.storage.sqlite.write.transaction import Append, Transaction
+from queuey.storage.sqlite.transaction import Append, Transaction
 from queuey.storage.store_calls import may_block
 
 MAX_LOOP_MESSAGES = 1000

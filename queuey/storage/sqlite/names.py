@@ -15,7 +15,7 @@ from queuey.storage import new_messages as items_of
 from queuey.storage.contracts.names import Names
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
-from queuey.storage.sqlite.write.transaction import Append, Transaction
+from queuey.storage.sqlite.transaction import Append, Transaction
 
 _SELECT_NAME = (
     "SELECT version, content, location, replaced, expires FROM names WHERE qid = ? AND name = ? AND expires > ?"

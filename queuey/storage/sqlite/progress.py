@@ -24,7 +24,7 @@ from queuey.storage import IDENTITY, LEDGER_TTL, Ledger, Offsets, Records, new_m
 from queuey.storage.offset_changes import MAX_READERS, READER_PREFIX, Decision, decide, has_been_owned
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
-from queuey.storage.sqlite.write.transaction import Transaction
+from queuey.storage.sqlite.transaction import Transaction
 
 _SELECT_OFFSETS = (
     "SELECT partition, ticks, low, updated_at, owner, epoch, came, note FROM offsets "

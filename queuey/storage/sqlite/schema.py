@@ -5,8 +5,8 @@
 :mod:`queuey.model.ids`.
 
 ``expiry_windows`` groups the messages of a partition by the time at which their rows are removed (see
-:class:`queuey.storage.sqlite.slices.ExpiryWindow`). It tells the sweep what has expired, tells reads where to start,
-and provides counts. It costs one small upsert per partition and commit instead of an index entry per message.
+:class:`queuey.storage.sqlite.slice_reads.ExpiryWindow`). It tells the sweep what has expired, tells reads where to
+start, and provides counts. It costs one small upsert per partition and commit instead of an index entry per message.
 """
 
 from __future__ import annotations

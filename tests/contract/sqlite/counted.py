@@ -15,8 +15,8 @@ from queuey.model.errors import StoreUnavailable
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, connection, open_store
 from queuey.storage.sqlite.database import Database
-from queuey.storage.sqlite.write.sweep import Sweep
-from queuey.storage.sqlite.write.transaction import Transaction
+from queuey.storage.sqlite.sweep import Sweep
+from queuey.storage.sqlite.transaction import Transaction
 from tests.backends import APP, UNSYNCED
 from tests.replacing import replace
 

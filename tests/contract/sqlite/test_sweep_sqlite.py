@@ -20,8 +20,8 @@ from queuey.storage import bridge
 from queuey.storage.contracts.groups import session_ttl
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite import connection as driver
-from queuey.storage.sqlite.write.transaction import Transaction
-from queuey.storage.sqlite.write.writer import SqliteWriter
+from queuey.storage.sqlite.transaction import Transaction
+from queuey.storage.sqlite.writer import SqliteWriter
 from tests.backends import APP, UNSYNCED, Clock
 from tests.contract.samples import (
     append_bodies,

@@ -16,7 +16,7 @@ from queuey.model.errors import QueueyError, RecordChanged
 from queuey.model.messages import Meta, PostKey, Queue
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
-from queuey.storage.sqlite.write.transaction import Append, Transaction
+from queuey.storage.sqlite.transaction import Append, Transaction
 from tests.backends import APP, UNSYNCED, Clock, prepare_sqlite
 from tests.contract.samples import make_queue, new_message
 from tests.contract.sqlite.counted import busy_writer, database_of

@@ -22,7 +22,7 @@ from queuey.storage.partition_watches import Watch, Watches
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database
-from queuey.storage.sqlite.write.transaction import Transaction
+from queuey.storage.sqlite.transaction import Transaction
 
 log = logging.getLogger(__name__)
 

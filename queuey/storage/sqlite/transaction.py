@@ -21,7 +21,7 @@ from queuey.model.messages import Location, NewMessage, PostKey, PostResult, Que
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
-from queuey.storage.sqlite.slices import KEPT_TICKS
+from queuey.storage.sqlite.slice_reads import KEPT_TICKS
 
 _SELECT_KEY = "SELECT content, locations FROM idempotency_keys WHERE qid = ? AND key = ? AND expires > ?"
 _WRITE_KEY = "INSERT OR REPLACE INTO idempotency_keys (qid, key, content, locations, expires) VALUES (?, ?, ?, ?, ?)"

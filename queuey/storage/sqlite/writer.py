@@ -35,7 +35,7 @@ from queuey.storage.bridge import thread_state
 from queuey.storage.lasting_failures import Trouble
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions
-from queuey.storage.sqlite.write.transaction import Append, Clock, Transaction
+from queuey.storage.sqlite.transaction import Append, Clock, Transaction
 from queuey.storage.store_calls import Deadline, Done
 
 T = TypeVar("T")
