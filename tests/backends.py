@@ -165,7 +165,7 @@ def cassandra_options(*, by_hand: bool) -> CassandraOptions:
     With a clock moved by hand, which may be wrong, all levels are slow.
     """
     from queuey.storage.cassandra import CassandraOptions, Level  # noqa: PLC0415 - imported when used
-    from queuey.storage.cassandra.options import WEAK  # noqa: PLC0415 - likewise
+    from queuey.storage.cassandra.cluster.options import WEAK  # noqa: PLC0415 - likewise
 
     difference = ANY_DIFFERENCE if by_hand else 0.7
     strong = Level(None, None, delay=PATIENCE + 2 * difference, deadline=WRITE_DEADLINE)

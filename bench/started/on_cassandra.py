@@ -14,8 +14,8 @@ from queuey.model.messages import Queue
 from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraOptions, open_store
 from queuey.storage.cassandra.admin.migrations import migrate
-from queuey.storage.cassandra.options import parse_url
-from queuey.storage.cassandra.timing import MANY_CENTRES_TIMING
+from queuey.storage.cassandra.cluster.options import parse_url
+from queuey.storage.cassandra.cluster.timing import MANY_CENTRES_TIMING
 from queuey.storage.opening import retry_until_available
 
 KEYSPACE = "bench"

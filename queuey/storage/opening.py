@@ -23,7 +23,7 @@ from queuey.settings import AUTO, DEFAULT_SOURCE, Loaded, Settings, is_of_cassan
 from queuey.storage import Store
 
 if TYPE_CHECKING:
-    from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, Level
+    from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget, Level
     from queuey.storage.sqlite.connection import SqliteOptions
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ def cassandra_target(settings: Settings) -> DataCentreTarget:
         SettingsError: ``store`` is not a valid URL, or the driver is not installed.
     """
     try:
-        from queuey.storage.cassandra.options import parse_url  # noqa: PLC0415 - needs the driver
+        from queuey.storage.cassandra.cluster.options import parse_url  # noqa: PLC0415 - needs the driver
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "cassandra":
             raise
@@ -141,7 +141,7 @@ def cassandra_options(
     Raises:
         SettingsError: Values contradict each other, or the password cannot be read.
     """
-    from queuey.storage.cassandra.options import CassandraOptions  # noqa: PLC0415 - needs the driver
+    from queuey.storage.cassandra.cluster.options import CassandraOptions  # noqa: PLC0415 - needs the driver
 
     names = {name: f"cassandra_{name}" for name in CassandraOptions.__dataclass_fields__}
     stated = _find_stated_timing(settings)
@@ -204,7 +204,7 @@ def _make_levels(settings: Settings) -> dict[str, Level]:
 
     Delay and deadline of safe levels cannot be changed.
     """
-    from queuey.storage.cassandra.options import STRONG, VERY_STRONG, WEAK  # noqa: PLC0415 - needs the driver
+    from queuey.storage.cassandra.cluster.options import STRONG, VERY_STRONG, WEAK  # noqa: PLC0415 - needs the driver
 
     levels = {}
     for name, level in {"weak": WEAK, "strong": STRONG, "very_strong": VERY_STRONG}.items():
@@ -241,7 +241,7 @@ def _check_files(options: CassandraOptions) -> None:
 
 
 def _check_max_body(settings: Settings) -> None:
-    from queuey.storage.cassandra.options import MAX_BODY_BYTES  # noqa: PLC0415 - needs the driver
+    from queuey.storage.cassandra.cluster.options import MAX_BODY_BYTES  # noqa: PLC0415 - needs the driver
 
     if settings.max_body > MAX_BODY_BYTES:
         raise SettingsError(f"Setting max_body can be at most {MAX_BODY_BYTES} with Cassandra.")

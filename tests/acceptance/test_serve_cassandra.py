@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from queuey.client import Client
-from queuey.storage.cassandra.options import DataCentreTarget
+from queuey.storage.cassandra.cluster.options import DataCentreTarget
 from tests.servers import keyspaces
 from tests.servers.plugin import Cassandra, unique_name
 from tests.servers.served import Served, run_queuey

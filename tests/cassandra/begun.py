@@ -7,7 +7,7 @@ from typing import Any
 from queuey.model.messages import Page, Queue, Slice
 from queuey.storage import Store
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.driver import Driver
+from queuey.storage.cassandra.cluster import Driver
 from tests.contract.samples import begin
 
 PATIENCE = 60.0

@@ -16,8 +16,8 @@ from typing import Any
 from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.storage import cassandra as store
-from queuey.storage.cassandra.driver import UNSET, Driver, Encoded, Request, Rows, Statement
-from queuey.storage.cassandra.message_codec import uuid_of
+from queuey.storage.cassandra.cluster import UNSET, Driver, Encoded, Request, Rows, Statement
+from queuey.storage.cassandra.statements.message_codec import uuid_of
 from queuey.storage.cassandra.write.row_changes import RowStatements
 from queuey.storage.store_calls import Deadline
 from tests.sim.cassandra.cluster import Cluster, Machine, NetworkFaults, SimulatedDriver

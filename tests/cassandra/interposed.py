@@ -25,11 +25,12 @@ from typing import Any
 from uuid import UUID
 
 from queuey.model.errors import StoreClosed, StoreUnavailable
-from queuey.storage.cassandra import bucket_index, message_codec
 from queuey.storage.cassandra.catalogue import queue_cache
-from queuey.storage.cassandra.clocks import clock_watch
-from queuey.storage.cassandra.driver import Decode, Driver, Encoded, InDoubt, Request, Rows, Statement
-from queuey.storage.cassandra.store import claim_logs
+from queuey.storage.cassandra.cluster import Decode, Driver, Encoded, InDoubt, Request, Rows, Statement
+from queuey.storage.cassandra.read import bucket_index
+from queuey.storage.cassandra.statements import message_codec
+from queuey.storage.cassandra.tables import claim_logs
+from queuey.storage.cassandra.time import clock_watch
 from tests.replacing import with_fields
 from tests.servers.keyspaces import LastingDriver
 

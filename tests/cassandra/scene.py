@@ -21,8 +21,8 @@ from queuey.model.ids import EPOCH_TICKS, Position
 from queuey.model.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
+from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.clock_watch import ClockWatch
 from tests.cassandra.begun import driver_of, page_of
 from tests.cassandra.interposed import WAIT_TIMEOUT, Wire
 from tests.contract.samples import BegunCall, begin

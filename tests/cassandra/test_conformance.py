@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from queuey.model.ids import EPOCH_TICKS
 from queuey.storage import cassandra as store
-from queuey.storage.cassandra.clocks import clock_watch
-from queuey.storage.cassandra.driver import UNSET, Driver, Encoded, InDoubt, Request, Rows, Statement
-from queuey.storage.cassandra.options import parse_url
+from queuey.storage.cassandra.cluster import UNSET, Driver, Encoded, InDoubt, Request, Rows, Statement
+from queuey.storage.cassandra.cluster.options import parse_url
+from queuey.storage.cassandra.time import clock_watch
 from tests.cassandra.both import NEW_VALUES, PairedClusters, TableStatements, Values, encode_request, product_statements
 from tests.replacing import with_fields
 from tests.servers import keyspaces

@@ -16,7 +16,7 @@ from deploy.local.cassandra import NODETOOL
 from queuey.model.messages import NewMessage, QueueSpec
 from queuey.storage import bridge, cassandra
 from queuey.storage.cassandra.admin import migrations
-from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
+from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "operations-cassandra.md"

@@ -19,11 +19,12 @@ from deploy.local.cql import ONE, SUPERUSER, Conversation, Refused
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import NewMessage, QueueSpec
 from queuey.storage import bridge, cassandra
-from queuey.storage.cassandra import bucketing, message_codec, options
 from queuey.storage.cassandra.admin import migrations
 from queuey.storage.cassandra.admin.doctor import examine
-from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.timing import MANY_CENTRES_TIMING
+from queuey.storage.cassandra.cluster import Driver, Statement, options
+from queuey.storage.cassandra.cluster.timing import MANY_CENTRES_TIMING
+from queuey.storage.cassandra.statements import message_codec
+from queuey.storage.cassandra.time import bucketing
 from queuey.storage.opening import retry_until_available
 
 ROOT = Path(__file__).parents[2]

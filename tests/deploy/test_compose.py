@@ -16,7 +16,7 @@ from deploy.local.cassandra import NATIVE_PORT
 from queuey import settings
 from queuey.cli import load
 from queuey.storage.cassandra.admin.migrations import parse_replication
-from queuey.storage.cassandra.options import parse_url
+from queuey.storage.cassandra.cluster.options import parse_url
 from tests.deploy import dockerfile
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from qdo.cli.status import GroupStatus, make_metrics
 from queuey.metrics import Metrics, make_exposition, make_snapshot
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
-from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.time.clock import Clock
 from queuey.storage.sqlite import open_store as open_sqlite
 
 ROOT = Path(__file__).parents[2]

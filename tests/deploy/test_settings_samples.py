@@ -12,10 +12,10 @@ from queuey.model.errors import SettingsError
 from queuey.model.messages import Queue
 from queuey.settings import Loaded
 from queuey.storage import opening
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, find_meeting
-from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.cluster.options import CassandraOptions
+from queuey.storage.cassandra.statements.consistency_levels import ConsistencyLevels, find_meeting
+from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.timing_in_force import TimingInForce
 
 DIRECTORY = Path(__file__).parents[2] / "deploy" / "settings"
 CERTIFICATE = Path(__file__).parents[1] / "acceptance" / "tls" / "cert.pem"

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from deploy.local import CassandraCluster, CassandraOptions, start_cassandra
 from deploy.local.addresses import claim
 from deploy.local.cassandra import NATIVE_PORT, list_ports
-from queuey.storage.cassandra.bucketing import NAMES
-from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.options import parse_url
+from queuey.storage.cassandra.cluster import Driver, Statement
+from queuey.storage.cassandra.cluster.options import parse_url
+from queuey.storage.cassandra.time.bucketing import NAMES
 from tests.faults.centres import NAMES as CENTRES
 from tests.faults.centres import Centres
 from tests.faults.webs import Span, Store, Victim

@@ -17,10 +17,10 @@ from queuey.model.ids import TICKS_PER_SECOND, Position
 from queuey.model.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, ResolvedLevel
-from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.options import parse_url
+from queuey.storage.cassandra.cluster import Driver, Statement
+from queuey.storage.cassandra.cluster.options import parse_url
+from queuey.storage.cassandra.statements.consistency_levels import ConsistencyLevels, ResolvedLevel
+from queuey.storage.cassandra.time.clock import Clock
 from tests.faults.centres import NAMES, Centres, make_keyspace_on, start_centres
 from tests.faults.cluster import prepare_store_between
 from tests.faults.message_run import MessageRun

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from queuey.storage.cassandra.timing import LevelTiming, Timing
+from queuey.storage.cassandra.cluster.timing import LevelTiming, Timing
 from tests.faults.wire import Account, Web
 from tests.harness.nemesis import Step, Wave, inflict
 from tests.harness.plans import Plan

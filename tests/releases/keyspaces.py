@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from queuey.storage.cassandra.driver import Driver, Statement, open_driver
-from queuey.storage.cassandra.options import parse_url
-from queuey.storage.cassandra.timing import LevelTiming, Timing
+from queuey.storage.cassandra.cluster import Driver, Statement, open_driver
+from queuey.storage.cassandra.cluster.options import parse_url
+from queuey.storage.cassandra.cluster.timing import LevelTiming, Timing
 from tests.servers.keyspaces import OPTIONS
 
 SHORT = Timing(0.6, 0.1, {"strong": LevelTiming(1.2, 0.1, 1.9), "very_strong": LevelTiming(3.0, 0.1, 3.7)})

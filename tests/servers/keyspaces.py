@@ -13,11 +13,11 @@ from cassandra.query import PreparedStatement
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin import stored_timing
 from queuey.storage.cassandra.admin.migrations import migrate
-from queuey.storage.cassandra.clocks.clock import Clock, boottime_ns
-from queuey.storage.cassandra.driver import Driver, Statement, open_driver
-from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, parse_url
-from queuey.storage.cassandra.store import groups
-from queuey.storage.cassandra.timing import Timing
+from queuey.storage.cassandra.cluster import Driver, Statement, open_driver
+from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget, parse_url
+from queuey.storage.cassandra.cluster.timing import Timing
+from queuey.storage.cassandra.tables import groups
+from queuey.storage.cassandra.time.clock import Clock, boottime_ns
 from tests.servers.plugin import Cassandra, unique_name
 from tests.waiting import join
 

@@ -26,9 +26,9 @@ from queuey.terminal.output import DryRun, Yes, bar
 if TYPE_CHECKING:
     from queuey.storage.cassandra.admin.migrations import Report
     from queuey.storage.cassandra.admin.stored_timing import TimingStatus
-    from queuey.storage.cassandra.driver import Driver
-    from queuey.storage.cassandra.options import CassandraOptions
-    from queuey.storage.cassandra.timing import Timing
+    from queuey.storage.cassandra.cluster import Driver
+    from queuey.storage.cassandra.cluster.options import CassandraOptions
+    from queuey.storage.cassandra.cluster.timing import Timing
     from queuey.storage.sqlite.backup import Contents, ReportProgress
 
 Replication = Annotated[
@@ -181,7 +181,7 @@ def _connect(settings: Settings) -> Iterator[tuple[Driver, CassandraOptions]]:
     if not opening.is_cassandra(settings):
         raise SettingsError("On SQLite, messages are readable at once; name a Cassandra store with --store.")
     target = opening.cassandra_target(settings)
-    from queuey.storage.cassandra.driver import open_driver
+    from queuey.storage.cassandra.cluster import open_driver
 
     options = opening.cassandra_options(settings)
     with open_driver(target, options, CONNECT_TIMEOUT) as driver:
@@ -199,7 +199,7 @@ def _choose_timing(
         SettingsError: The level is not known, a preset is combined with others, or a time is missing.
     """
     from queuey.model.errors import SettingsError
-    from queuey.storage.cassandra.timing import MANY_CENTRES_TIMING, ONE_CENTRE_TIMING, change_values
+    from queuey.storage.cassandra.cluster.timing import MANY_CENTRES_TIMING, ONE_CENTRE_TIMING, change_values
 
     stored = status.stored
     if level is not None and level not in stored.kept.levels:

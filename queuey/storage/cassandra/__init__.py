@@ -31,33 +31,33 @@ from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.model.ids import ticks_to_seconds
 from queuey.model.messages import Acknowledgement, Queue
 from queuey.storage import Store
-from queuey.storage.cassandra import bucket_index, message_codec
 from queuey.storage.cassandra.admin.migrations import schema_problem
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
 from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.catalogue.garbage_collection import GarbageCollector
-from queuey.storage.cassandra.clocks.clock import TICKS_PER_MICROSECOND, Clock
-from queuey.storage.cassandra.clocks.clock_watch import SELECT_NOW
-from queuey.storage.cassandra.clocks.timing_in_force import PUBLISH_TAILS, READ_TIMING
-from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.options import CassandraOptions, Level
-from queuey.storage.cassandra.store import claim_logs, names
-from queuey.storage.cassandra.store.applications import CassandraApplications
-from queuey.storage.cassandra.store.bulk import CassandraBulk
-from queuey.storage.cassandra.store.claim_logs import CassandraClaimLogs
-from queuey.storage.cassandra.store.connected import StoreParts
-from queuey.storage.cassandra.store.counting import Counting
-from queuey.storage.cassandra.store.covers import CassandraCovers
-from queuey.storage.cassandra.store.groups import CassandraGroups
-from queuey.storage.cassandra.store.ledger import CassandraLedger
-from queuey.storage.cassandra.store.messages import CassandraMessages, SliceReader
-from queuey.storage.cassandra.store.names import CassandraKeyedPosts, CassandraNames
-from queuey.storage.cassandra.store.offsets import CassandraOffsets
-from queuey.storage.cassandra.store.queues import CassandraCatalogue
-from queuey.storage.cassandra.store.records import CassandraRecords
-from queuey.storage.cassandra.waiting import recent_writes
-from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
-from queuey.storage.cassandra.waiting.recent_writes import RecentWrites
+from queuey.storage.cassandra.cluster import Driver, Statement
+from queuey.storage.cassandra.cluster.options import CassandraOptions, Level
+from queuey.storage.cassandra.read import bucket_index, recent_writes
+from queuey.storage.cassandra.read.recent_writes import RecentWrites
+from queuey.storage.cassandra.read.watched_arrivals import PolledArrivals
+from queuey.storage.cassandra.statements import message_codec
+from queuey.storage.cassandra.tables import claim_logs, names
+from queuey.storage.cassandra.tables.applications import CassandraApplications
+from queuey.storage.cassandra.tables.bulk import CassandraBulk
+from queuey.storage.cassandra.tables.claim_logs import CassandraClaimLogs
+from queuey.storage.cassandra.tables.connected import StoreParts
+from queuey.storage.cassandra.tables.counting import Counting
+from queuey.storage.cassandra.tables.covers import CassandraCovers
+from queuey.storage.cassandra.tables.groups import CassandraGroups
+from queuey.storage.cassandra.tables.ledger import CassandraLedger
+from queuey.storage.cassandra.tables.messages import CassandraMessages, SliceReader
+from queuey.storage.cassandra.tables.names import CassandraKeyedPosts, CassandraNames
+from queuey.storage.cassandra.tables.offsets import CassandraOffsets
+from queuey.storage.cassandra.tables.queues import CassandraCatalogue
+from queuey.storage.cassandra.tables.records import CassandraRecords
+from queuey.storage.cassandra.time.clock import TICKS_PER_MICROSECOND, Clock
+from queuey.storage.cassandra.time.clock_watch import SELECT_NOW
+from queuey.storage.cassandra.time.timing_in_force import PUBLISH_TAILS, READ_TIMING
 from queuey.storage.store_calls import in_thread
 
 __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]

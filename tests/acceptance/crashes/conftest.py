@@ -15,7 +15,7 @@ import pytest
 
 from queuey.client import Client, RetryPolicy
 from queuey.storage import Store, bridge, cassandra, sqlite
-from queuey.storage.cassandra.timing import ONE_CENTRE_TIMING, change_values
+from queuey.storage.cassandra.cluster.timing import ONE_CENTRE_TIMING, change_values
 from queuey.web.credentials import digest_of
 from tests.harness.history import running as threads
 from tests.servers import keyspaces

@@ -18,10 +18,10 @@ from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import LogEntry, NewMessage, OffsetChange, Queue, QueueSpec
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.bucketing import CLASSES, NAMES, bucket_of
 from queuey.storage.cassandra.catalogue import garbage_collection as grave_rows
 from queuey.storage.cassandra.catalogue.garbage_collection import PendingDelete, unrecorded_buckets
-from queuey.storage.cassandra.driver import Statement
+from queuey.storage.cassandra.cluster import Statement
+from queuey.storage.cassandra.time.bucketing import CLASSES, NAMES, bucket_of
 from tests.cassandra.begun import driver_of, parts_of
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import UNLIMITED, Wire

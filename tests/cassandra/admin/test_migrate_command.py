@@ -13,8 +13,8 @@ import pytest
 
 from queuey.storage.cassandra import CassandraOptions
 from queuey.storage.cassandra.admin import cql_files
-from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.options import DataCentreTarget
+from queuey.storage.cassandra.cluster import Driver, Statement
+from queuey.storage.cassandra.cluster.options import DataCentreTarget
 from tests.servers.plugin import Cassandra, unique_name
 
 RUN_TIMEOUT = 110

@@ -23,8 +23,8 @@ from queuey.storage.cassandra.admin.migrations import (
     migrate,
     parse_replication,
 )
-from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.options import DataCentreTarget
+from queuey.storage.cassandra.cluster import Driver, Statement
+from queuey.storage.cassandra.cluster.options import DataCentreTarget
 from tests.cassandra.interposed import UNLIMITED, Wire
 from tests.contract.samples import becomes_healthy
 from tests.servers.plugin import Cassandra, unique_name

@@ -14,10 +14,10 @@ import pytest
 from queuey.model.errors import SettingsError, StoreUnavailable
 from queuey.storage.cassandra.admin import doctor, stored_timing
 from queuey.storage.cassandra.admin.migrations import migrate
-from queuey.storage.cassandra.clocks.clock_check import REFUSE_RATIO
-from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.options import parse_url
-from queuey.storage.cassandra.timing import MANY_CENTRES_TIMING, ONE_CENTRE_TIMING, Timing
+from queuey.storage.cassandra.cluster import Driver, Statement
+from queuey.storage.cassandra.cluster.options import parse_url
+from queuey.storage.cassandra.cluster.timing import MANY_CENTRES_TIMING, ONE_CENTRE_TIMING, Timing
+from queuey.storage.cassandra.time.clock_check import REFUSE_RATIO
 from tests.servers import keyspaces
 from tests.servers.plugin import Cassandra
 from tests.servers.served import environment

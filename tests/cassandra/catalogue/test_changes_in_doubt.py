@@ -10,7 +10,7 @@ from queuey.model.errors import NotOwner
 from queuey.model.groups import MemberCommit, OwnedOffset
 from queuey.model.messages import OffsetChange, QueueSpec
 from queuey.storage import bridge
-from queuey.storage.cassandra.driver import InDoubt, Statement
+from queuey.storage.cassandra.cluster import InDoubt, Statement
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import Wire
 

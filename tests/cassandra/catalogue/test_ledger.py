@@ -7,7 +7,7 @@ import pytest
 from queuey.model.errors import StoreUnavailable
 from queuey.storage import IDENTITY, LEDGER_TTL, bridge
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.driver import Statement
+from queuey.storage.cassandra.cluster import Statement
 from tests.cassandra.begun import driver_of
 from tests.cassandra.scene import S, Scene
 

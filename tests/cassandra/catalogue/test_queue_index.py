@@ -5,7 +5,7 @@ from __future__ import annotations
 from queuey.model.messages import QueueSpec
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.lightweight_transactions import new_number
+from queuey.storage.cassandra.statements.lightweight_transactions import new_number
 from tests.cassandra.begun import driver_of, parts_of
 
 

@@ -18,7 +18,7 @@ import pytest
 from queuey.model.messages import Queue
 from queuey.storage import bridge
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
-from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
+from queuey.storage.cassandra.time.clock_watch import ClockWatch
 from queuey.storage.cassandra.write.writer import MessageWriter
 from tests.cassandra.interposed import QUEUES, UNLIMITED, WAIT_TIMEOUT
 from tests.cassandra.scene import D, Reader, S, Scene, end_of

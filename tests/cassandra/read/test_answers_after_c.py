@@ -7,7 +7,7 @@ import threading
 from queuey.model.errors import StoreClosed
 from queuey.model.messages import QueueSpec
 from queuey.storage import bridge
-from queuey.storage.cassandra.store.queues import CassandraCatalogue
+from queuey.storage.cassandra.tables.queues import CassandraCatalogue
 from tests.cassandra.conftest import OpenStore
 from tests.replacing import replace
 

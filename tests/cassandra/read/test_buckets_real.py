@@ -8,8 +8,9 @@ from functools import partial
 from queuey.model.ids import FIRST, LAST, Position
 from queuey.model.messages import Message, NewMessage, Queue, Slice
 from queuey.storage import bridge
-from queuey.storage.cassandra import CassandraStore, bucketing
-from queuey.storage.cassandra.bucketing import BucketWidths
+from queuey.storage.cassandra import CassandraStore
+from queuey.storage.cassandra.time import bucketing
+from queuey.storage.cassandra.time.bucketing import BucketWidths
 from queuey.storage.cassandra.write import writer
 from tests.cassandra.scene import D, Reader, S, Scene
 from tests.replacing import replace_in

@@ -18,9 +18,9 @@ from queuey.service import Service
 from queuey.service.messages import Draft
 from queuey.service.reading import MAX_SHORT_BYTES, MAX_SHORT_MESSAGES
 from queuey.storage import bridge
-from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.bucketing import BucketWidths, class_of, home_buckets
-from queuey.storage.cassandra.store.names import _NAME_STATEMENTS
+from queuey.storage.cassandra.statements import message_codec
+from queuey.storage.cassandra.tables.names import _NAME_STATEMENTS
+from queuey.storage.cassandra.time.bucketing import BucketWidths, class_of, home_buckets
 from tests.blocking import BlockingNames
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import APPENDS, CLOCKS, DELETES, INSERTS, QUEUES, READS

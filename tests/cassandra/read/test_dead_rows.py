@@ -9,8 +9,9 @@ import pytest
 from queuey.model.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions as StoreOptions
-from queuey.storage.cassandra import CassandraStore, bucketing, open_store
-from queuey.storage.cassandra.driver import Statement, TooManyDead
+from queuey.storage.cassandra import CassandraStore, open_store
+from queuey.storage.cassandra.cluster import Statement, TooManyDead
+from queuey.storage.cassandra.time import bucketing
 from tests.cassandra.begun import driver_of
 from tests.cassandra.conftest import DEFAULTS
 from tests.servers import keyspaces

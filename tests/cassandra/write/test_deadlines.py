@@ -12,11 +12,11 @@ from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import FIRST
 from queuey.model.messages import OffsetChange, Queue, Slice
 from queuey.storage import bridge
-from queuey.storage.cassandra.driver import TooManyDead
-from queuey.storage.cassandra.lightweight_transactions import MAX_PAUSE
-from queuey.storage.cassandra.store import offsets
-from queuey.storage.cassandra.store.counting import MAX_CONCURRENT_COUNTS
-from queuey.storage.cassandra.store.messages import PUT_BYTES
+from queuey.storage.cassandra.cluster import TooManyDead
+from queuey.storage.cassandra.statements.lightweight_transactions import MAX_PAUSE
+from queuey.storage.cassandra.tables import offsets
+from queuey.storage.cassandra.tables.counting import MAX_CONCURRENT_COUNTS
+from queuey.storage.cassandra.tables.messages import PUT_BYTES
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import CLOCKS, INSERTS, READS, UNLIMITED
 from tests.cassandra.scene import D, Process, S, Scene, message

@@ -15,9 +15,9 @@ from queuey.model.errors import TooLate
 from queuey.model.ids import TICKS_PER_SECOND, Position
 from queuey.model.messages import Message, Queue
 from queuey.storage import bridge
-from queuey.storage.cassandra.consistency_levels import ResolvedLevel
-from queuey.storage.cassandra.driver import Statement
-from queuey.storage.cassandra.store.bulk import window
+from queuey.storage.cassandra.cluster import Statement
+from queuey.storage.cassandra.statements.consistency_levels import ResolvedLevel
+from queuey.storage.cassandra.tables.bulk import window
 from queuey.storage.cassandra.write.bulk_load import Loader
 from tests.cassandra.interposed import INSERTS, RECORDS, WAIT_TIMEOUT
 from tests.cassandra.scene import TTL, D, Process, Reader, S, Scene, W

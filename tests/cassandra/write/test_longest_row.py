@@ -11,8 +11,9 @@ from queuey.model.messages import Message, Meta, NewMessage, PostKey, Queue, Que
 from queuey.service import Service
 from queuey.service.messages import Draft
 from queuey.storage import bridge
-from queuey.storage.cassandra import CassandraStore, message_codec
+from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.catalogue.queue_cache import MIN_LONGEST_ROW
+from queuey.storage.cassandra.statements import message_codec
 from tests.blocking import BlockingNames
 from tests.cassandra.begun import driver_of, parts_of
 from tests.cassandra.conftest import OpenStore

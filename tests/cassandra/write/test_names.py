@@ -11,7 +11,7 @@ from queuey.model.errors import NameChanged, StoreUnavailable
 from queuey.model.ids import LOW_MIN
 from queuey.model.messages import Named, Queue, Slice
 from queuey.storage import bridge
-from queuey.storage.cassandra.store import names
+from queuey.storage.cassandra.tables import names
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import DELETES, INSERTS, WAIT_TIMEOUT, Gate
 from tests.cassandra.scene import TTL, D, Process, S, Scene, W, message

@@ -16,7 +16,7 @@ from queuey.metrics import BACKLOG_STATES, Metrics, QueueBacklog, Snapshot, make
 from queuey.service import Service
 from queuey.storage import Store
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
-from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.time.clock import Clock
 from queuey.storage.sqlite import open_store
 
 SCRAPES = 12

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from queuey.storage.cassandra.timing import ONE_CENTRE_TIMING
+from queuey.storage.cassandra.cluster.timing import ONE_CENTRE_TIMING
 from tests.faults.claiming.run import ClaimRun
 from tests.faults.webs import MakeStore, Span, Store, make_span
 from tests.harness.nemesis import Step, Wave

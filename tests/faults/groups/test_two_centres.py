@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 
 def test_moved(tmp_path: Path, centres: Centres) -> None:
     """A group is served where it began, by the other data centre after a move, and never by both."""
-    from queuey.storage.cassandra.driver import Driver  # noqa: PLC0415 - likewise
-    from queuey.storage.cassandra.options import parse_url  # noqa: PLC0415 - likewise
+    from queuey.storage.cassandra.cluster import Driver  # noqa: PLC0415 - likewise
+    from queuey.storage.cassandra.cluster.options import parse_url  # noqa: PLC0415 - likewise
     from tests.faults.centres import NAMES, make_keyspace_on  # noqa: PLC0415 - most tests here do not need the driver
     from tests.faults.cluster import APPLICATION, prepare_store_between  # noqa: PLC0415 - likewise
     from tests.faults.test_two_centres import options_of, replicate, stores_on  # noqa: PLC0415 - likewise

@@ -15,11 +15,11 @@ from types import SimpleNamespace
 
 from queuey.model.errors import QueueyError, StoreUnavailable
 from queuey.model.messages import Queue
-from queuey.storage.cassandra import CassandraOptions, timing
+from queuey.storage.cassandra import CassandraOptions
 from queuey.storage.cassandra.admin import stored_timing
-from queuey.storage.cassandra.clocks import timing_in_force
-from queuey.storage.cassandra.driver import Driver
-from queuey.storage.cassandra.timing import MANY_CENTRES_TIMING, StoredTiming, Timing, encode, make_settled
+from queuey.storage.cassandra.cluster import Driver, timing
+from queuey.storage.cassandra.cluster.timing import MANY_CENTRES_TIMING, StoredTiming, Timing, encode, make_settled
+from queuey.storage.cassandra.time import timing_in_force
 from tests.replacing import replace, replace_in
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.loops import present_thread

@@ -11,10 +11,10 @@ from queuey.model.errors import QueueyError
 from queuey.model.ids import Position
 from queuey.model.messages import Location, Meta, NewMessage, Queue
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.bucketing import class_of
 from queuey.storage.cassandra.catalogue.queue_cache import Row
-from queuey.storage.cassandra.store import applications, queues
-from queuey.storage.cassandra.store.messages import CassandraMessages
+from queuey.storage.cassandra.tables import applications, queues
+from queuey.storage.cassandra.tables.messages import CassandraMessages
+from queuey.storage.cassandra.time.bucketing import class_of
 from tests.sim.availability import Stored
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.cluster import Cluster, Machine, NetworkFaults, open_store

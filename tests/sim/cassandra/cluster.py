@@ -25,11 +25,11 @@ from cassandra.query import PreparedStatement
 from queuey.model import ids
 from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.clock_watch import SELECT_NOW
-from queuey.storage.cassandra.driver import Done, Driver, Encoded, InDoubt, Request, Rows, Statement
-from queuey.storage.cassandra.driver.cql import CqlClient
-from queuey.storage.cassandra.options import DataCentreTarget
+from queuey.storage.cassandra.cluster import Done, Driver, Encoded, InDoubt, Request, Rows, Statement
+from queuey.storage.cassandra.cluster.options import DataCentreTarget
+from queuey.storage.cassandra.protocol import CqlClient
+from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.clock_watch import SELECT_NOW
 from queuey.storage.store_calls import Deadline
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.cql import Change, Partition, Place

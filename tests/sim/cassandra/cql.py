@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from queuey.model import ids
-from queuey.storage.cassandra.driver import UNSET, Encoded, Rows
+from queuey.storage.cassandra.cluster import UNSET, Encoded, Rows
 from tests.sim.cassandra.values import SIZE, decode, encode, encode_to_compare
 
 SCHEMA = Path(__file__).parents[3] / "cql"

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from queuey.model.errors import Outcome, StoreUnavailable
-from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop
+from queuey.storage.cassandra.cluster.store_loop import Calls, StoreLoop
 from queuey.storage.store_calls import Call, Start, may_block
 from tests.sim.world import Process, ProcessLoop, SimulatedCore
 

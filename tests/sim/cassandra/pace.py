@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from queuey.storage.cassandra import CassandraOptions, timing
-from queuey.storage.cassandra.timing import Timing
+from queuey.storage.cassandra import CassandraOptions
+from queuey.storage.cassandra.cluster import timing
+from queuey.storage.cassandra.cluster.timing import Timing
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from queuey.model.errors import StoreUnavailable
-from queuey.storage.cassandra import timing
 from queuey.storage.cassandra.admin import stored_timing
-from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.timing import Timing, make_settled
+from queuey.storage.cassandra.cluster import timing
+from queuey.storage.cassandra.cluster.timing import Timing, make_settled
+from queuey.storage.cassandra.time.timing_in_force import TimingInForce
 from tests.sim.cassandra import changing, histories
 from tests.sim.cassandra.changing import ChangingStorm, short_lease
 from tests.sim.cassandra.histories import FIRST, Kind, broken, play

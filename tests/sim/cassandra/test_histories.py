@@ -11,14 +11,14 @@ import pytest
 
 from queuey.model.ids import LOW_MIN
 from queuey.model.messages import Page, Queue, Slice
-from queuey.storage.cassandra.bucket_index import BucketIndex, BucketLookup
-from queuey.storage.cassandra.clocks import clock, clock_check
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.clock_check import WITNESSES, ClockCheck, Interval
-from queuey.storage.cassandra.clocks.clock_watch import CheckCallback, ClockWatch
-from queuey.storage.cassandra.driver import Done, Encoded, Request
-from queuey.storage.cassandra.message_codec import INSERT
-from queuey.storage.cassandra.store.messages import CassandraMessages, SliceReader
+from queuey.storage.cassandra.cluster import Done, Encoded, Request
+from queuey.storage.cassandra.read.bucket_index import BucketIndex, BucketLookup
+from queuey.storage.cassandra.statements.message_codec import INSERT
+from queuey.storage.cassandra.tables.messages import CassandraMessages, SliceReader
+from queuey.storage.cassandra.time import clock, clock_check
+from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.clock_check import WITNESSES, ClockCheck, Interval
+from queuey.storage.cassandra.time.clock_watch import CheckCallback, ClockWatch
 from queuey.storage.cassandra.write import undo_writes
 from queuey.storage.cassandra.write.writer import MessageWriter
 from tests.replacing import replace

@@ -18,7 +18,7 @@ from queuey.service import ranges
 from queuey.service.messages import MessageUseCases
 from queuey.service.ranges import Range, Reading
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.store.messages import SliceReader
+from queuey.storage.cassandra.tables.messages import SliceReader
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import AppendOperation, Done, InFlightBatch, ignore_result
 from queuey.storage.cassandra.write.writer import MessageWriter

@@ -27,7 +27,7 @@ from queuey.model.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import Location, Message, Named, NewMessage, Queue
 from queuey.service.names import Changed, Name
-from queuey.storage.cassandra.store.names import named_of, require_row
+from queuey.storage.cassandra.tables.names import named_of, require_row
 from queuey.storage.cassandra.write import names
 from queuey.storage.cassandra.write.names import Found, NameRow
 from queuey.storage.cassandra.write.post_keys import IdRun, MadeIds, PostedIds

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import NewMessage, Page, Queue, Slice
-from queuey.storage.cassandra.waiting.arrivals import (
+from queuey.storage.cassandra.read.recent_writes import PROCESS_TIMEOUT, RecentWrites
+from queuey.storage.cassandra.read.watched_arrivals import (
     EARLY_READ_INTERVAL,
     FIRST_WINDOW_READS,
     MAX_POLLED,
@@ -21,7 +22,6 @@ from queuey.storage.cassandra.waiting.arrivals import (
     PolledArrivals,
     choose_watches_to_poll,
 )
-from queuey.storage.cassandra.waiting.recent_writes import PROCESS_TIMEOUT, RecentWrites
 from queuey.storage.partition_watches import POLL_INTERVAL, Watch
 from tests.unit.cassandra.simulated import FaultlessDriver
 

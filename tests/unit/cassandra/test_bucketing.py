@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from queuey.model import ids
 from queuey.model.ids import TICKS_PER_SECOND
-from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.bucketing import CLASSES, HOME_WIDTH, NARROWEST, WIDTHS, Bucket
+from queuey.storage.cassandra.time import bucketing
+from queuey.storage.cassandra.time.bucketing import CLASSES, HOME_WIDTH, NARROWEST, WIDTHS, Bucket
 from tests import strategies
 
 KINDS = range(len(CLASSES))

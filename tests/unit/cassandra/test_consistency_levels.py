@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND
 from queuey.model.messages import Queue
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, find_meeting, is_empty_read_proof
-from queuey.storage.cassandra.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions, Level
+from queuey.storage.cassandra.cluster.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions, Level
+from queuey.storage.cassandra.statements.consistency_levels import ConsistencyLevels, find_meeting, is_empty_read_proof
+from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.timing_in_force import TimingInForce
 
 ONE_CENTRE = {"a": 3}
 TWO_CENTRES = {"a": 3, "b": 3}

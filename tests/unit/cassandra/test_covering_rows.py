@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.model.messages import Meta, Queue
-from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.catalogue.queue_cache import MIN_LONGEST_ROW, Row, make_covering_row
+from queuey.storage.cassandra.statements import message_codec
+from queuey.storage.cassandra.time import bucketing
 
 HOUR, DAY = 3600, 86400
 

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.model.errors import StoreBusy, StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.driver import InDoubt, Request, Statement
-from queuey.storage.cassandra.driver.store_loop import StoreLoop, wait_for_callback
-from queuey.storage.cassandra.lightweight_transactions import (
+from queuey.storage.cassandra.cluster import InDoubt, Request, Statement
+from queuey.storage.cassandra.cluster.options import CassandraOptions
+from queuey.storage.cassandra.cluster.store_loop import StoreLoop, wait_for_callback
+from queuey.storage.cassandra.statements.lightweight_transactions import (
     FIRST_MAX_PAUSE,
     MAX_PAUSE,
     MAX_TURN_SECONDS,
@@ -20,7 +21,6 @@ from queuey.storage.cassandra.lightweight_transactions import (
     ChangeResult,
     LightweightTransactions,
 )
-from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.store_calls import Deadline, Done
 from tests.unit.cassandra.simulated import FaultlessDriver
 from tests.unit.cassandra.test_calls import CallResults

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from queuey.model import ids
 from queuey.model.ids import Position
 from queuey.model.messages import Meta
-from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.driver import UNSET
-from queuey.storage.cassandra.driver.cql import protocol
+from queuey.storage.cassandra.cluster import UNSET
+from queuey.storage.cassandra.protocol import encoding
+from queuey.storage.cassandra.statements import message_codec
 from tests import strategies
 
 metas = st.builds(
@@ -82,7 +82,7 @@ def serialize(*values: int | bytes) -> list[bytes]:
 def test_keys_are_encoded_as_they_are_hashed(key: tuple[int, int, int]) -> None:
     """The encoded key has the same values as the routing key, whose parts end with a zero byte each."""
     qid, part, bucket = (value.to_bytes(size, "big") for value, size in zip(key, (8, 4, 8), strict=True))
-    assert protocol.values_of(message_codec.key_of(*key)) == [qid, part, bucket]
+    assert encoding.values_of(message_codec.key_of(*key)) == [qid, part, bucket]
     parts = [len(value).to_bytes(2, "big") + value + b"\0" for value in (qid, part, bucket)]
     assert message_codec.routing_of(*key) == b"".join(parts)
 
@@ -91,7 +91,7 @@ def answer_of(found: list[tuple[bytes | None, ...]], columns: int = message_code
     cells = [
         b"\xff\xff\xff\xff" if cell is None else len(cell).to_bytes(4, "big") + cell for row in found for cell in row
     ]
-    return protocol.ROWS[0] + columns.to_bytes(4, "big") + len(found).to_bytes(4, "big") + b"".join(cells)
+    return encoding.ROWS[0] + columns.to_bytes(4, "big") + len(found).to_bytes(4, "big") + b"".join(cells)
 
 
 @pytest.mark.parametrize("missing", [1, 2])

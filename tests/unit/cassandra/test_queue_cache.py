@@ -12,7 +12,6 @@ from msgspec import structs
 
 from queuey.model.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
 from queuey.model.messages import MAX_TTL, Queue
-from queuey.storage.cassandra.bucketing import CLASSES, class_of
 from queuey.storage.cassandra.catalogue.queue_cache import (
     COLUMNS,
     MIN_LONGEST_ROW,
@@ -21,10 +20,11 @@ from queuey.storage.cassandra.catalogue.queue_cache import (
     next_longest_ttl,
     row_of,
 )
-from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.driver import Statement
-from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
-from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.cluster import Statement
+from queuey.storage.cassandra.cluster.options import CassandraOptions
+from queuey.storage.cassandra.statements.lightweight_transactions import LightweightTransactions
+from queuey.storage.cassandra.time.bucketing import CLASSES, class_of
+from queuey.storage.cassandra.time.timing_in_force import TimingInForce
 from tests.unit.cassandra.simulated import FaultlessDriver
 
 ROW = (1, 2, 1, 259_200, MIN_LONGEST_ROW, 3, "user", "strong", *[None] * (COLUMNS.count(",") - 9), 5.0, 77)

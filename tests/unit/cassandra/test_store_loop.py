@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from queuey.model.errors import StoreClosed
-from queuey.storage.cassandra.driver.store_loop import StoreLoop
+from queuey.storage.cassandra.cluster.store_loop import StoreLoop
 from tests.waiting import PATIENCE_SECONDS, until, until_async
 
 

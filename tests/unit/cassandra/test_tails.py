@@ -5,14 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.timing_in_force import (
-    COUNTING_INTERVAL,
-    MIN_DURATION,
-    STEP,
-    DurationHistogram,
-    Tail,
-)
+from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.timing_in_force import COUNTING_INTERVAL, MIN_DURATION, STEP, DurationHistogram, Tail
 
 
 class Machine:

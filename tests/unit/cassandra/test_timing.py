@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.model.errors import SettingsError
-from queuey.storage.cassandra.clocks.timing_in_force import READ_INTERVAL, TimingInForce
-from queuey.storage.cassandra.driver import Statement
-from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.timing import (
+from queuey.storage.cassandra.cluster import Statement
+from queuey.storage.cassandra.cluster.options import CassandraOptions
+from queuey.storage.cassandra.cluster.timing import (
     LEASE,
     MANY_CENTRES_TIMING,
     MAX_CLAIM_SECONDS,
@@ -26,6 +25,7 @@ from queuey.storage.cassandra.timing import (
     make_settled,
     make_step,
 )
+from queuey.storage.cassandra.time.timing_in_force import READ_INTERVAL, TimingInForce
 from tests.unit.cassandra.simulated import FaultlessDriver
 
 seconds = st.floats(0.001, 60.0)

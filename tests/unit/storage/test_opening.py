@@ -15,7 +15,7 @@ from queuey.model.errors import SettingsError, StoreUnavailable
 from queuey.model.extras import install_command
 from queuey.settings.definitions import ReadLevel, WriteLevel
 from queuey.storage import opening
-from queuey.storage.cassandra.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions
+from queuey.storage.cassandra.cluster.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions
 from tests.servers.served import environment
 
 CASSANDRA = {"QUEUEY_STORE": "cassandra://h1,h2:9043/Space"}

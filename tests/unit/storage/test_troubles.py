@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.storage.cassandra.driver.topology import HostLogger
+from queuey.storage.cassandra.cluster.topology import HostLogger
 from queuey.storage.lasting_failures import QUIET_SECONDS, Trouble
 
 STEPS = st.lists(st.tuples(st.sampled_from(["full", "busy", ""]), st.floats(0, 2 * QUIET_SECONDS)))

@@ -15,10 +15,10 @@ from queuey.model.ids import EPOCH_TICKS, TICKS_PER_SECOND
 from queuey.model.messages import Finding
 from queuey.storage.cassandra.admin import doctor_rules, migrations, node_settings, stored_timing
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
-from queuey.storage.cassandra.clocks.clock_watch import SELECT_NOW
-from queuey.storage.cassandra.clocks.timing_in_force import check_stated
-from queuey.storage.cassandra.driver import Driver, Rows, Statement, open_driver
-from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
+from queuey.storage.cassandra.cluster import Driver, Rows, Statement, open_driver
+from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
+from queuey.storage.cassandra.time.clock_watch import SELECT_NOW
+from queuey.storage.cassandra.time.timing_in_force import check_stated
 
 __all__ = ["acknowledgement_of", "examine"]
 

@@ -9,12 +9,12 @@ from typing import Literal
 from queuey.model.messages import Finding
 from queuey.settings.users import is_loopback
 from queuey.storage.cassandra.admin.node_settings import Node, make_acknowledgement
-from queuey.storage.cassandra.clocks.clock_check import RED_RATIO, REFUSE_RATIO
-from queuey.storage.cassandra.clocks.timing_in_force import Measured
-from queuey.storage.cassandra.consistency_levels import Copies, Meeting, auto_level, find_meeting, quorum
-from queuey.storage.cassandra.driver import Host
-from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, Level
-from queuey.storage.cassandra.timing import StoredTiming
+from queuey.storage.cassandra.cluster import Host
+from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget, Level
+from queuey.storage.cassandra.cluster.timing import StoredTiming
+from queuey.storage.cassandra.statements.consistency_levels import Copies, Meeting, auto_level, find_meeting, quorum
+from queuey.storage.cassandra.time.clock_check import RED_RATIO, REFUSE_RATIO
+from queuey.storage.cassandra.time.timing_in_force import Measured
 
 MIN_TESTED_VERSION = (4, 1)
 """The first version of Cassandra with ``paxos_variant: v2``."""

@@ -22,10 +22,10 @@ from typing import NamedTuple
 from queuey.model.errors import SettingsError, StoreIncompatible, StoreUnavailable
 from queuey.storage.cassandra.admin import cql_files, stored_timing
 from queuey.storage.cassandra.admin.cql_files import SchemaMigration
-from queuey.storage.cassandra.driver import Driver, Statement, open_driver
-from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
-from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
-from queuey.storage.cassandra.timing import Timing
+from queuey.storage.cassandra.cluster import Driver, Statement, open_driver
+from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
+from queuey.storage.cassandra.cluster.timing import Timing
+from queuey.storage.cassandra.statements.lightweight_transactions import LightweightTransactions
 
 STATEMENT_TIMEOUT = 30.0
 AGREEMENT_TIMEOUT = 60.0

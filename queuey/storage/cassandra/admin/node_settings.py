@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Acknowledgement
-from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
+from queuey.storage.cassandra.cluster import Driver, Request, Rows, Statement
 
 ASK_TIMEOUT = 3.0
 """Timeout of a node's answer, in seconds."""

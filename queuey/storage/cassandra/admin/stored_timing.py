@@ -10,11 +10,9 @@ from typing import NamedTuple
 import msgspec
 
 from queuey.model.errors import SettingsError, StoreUnavailable
-from queuey.storage.cassandra.clocks.timing_in_force import READ_TIMING, Measured
-from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
-from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.timing import (
+from queuey.storage.cassandra.cluster import Driver, Statement
+from queuey.storage.cassandra.cluster.options import CassandraOptions
+from queuey.storage.cassandra.cluster.timing import (
     LEASE,
     MANY_CENTRES_TIMING,
     ONE_CENTRE_TIMING,
@@ -27,6 +25,8 @@ from queuey.storage.cassandra.timing import (
     make_settled,
     make_step,
 )
+from queuey.storage.cassandra.statements.lightweight_transactions import LightweightTransactions
+from queuey.storage.cassandra.time.timing_in_force import READ_TIMING, Measured
 
 _SWAP_TIMING = Statement("UPDATE migrations SET timing = ? WHERE singleton = 0 IF timing = ?", idempotent=False)
 _SELECT_TAILS = Statement("SELECT process, tails FROM heartbeats")

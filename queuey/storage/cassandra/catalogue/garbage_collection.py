@@ -17,14 +17,14 @@ import msgspec
 from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import FIRST, TICKS_PER_SECOND, Position
-from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.catalogue.queue_index import QueueIndex
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.driver import Driver, Request, Statement
-from queuey.storage.cassandra.message_codec import uuid_of
-from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.cluster import Driver, Request, Statement
+from queuey.storage.cassandra.cluster.options import CassandraOptions
+from queuey.storage.cassandra.statements.message_codec import uuid_of
+from queuey.storage.cassandra.time import bucketing
+from queuey.storage.cassandra.time.bucketing import Bucket
+from queuey.storage.cassandra.time.clock import Clock
 from queuey.storage.store_calls import Call
 
 log = logging.getLogger(__name__)

@@ -25,12 +25,12 @@ import msgspec
 from queuey.model.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
 from queuey.model.messages import Queue
 from queuey.storage import catalogue_rows
-from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.clocks.clock import Clock, ExpiringCache
-from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.driver import Driver, Request, Statement
-from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
-from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.cluster import Driver, Request, Statement
+from queuey.storage.cassandra.cluster.options import CassandraOptions
+from queuey.storage.cassandra.statements.lightweight_transactions import LightweightTransactions
+from queuey.storage.cassandra.time import bucketing
+from queuey.storage.cassandra.time.clock import Clock, ExpiringCache
+from queuey.storage.cassandra.time.timing_in_force import TimingInForce
 
 _OWN = ("home_class", "longest_ttl", "longest_row")
 _FIELDS = ("uid", "qid", *_OWN, *catalogue_rows.SPEC_COLUMNS, "created", "version")

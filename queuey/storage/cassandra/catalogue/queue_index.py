@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from queuey.model.errors import StoreUnavailable
-from queuey.storage.cassandra.driver import Driver, Request, Statement
-from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.cluster import Driver, Request, Statement
+from queuey.storage.cassandra.cluster.options import CassandraOptions
 
 log = logging.getLogger(__name__)
 

@@ -27,10 +27,10 @@ from queuey.model import ids
 from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.model.ids import FLIP, LOW_MIN, Position
 from queuey.storage.arrow_format import BYTES, SCHEMA, SCHEMA_WITHOUT_BODIES, TEXT, rows_as_bytes
-from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.bucketing import Bucket
-from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead
-from queuey.storage.cassandra.read.reading import BucketSource, Extent, Probe, Span
+from queuey.storage.cassandra.cluster import Driver, Encoded, Rows, TooManyDead
+from queuey.storage.cassandra.read.slice_reads import BucketSource, Extent, Probe, Span
+from queuey.storage.cassandra.statements import message_codec
+from queuey.storage.cassandra.time.bucketing import Bucket
 
 FIRST_ROWS = 64
 """Max rows of the first page of a range, while the size of bodies is unknown."""

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import EPOCH_TICKS, FLIP, TICKS_PER_SECOND
 from queuey.storage.arrow_format import Integers, MessageColumns, bytes_values, rows_as_bytes
-from queuey.storage.cassandra import bucketing, message_codec
-from queuey.storage.cassandra.bucket_index import BucketIndex
-from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import Row
-from queuey.storage.cassandra.clocks.clock import TICKS_PER_MICROSECOND, Clock, Stamps
-from queuey.storage.cassandra.consistency_levels import ResolvedLevel
-from queuey.storage.cassandra.driver import Driver, Encoded, Rows
+from queuey.storage.cassandra.cluster import Driver, Encoded, Rows
+from queuey.storage.cassandra.read.bucket_index import BucketIndex
+from queuey.storage.cassandra.statements import message_codec
+from queuey.storage.cassandra.statements.consistency_levels import ResolvedLevel
+from queuey.storage.cassandra.time import bucketing
+from queuey.storage.cassandra.time.bucketing import Bucket
+from queuey.storage.cassandra.time.clock import TICKS_PER_MICROSECOND, Clock, Stamps
 
 WIDE_ROWS = 200_000
 WIDE_BYTES = 64_000_000

@@ -17,8 +17,8 @@ from functools import partial
 from queuey.model.errors import Outcome, QueueChanged, StoreClosed, StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import NewMessage, Queue
-from queuey.storage.cassandra.consistency_levels import ResolvedLevel
-from queuey.storage.cassandra.driver import InDoubt
+from queuey.storage.cassandra.cluster import InDoubt
+from queuey.storage.cassandra.statements.consistency_levels import ResolvedLevel
 from queuey.storage.cassandra.write.undo_writes import Undo
 from queuey.storage.cassandra.write.write_batches import (
     AppendOperation,

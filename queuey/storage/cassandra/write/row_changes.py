@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from queuey.model.errors import Outcome
 from queuey.model.ids import TICKS_PER_SECOND, Position
 from queuey.model.messages import NewMessage, Queue
-from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, ResolvedLevel
-from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
-from queuey.storage.cassandra.driver.store_loop import wait_for_callback
-from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions, make_unclear_error
-from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.cluster import Driver, Encoded, Request, Rows, Statement
+from queuey.storage.cassandra.cluster.options import CassandraOptions
+from queuey.storage.cassandra.cluster.store_loop import wait_for_callback
+from queuey.storage.cassandra.statements.consistency_levels import ConsistencyLevels, ResolvedLevel
+from queuey.storage.cassandra.statements.lightweight_transactions import LightweightTransactions, make_unclear_error
+from queuey.storage.cassandra.time import bucketing
+from queuey.storage.cassandra.time.clock import Clock
 from queuey.storage.cassandra.write.post_keys import IdRun, KeyRow, MadeIds, PostedIds
 from queuey.storage.cassandra.write.reserving_writer import Reservation, ReservingWriter
 from queuey.storage.cassandra.write.write_batches import Written

@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 from queuey.model.errors import Outcome, StoreUnavailable
 from queuey.model.ids import Position
-from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.clocks.clock import Clock, undo_timestamp
-from queuey.storage.cassandra.consistency_levels import ResolvedLevel
-from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Rows
+from queuey.storage.cassandra.cluster import Driver, Encoded, InDoubt, Rows
+from queuey.storage.cassandra.statements import message_codec
+from queuey.storage.cassandra.statements.consistency_levels import ResolvedLevel
+from queuey.storage.cassandra.time.clock import Clock, undo_timestamp
 from queuey.storage.cassandra.write.write_batches import FLUSH_ROWS, Written
 
 log = logging.getLogger(__name__)

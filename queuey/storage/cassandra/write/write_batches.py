@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 from queuey.model.errors import Outcome
 from queuey.model.ids import TICKS_PER_SECOND, Position
 from queuey.model.messages import KEPT_SECONDS, NewMessage, Queue
-from queuey.storage.cassandra import bucketing, message_codec
-from queuey.storage.cassandra.bucketing import Bucket, BucketWidths
-from queuey.storage.cassandra.clocks.clock import stamp_of
-from queuey.storage.cassandra.consistency_levels import ResolvedLevel
-from queuey.storage.cassandra.driver import UNSET, InDoubt
+from queuey.storage.cassandra.cluster import UNSET, InDoubt
+from queuey.storage.cassandra.statements import message_codec
+from queuey.storage.cassandra.statements.consistency_levels import ResolvedLevel
+from queuey.storage.cassandra.time import bucketing
+from queuey.storage.cassandra.time.bucketing import Bucket, BucketWidths
+from queuey.storage.cassandra.time.clock import stamp_of
 
 FULL_ROWS = 50
 FULL_BYTES = 64 << 10

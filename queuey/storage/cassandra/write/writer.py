@@ -30,16 +30,17 @@ from typing import Any
 from queuey.model.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable, WriteUndone
 from queuey.model.ids import Position
 from queuey.model.messages import KEPT_SECONDS, NewMessage, Queue
-from queuey.storage.cassandra import bucketing, message_codec
-from queuey.storage.cassandra.bucket_index import BucketIndex
-from queuey.storage.cassandra.bucketing import Bucket, BucketWidths
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row, make_covering_row
-from queuey.storage.cassandra.clocks.clock import Clock, DelayedIds, IdGenerator
-from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
-from queuey.storage.cassandra.clocks.timing_in_force import Tails, TimingInForce
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, ResolvedLevel
-from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Rows
-from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.cluster import Driver, Encoded, InDoubt, Rows
+from queuey.storage.cassandra.cluster.options import CassandraOptions
+from queuey.storage.cassandra.read.bucket_index import BucketIndex
+from queuey.storage.cassandra.statements import message_codec
+from queuey.storage.cassandra.statements.consistency_levels import ConsistencyLevels, ResolvedLevel
+from queuey.storage.cassandra.time import bucketing
+from queuey.storage.cassandra.time.bucketing import Bucket, BucketWidths
+from queuey.storage.cassandra.time.clock import Clock, DelayedIds, IdGenerator
+from queuey.storage.cassandra.time.clock_watch import ClockWatch
+from queuey.storage.cassandra.time.timing_in_force import Tails, TimingInForce
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import (
     FLUSH_ROWS,

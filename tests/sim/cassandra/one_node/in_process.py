@@ -21,11 +21,11 @@ from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.model.messages import Queue, Slice
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin.migrations import Running, migrate
-from queuey.storage.cassandra.clocks.clock import Clock, boottime_ns
-from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, Request, Rows, Statement
-from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop
-from queuey.storage.cassandra.message_codec import INSERT
-from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
+from queuey.storage.cassandra.cluster import Done, Driver, Encoded, Host, Request, Rows, Statement
+from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
+from queuey.storage.cassandra.cluster.store_loop import Calls, StoreLoop
+from queuey.storage.cassandra.statements.message_codec import INSERT
+from queuey.storage.cassandra.time.clock import Clock, boottime_ns
 from queuey.storage.store_calls import Deadline
 from tests.servers.keyspaces import HandClock, HandedStore
 from tests.sim.cassandra import cql

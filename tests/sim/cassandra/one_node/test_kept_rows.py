@@ -10,9 +10,10 @@ from msgspec import structs
 from queuey.model.errors import NameChanged
 from queuey.model.messages import KEPT_SECONDS, Queue, QueueSpec
 from queuey.storage import bridge
-from queuey.storage.cassandra import CassandraStore, bucketing
-from queuey.storage.cassandra.bucket_index import LOW_WATERMARK_INTERVAL, MAX_FIRST_ROWS
-from queuey.storage.cassandra.bucketing import BucketWidths
+from queuey.storage.cassandra import CassandraStore
+from queuey.storage.cassandra.read.bucket_index import LOW_WATERMARK_INTERVAL, MAX_FIRST_ROWS
+from queuey.storage.cassandra.time import bucketing
+from queuey.storage.cassandra.time.bucketing import BucketWidths
 from tests.backends import APP, cassandra_options
 from tests.contract.samples import bodies, bodies_in_partition, new_message, pages, whole_partition
 from tests.replacing import replace

@@ -12,8 +12,8 @@ from cassandra import ConsistencyLevel, cqltypes, type_codes
 from cassandra.protocol import ColumnMetadata
 from cassandra.query import BatchStatement, PreparedStatement
 
-from queuey.storage.cassandra.driver import Encoded, Request, Rows, Statement
-from queuey.storage.cassandra.driver.cql.protocol import BATCH, EXECUTE, PROTOCOL, _encode_value
+from queuey.storage.cassandra.cluster import Encoded, Request, Rows, Statement
+from queuey.storage.cassandra.protocol.encoding import BATCH, EXECUTE, PROTOCOL, _encode_value
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.values import CQL_TYPES, SIZE, encode
 

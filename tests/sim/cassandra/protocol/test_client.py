@@ -13,11 +13,12 @@ from contextlib import suppress
 import pytest
 
 from queuey.model.errors import QueueNotFound, StoreUnavailable
-from queuey.storage.cassandra.driver import Rows, fast_request
-from queuey.storage.cassandra.driver.cql.client import _Attempt
-from queuey.storage.cassandra.driver.cql.connection import Connection
-from queuey.storage.cassandra.driver.errors import translate
-from queuey.storage.cassandra.driver.fast_request import FastRequest
+from queuey.storage.cassandra.cluster import Rows
+from queuey.storage.cassandra.protocol import fast_request
+from queuey.storage.cassandra.protocol.client import _Attempt
+from queuey.storage.cassandra.protocol.connection import Connection
+from queuey.storage.cassandra.protocol.errors import translate
+from queuey.storage.cassandra.protocol.fast_request import FastRequest
 from tests.sim import storm
 from tests.sim.cassandra.claims import ON_CLUSTER
 from tests.sim.cassandra.histories import broken

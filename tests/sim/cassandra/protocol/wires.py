@@ -16,9 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from queuey.model.errors import StoreUnavailable
-from queuey.storage.cassandra.clocks.clock_watch import SELECT_NOW
-from queuey.storage.cassandra.driver import Encoded, Request, Rows
-from queuey.storage.cassandra.driver.cql.protocol import BATCH, EXECUTE, RESULT, VOID
+from queuey.storage.cassandra.cluster import Encoded, Request, Rows
+from queuey.storage.cassandra.protocol.encoding import BATCH, EXECUTE, RESULT, VOID
+from queuey.storage.cassandra.time.clock_watch import SELECT_NOW
 from tests.sim.cassandra.protocol import frames
 from tests.sim.world import World
 

@@ -10,8 +10,8 @@ import pytest
 from queuey.model.messages import Finding
 from queuey.storage.cassandra.admin import doctor_rules
 from queuey.storage.cassandra.admin.node_settings import Node, make_acknowledgement
-from queuey.storage.cassandra.driver import Host
-from queuey.storage.cassandra.options import STRONG, VERY_STRONG, WEAK, CassandraOptions, DataCentreTarget
+from queuey.storage.cassandra.cluster import Host
+from queuey.storage.cassandra.cluster.options import STRONG, VERY_STRONG, WEAK, CassandraOptions, DataCentreTarget
 from queuey.storage.sqlite.doctor import judge_free_space, judge_mount
 from tests.replacing import with_fields
 

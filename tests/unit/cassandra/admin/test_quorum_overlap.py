@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.storage.cassandra.consistency_levels import find_meeting
-from queuey.storage.cassandra.options import READ_LEVELS, WRITE_LEVELS
+from queuey.storage.cassandra.cluster.options import READ_LEVELS, WRITE_LEVELS
+from queuey.storage.cassandra.statements.consistency_levels import find_meeting
 
 ONE_CENTRE = {"a": 3}
 TWO_CENTRES = {"a": 3, "b": 3}

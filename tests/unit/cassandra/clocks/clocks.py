@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queuey.model import ids
 from queuey.model.ids import TICKS_PER_SECOND
-from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.time.clock import Clock
 
 START = 1_750_000_000.0
 """A start time, in seconds since 1970."""

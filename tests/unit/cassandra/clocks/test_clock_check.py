@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.storage.cassandra.clocks.clock_check import GAP, ClockCheck, Interval
+from queuey.storage.cassandra.time.clock_check import GAP, ClockCheck, Interval
 from tests.unit.cassandra.clocks.clocks import Machine
 
 S = 1.0

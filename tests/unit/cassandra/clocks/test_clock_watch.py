@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from queuey.model.errors import StoreUnavailable
-from queuey.storage.cassandra.clocks.clock_check import ClockCheck
-from queuey.storage.cassandra.clocks.clock_watch import MAX_ATTEMPTS, ClockWatch
-from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.driver import Encoded, Request
-from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.cluster import Encoded, Request
+from queuey.storage.cassandra.cluster.options import CassandraOptions
+from queuey.storage.cassandra.time.clock_check import ClockCheck
+from queuey.storage.cassandra.time.clock_watch import MAX_ATTEMPTS, ClockWatch
+from queuey.storage.cassandra.time.timing_in_force import TimingInForce
 from tests.sim.cassandra.cluster import Node
 from tests.unit.cassandra.simulated import FaultlessDriver
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from queuey.model import ids
 from queuey.model.errors import InvalidRequest
 from queuey.model.ids import TICKS_PER_SECOND, Position
-from queuey.storage.cassandra.clocks.clock import DelayedIds, IdGenerator, Stamps, stamp_of, undo_timestamp
+from queuey.storage.cassandra.time.clock import DelayedIds, IdGenerator, Stamps, stamp_of, undo_timestamp
 from tests.unit.cassandra.clocks.clocks import Machine
 
 SECOND = TICKS_PER_SECOND

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.storage.cassandra.clocks.clock_check import DRIFT, RESOLUTION, Interval, measure_difference, median_of
+from queuey.storage.cassandra.time.clock_check import DRIFT, RESOLUTION, Interval, measure_difference, median_of
 
 MILLISECOND = 1_000_000
 SECOND = 1000 * MILLISECOND

@@ -13,9 +13,9 @@ from cassandra.cqltypes import BytesType
 from cassandra.protocol import ColumnMetadata
 from cassandra.query import PreparedStatement
 
-from queuey.storage.cassandra.driver import Driver, Encoded, Request, Statement, connection
-from queuey.storage.cassandra.driver.topology import RETRY_INTERVAL, new_cluster, resolve_addresses
-from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
+from queuey.storage.cassandra.cluster import Driver, Encoded, Request, Statement, connection
+from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
+from queuey.storage.cassandra.cluster.topology import RETRY_INTERVAL, new_cluster, resolve_addresses
 from tests.replacing import replace_in
 from tests.unit.cassandra.cql.scripted_node import CQL, QUERY_ID
 from tests.waiting import PATIENCE_SECONDS, join

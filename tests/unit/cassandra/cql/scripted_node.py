@@ -11,9 +11,9 @@ from typing import Any
 from cassandra.auth import PlainTextAuthProvider
 
 from queuey.model.errors import StoreUnavailable
-from queuey.storage.cassandra.driver import Done, Rows
-from queuey.storage.cassandra.driver.cql import CqlClient, protocol
-from queuey.storage.cassandra.driver.fast_request import FastRequest
+from queuey.storage.cassandra.cluster import Done, Rows
+from queuey.storage.cassandra.protocol import CqlClient, encoding
+from queuey.storage.cassandra.protocol.fast_request import FastRequest
 from tests.sim.cassandra.protocol.frames import (
     AUTH_RESPONSE,
     AUTH_SUCCESS,
@@ -36,7 +36,7 @@ from tests.sim.cassandra.protocol.frames import (
 from tests.waiting import until_async
 
 QUERY_ID, CQL = b"id", "SELECT a FROM t"
-ROW = protocol.ROWS[0] + struct.pack(">iii", 1, 1, 1) + b"a"
+ROW = encoding.ROWS[0] + struct.pack(">iii", 1, 1, 1) + b"a"
 
 
 class Wire(asyncio.Transport):
@@ -64,7 +64,7 @@ class Wire(asyncio.Transport):
         for stream, opcode, body in requests_in(self._unread):
             self.node.take(self, stream, opcode, body)
 
-    def answer(self, body: bytes = ROW, opcode: int = protocol.RESULT, *, at: int = 0) -> None:
+    def answer(self, body: bytes = ROW, opcode: int = encoding.RESULT, *, at: int = 0) -> None:
         stream, _, _ = self.unanswered_requests.pop(at)
         self.send(frame(stream, opcode, body))
 
@@ -119,7 +119,7 @@ class ScriptedNode:
         self.messages.append(opcode)
         if opcode == self.breaks_at:
             wire.abort()
-        elif self.is_silent or opcode in {protocol.EXECUTE, protocol.BATCH}:
+        elif self.is_silent or opcode in {encoding.EXECUTE, encoding.BATCH}:
             wire.unanswered_requests.append((stream, opcode, body))
         else:
             wire.send_soon(frame(stream, *self._answer(opcode, body)))
@@ -133,9 +133,9 @@ class ScriptedNode:
             return (AUTH_SUCCESS, struct.pack(">i", -1)) if right else (ERROR, error(0x100))
         if opcode == PREPARE:
             self.prepared.append(body[4:].decode())
-            return protocol.RESULT, encode_prepared(QUERY_ID)
+            return encoding.RESULT, encode_prepared(QUERY_ID)
         if opcode == QUERY:
-            return protocol.RESULT, encode_used_keyspace("k")
+            return encoding.RESULT, encode_used_keyspace("k")
         return {STARTUP: (READY, b""), OPTIONS: (SUPPORTED, VERSIONS)}[opcode]
 
 
@@ -222,7 +222,7 @@ class Scene:
             tell([("driver",)], None)
 
         request = FastRequest(
-            opcode=protocol.EXECUTE,
+            opcode=encoding.EXECUTE,
             body=body,
             routing_key=b"key",
             address=only,

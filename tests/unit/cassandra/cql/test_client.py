@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from queuey.storage.cassandra.driver import fast_request
-from queuey.storage.cassandra.driver.cql import client as client_module
-from queuey.storage.cassandra.driver.cql import connection as connection_module
-from queuey.storage.cassandra.driver.cql import protocol
-from queuey.storage.cassandra.driver.cql.protocol import VOID
+from queuey.storage.cassandra.protocol import client as client_module
+from queuey.storage.cassandra.protocol import connection as connection_module
+from queuey.storage.cassandra.protocol import encoding, fast_request
+from queuey.storage.cassandra.protocol.encoding import VOID
 from tests.replacing import replace_in
 from tests.sim.cassandra.protocol.frames import (
     AUTH_RESPONSE,
@@ -62,8 +61,8 @@ async def test_nodes_are_asked_in_turn(scene: Scene) -> None:
     "data",
     [
         b"HTTP/1.1 400 Bad Request",
-        struct.pack(">BBhBi", 0x84, 0, 77, protocol.RESULT, 0),
-        struct.pack(">BBhBi", 0x84, 0, -1, protocol.RESULT, 0),
+        struct.pack(">BBhBi", 0x84, 0, 77, encoding.RESULT, 0),
+        struct.pack(">BBhBi", 0x84, 0, -1, encoding.RESULT, 0),
     ],
 )
 async def test_nonsense_ends_the_connection(scene: Scene, data: bytes) -> None:
@@ -316,7 +315,7 @@ async def test_answers_are_stamped_when_they_are_received(scene: Scene) -> None:
     scene.send(only=node.address, decodes=False)
     [wire] = await scene.await_requests(2)
     data = b"".join(
-        frame(stream, protocol.RESULT, body)
+        frame(stream, encoding.RESULT, body)
         for (stream, *_), body in zip(wire.unanswered_requests, (ROW, VOID), strict=True)
     )
     received = scene.now = 103.0
@@ -335,7 +334,7 @@ async def test_a_callback_that_fails_harms_no_other(scene: Scene, caplog: pytest
     scene.send(only=node.address, done=fail)
     scene.send(only=node.address)
     [wire] = await scene.await_requests(2)
-    wire.send(b"".join(frame(stream, protocol.RESULT, ROW) for stream, _, _ in wire.unanswered_requests))
+    wire.send(b"".join(frame(stream, encoding.RESULT, ROW) for stream, _, _ in wire.unanswered_requests))
     assert scene.outcomes == [None]
     assert "could not be delivered" in caplog.text
     scene.send(only=node.address, done=fail, timeout=1.0)

@@ -17,10 +17,10 @@ from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException
 
 from queuey.model.errors import StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Request, Rows, Statement, TooManyDead, connection
-from queuey.storage.cassandra.driver.errors import translate
-from queuey.storage.cassandra.driver.topology import RETRY_INTERVAL, new_cluster
-from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
+from queuey.storage.cassandra.cluster import Driver, Encoded, InDoubt, Request, Rows, Statement, TooManyDead, connection
+from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
+from queuey.storage.cassandra.cluster.topology import RETRY_INTERVAL, new_cluster
+from queuey.storage.cassandra.protocol.errors import translate
 from queuey.storage.store_calls import Deadline
 from tests.replacing import replace_in, with_fields
 from tests.unit.cassandra.cql.scripted_driver import (

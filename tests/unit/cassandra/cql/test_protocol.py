@@ -10,10 +10,10 @@ from cassandra import ConsistencyLevel
 from cassandra.protocol import BatchMessage, OverloadedErrorMessage, PreparedQueryNotFound, ReadyMessage
 from cassandra.query import BatchStatement, BatchType
 
-from queuey.storage.cassandra.bucket_index import SELECT_FIRST
-from queuey.storage.cassandra.driver import UNSET, Request
-from queuey.storage.cassandra.driver.cql import protocol
-from queuey.storage.cassandra.driver.cql.protocol import BrokenFrame, FrameReader, decode_answer
+from queuey.storage.cassandra.cluster import UNSET, Request
+from queuey.storage.cassandra.protocol import encoding
+from queuey.storage.cassandra.protocol.encoding import BrokenFrame, FrameReader, decode_answer
+from queuey.storage.cassandra.read.bucket_index import SELECT_FIRST
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.protocol import frames
 
@@ -21,11 +21,11 @@ READY = 2
 ERROR = 0
 
 
-def answer(stream: int, body: bytes, opcode: int = protocol.RESULT, version: int = 0x84, flags: int = 0) -> bytes:
+def answer(stream: int, body: bytes, opcode: int = encoding.RESULT, version: int = 0x84, flags: int = 0) -> bytes:
     return struct.pack(">BBhBi", version, flags, stream, opcode, len(body)) + body
 
 
-FRAMES = [(0, 0, READY, b""), (32767, 0, protocol.RESULT, protocol.VOID), (-1, 8, 12, b"x" * 70), (5, 0, ERROR, b"yz")]
+FRAMES = [(0, 0, READY, b""), (32767, 0, encoding.RESULT, encoding.VOID), (-1, 8, 12, b"x" * 70), (5, 0, ERROR, b"yz")]
 BYTES = b"".join(answer(stream, body, opcode, flags=flags) for stream, flags, opcode, body in FRAMES)
 
 
@@ -45,10 +45,10 @@ def test_frames_cut_at_any_two_places() -> None:
 @pytest.mark.parametrize(
     "header",
     [
-        struct.pack(">BBhBi", 0x04, 0, 1, protocol.RESULT, 4),  # A request.
-        struct.pack(">BBhBi", 0x85, 0, 1, protocol.RESULT, 4),
-        struct.pack(">BBhBi", 0x84, 0, 1, protocol.RESULT, -1),
-        struct.pack(">BBhBi", 0x84, 0, 1, protocol.RESULT, protocol.MAX_ANSWER_BYTES + 1),
+        struct.pack(">BBhBi", 0x04, 0, 1, encoding.RESULT, 4),  # A request.
+        struct.pack(">BBhBi", 0x85, 0, 1, encoding.RESULT, 4),
+        struct.pack(">BBhBi", 0x84, 0, 1, encoding.RESULT, -1),
+        struct.pack(">BBhBi", 0x84, 0, 1, encoding.RESULT, encoding.MAX_ANSWER_BYTES + 1),
         b"HTTP/1.1 400 Bad Request",
     ],
 )
@@ -57,7 +57,7 @@ def test_a_spoiled_header_is_refused(header: bytes, cut: int) -> None:
     """A frame of another version, or of an impossible size, ends the reading; earlier answers count."""
     reader = FrameReader()
     frames = reader.feed(answer(1, b"good") + header[:cut])
-    assert next(frames) == (1, 0, protocol.RESULT, b"good")
+    assert next(frames) == (1, 0, encoding.RESULT, b"good")
     assert not list(frames)
     with pytest.raises(BrokenFrame):
         list(reader.feed(header[cut:]))
@@ -69,14 +69,14 @@ def test_a_long_answer_is_put_together_once() -> None:
     data = answer(1, body) + answer(2, b"")
     reader = FrameReader()
     complete = [frame for at in range(0, len(data), 10) for frame in reader.feed(data[at : at + 10])]
-    assert complete == [(1, 0, protocol.RESULT, body), (2, 0, protocol.RESULT, b"")]
+    assert complete == [(1, 0, encoding.RESULT, body), (2, 0, encoding.RESULT, b"")]
 
 
 def test_usual_results_stay_bytes_and_the_rest_is_the_drivers() -> None:
     """Rows without column descriptions and void results stay bytes for the caller; errors become the driver's."""
-    rows = protocol.ROWS[0] + struct.pack(">ii", 1, 0)
-    assert decode_answer(0, protocol.RESULT, rows) is rows
-    assert decode_answer(0, protocol.RESULT, protocol.VOID) == protocol.VOID
+    rows = encoding.ROWS[0] + struct.pack(">ii", 1, 0)
+    assert decode_answer(0, encoding.RESULT, rows) is rows
+    assert decode_answer(0, encoding.RESULT, encoding.VOID) == encoding.VOID
     assert isinstance(decode_answer(0, READY, b""), ReadyMessage)
     busy = decode_answer(0, ERROR, struct.pack(">iH", 0x1001, 4) + b"busy")
     assert isinstance(busy, OverloadedErrorMessage)
@@ -95,15 +95,15 @@ def test_a_conditional_batch_is_what_the_driver_would_send() -> None:
     expected = io.BytesIO()
     BatchMessage(BatchType.UNLOGGED, request._statements_and_parameters, *levels).send_body(expected, 4)
     request.consistency_level, request.serial_consistency_level = levels
-    assert protocol.encode_conditional_batch(request) == expected.getvalue()
+    assert encoding.encode_conditional_batch(request) == expected.getvalue()
 
 
 def test_a_frequent_statement() -> None:
     """A frequent statement has the values that the driver has bound, and its rows are those of the driver."""
     bound = frames.prepared_statement(SELECT_FIRST, "keyspace").bind((7, 1))
     bound.consistency_level = ConsistencyLevel.QUORUM
-    sent = protocol.encode_bound(Request(SELECT_FIRST, (7, 1), timeout=2.0), bound)
-    assert protocol.values_of(sent.rows[0]) == [struct.pack(">q", 7), struct.pack(">i", 1)]
+    sent = encoding.encode_bound(Request(SELECT_FIRST, (7, 1), timeout=2.0), bound)
+    assert encoding.values_of(sent.rows[0]) == [struct.pack(">q", 7), struct.pack(">i", 1)]
     assert (sent.routing_key, sent.timeout) == (bound.routing_key, 2.0)
     rows = [(None, 1, 99, 2), (None, 2, 98, None)]
     assert sent.decode is not None

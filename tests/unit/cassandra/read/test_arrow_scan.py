@@ -14,10 +14,10 @@ from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import FIRST, Position
 from queuey.model.messages import Message, Meta, NewMessage
 from queuey.storage import arrow_format
-from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.read import arrow_scan
-from queuey.storage.cassandra.read.reading import Extent
+from queuey.storage.cassandra.read.slice_reads import Extent
+from queuey.storage.cassandra.statements import message_codec
+from queuey.storage.cassandra.time.bucketing import Bucket
 from tests import strategies
 from tests.unit.cassandra.read.partitions import (
     END,

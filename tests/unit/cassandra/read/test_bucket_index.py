@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import TICKS_PER_SECOND
-from queuey.storage.cassandra import bucket_index, bucketing
-from queuey.storage.cassandra.bucket_index import (
+from queuey.storage.cassandra.cluster import Request
+from queuey.storage.cassandra.cluster.options import CassandraOptions, Level
+from queuey.storage.cassandra.read import bucket_index
+from queuey.storage.cassandra.read.bucket_index import (
     LOW_WATERMARK_INTERVAL,
     MAX_FIRST_ROWS,
     MAX_FURTHER_ROWS,
@@ -21,11 +23,10 @@ from queuey.storage.cassandra.bucket_index import (
     BucketIndex,
     BucketLookup,
 )
-from queuey.storage.cassandra.bucketing import CLASSES, PUT_WIDTH, Bucket
-from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.driver import Request
-from queuey.storage.cassandra.message_codec import uuid_of
-from queuey.storage.cassandra.options import CassandraOptions, Level
+from queuey.storage.cassandra.statements.message_codec import uuid_of
+from queuey.storage.cassandra.time import bucketing
+from queuey.storage.cassandra.time.bucketing import CLASSES, PUT_WIDTH, Bucket
+from queuey.storage.cassandra.time.timing_in_force import TimingInForce
 from tests import strategies
 from tests.unit.cassandra.simulated import BOOTED, FaultlessDriver
 

@@ -8,8 +8,8 @@ import pytest
 
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import LogEntry, LogPage
-from queuey.storage.cassandra.driver import Rows
-from queuey.storage.cassandra.store import claim_logs
+from queuey.storage.cassandra.cluster import Rows
+from queuey.storage.cassandra.tables import claim_logs
 from tests.unit.cassandra.read.answered import ASKING, run_with_answers
 
 NAMES = {"number >= ?": "entries", "number = -1": "head", "number = ?": "snapshot"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from queuey.model.ids import FIRST, LOW_MIN
-from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.read.reading import Extent
-from queuey.storage.cassandra.store import counting
+from queuey.storage.cassandra.read.slice_reads import Extent
+from queuey.storage.cassandra.tables import counting
+from queuey.storage.cassandra.time import bucketing
 from tests.unit.cassandra.read.partitions import ALIVE, DEAD, NOW, START, Partition, driver_holding
 
 SIZE = bucketing.width(1, 3)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from queuey.model import ids
 from queuey.model.ids import LOW_MIN, Position
-from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.bucketing import HOME_WIDTH, Bucket
-from queuey.storage.cassandra.read.reading import BucketSource, EmptyRanges, Probe
+from queuey.storage.cassandra.read.slice_reads import BucketSource, EmptyRanges, Probe
+from queuey.storage.cassandra.time import bucketing
+from queuey.storage.cassandra.time.bucketing import HOME_WIDTH, Bucket
 
 START = ids.seconds_to_ticks(1_750_000_000)
 PLACE = bucketing.bucket_of(START, 1, HOME_WIDTH)

@@ -14,9 +14,9 @@ from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import FIRST, LOW_MIN, Position
 from queuey.model.messages import Message, Page, Slice, bytes_of
-from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT_WIDTH, Bucket
-from queuey.storage.cassandra.read import reading
-from queuey.storage.cassandra.read.reading import BucketSource, Extent, Gathered, Rounds
+from queuey.storage.cassandra.read import slice_reads
+from queuey.storage.cassandra.read.slice_reads import BucketSource, Extent, Gathered, Rounds
+from queuey.storage.cassandra.time.bucketing import HOME_WIDTH, PUT_WIDTH, Bucket
 from tests.unit.cassandra.read.partitions import (
     ALIVE,
     END,
@@ -55,8 +55,11 @@ def slices(draw: st.DrawFn) -> Slice:
 
 def reader_of(wanted: Slice, extent: Extent, longest: int = LONGEST) -> Rounds:
     """Returns the reader of one slice; ``longest`` is the max bytes of a body."""
-    first, most = reading.room_for(wanted.max_bytes, longest, first=True), reading.room_for(wanted.max_bytes, longest)
-    return reading.read_rounds(wanted, extent, NOW, first_rows=first, max_rows=most)
+    first, most = (
+        slice_reads.room_for(wanted.max_bytes, longest, first=True),
+        slice_reads.room_for(wanted.max_bytes, longest),
+    )
+    return slice_reads.read_rounds(wanted, extent, NOW, first_rows=first, max_rows=most)
 
 
 def read_page(partition: Partition, wanted: Slice, bucket_ends: Sequence[Position], longest: int = LONGEST) -> Page:
@@ -71,7 +74,7 @@ def read_page(partition: Partition, wanted: Slice, bucket_ends: Sequence[Positio
     ]
     extent = Extent(sources, lower, upper, complete=(lower, upper) == (wanted.lower, wanted.upper))
     reader = reader_of(wanted, extent, longest)
-    return reading.page_of(wanted, extent, partition.gather(reader), NOW)
+    return slice_reads.page_of(wanted, extent, partition.gather(reader), NOW)
 
 
 def check_page(page: Page, wanted: Slice) -> None:
@@ -177,7 +180,7 @@ def test_no_round_asks_for_more_bytes_than_a_few_pages_have(short: int, descendi
         partition.rounds.clear()
         read_once(partition, Slice(1, upper=END, max_bytes=max_bytes, descending=descending), longest=long)
         for number, probes in enumerate(partition.rounds):
-            room = max(4 * max_bytes, long * len(probes), reading.MIN_ROUND_BYTES if number else 0)
+            room = max(4 * max_bytes, long * len(probes), slice_reads.MIN_ROUND_BYTES if number else 0)
             assert long * sum(probe.limit for probe in probes) <= room
 
 
@@ -213,7 +216,7 @@ def test_too_many_dead_rows_of_one_partition() -> None:
     driver.fail = refuse_large_request
     extent = Extent([*map(partition.source, partition.time_buckets)], FIRST, END, complete=True)
     readers = [reader_of(Slice(number, upper=END, bodies=False), extent) for number in (1, 2)]
-    work = reading.run_readers(driver, readers, [(7, 1), (7, 2)], "QUORUM")
+    work = slice_reads.run_readers(driver, readers, [(7, 1), (7, 2)], "QUORUM")
     pages = driver.run_to_end(work)
     assert [message.ticks for message in pages[0].messages] == [START + number * HOUR for number in range(10)]
     assert pages[1].messages == []

@@ -11,10 +11,10 @@ import pytest
 from queuey.model.errors import StoreBusy, StoreUnavailable
 from queuey.model.groups import GroupChange, GroupRow, Head, StoredGroup
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
-from queuey.storage.cassandra.store import groups
-from queuey.storage.cassandra.store.groups import CassandraGroups
+from queuey.storage.cassandra.cluster import Driver, Request, Rows, Statement
+from queuey.storage.cassandra.tables import groups
+from queuey.storage.cassandra.tables.groups import CassandraGroups
+from queuey.storage.cassandra.time.clock import Clock
 from queuey.storage.contracts.groups import SEARCH_TTL, session_ttl
 from tests.replacing import replace, replace_in
 from tests.unit.cassandra.simulated import FaultlessDriver

@@ -17,9 +17,9 @@ from queuey.model.groups import GroupChange, GroupRow, Head, OwnedOffset
 from queuey.model.messages import LogEntry, OffsetChange, PostKey, Queue, QueueSpec, Record
 from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.clocks.clock_watch import SELECT_NOW
-from queuey.storage.cassandra.clocks.timing_in_force import PUBLISH_TAILS, READ_TIMING
-from queuey.storage.cassandra.driver import Encoded, InDoubt, Request, Rows
+from queuey.storage.cassandra.cluster import Encoded, InDoubt, Request, Rows
+from queuey.storage.cassandra.time.clock_watch import SELECT_NOW
+from queuey.storage.cassandra.time.timing_in_force import PUBLISH_TAILS, READ_TIMING
 from tests.backends import APP, cassandra_options
 from tests.contract.samples import new_message, whole_partition
 from tests.replacing import replace

@@ -7,8 +7,8 @@ from typing import Any
 
 from queuey.model.messages import QueueSpec
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
-from queuey.storage.cassandra.store.applications import CassandraApplications
-from queuey.storage.cassandra.store.queues import CassandraCatalogue
+from queuey.storage.cassandra.tables.applications import CassandraApplications
+from queuey.storage.cassandra.tables.queues import CassandraCatalogue
 from tests.unit.cassandra.simulated import FaultlessDriver
 
 

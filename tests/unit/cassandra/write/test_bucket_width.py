@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from queuey.model import ids
 from queuey.model.ids import TICKS_PER_SECOND
-from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.bucketing import FULL_BYTES, FULL_ROWS, HOME_WIDTH, NARROWEST, Bucket, BucketWidths
+from queuey.storage.cassandra.time import bucketing
+from queuey.storage.cassandra.time.bucketing import FULL_BYTES, FULL_ROWS, HOME_WIDTH, NARROWEST, Bucket, BucketWidths
 
 KINDS = range(len(bucketing.CLASSES))
 START = ids.seconds_to_ticks(1_750_000_000)

@@ -12,9 +12,9 @@ from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Message, Queue
 from queuey.storage.arrow_format import columns_of
-from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.catalogue.queue_cache import Row
-from queuey.storage.cassandra.driver import Done, Encoded
+from queuey.storage.cassandra.cluster import Done, Encoded
+from queuey.storage.cassandra.time import bucketing
 from queuey.storage.cassandra.write import bulk_load
 from queuey.storage.store_calls import Deadline
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from queuey.model.ids import Position
 from queuey.model.messages import Message, Meta
 from queuey.storage.arrow_format import columns_of
-from queuey.storage.cassandra import message_codec
+from queuey.storage.cassandra.statements import message_codec
 from queuey.storage.cassandra.write.bulk_load import encode_inserts
 from tests import strategies
 from tests.unit.cassandra.test_message_codec import longs, metas

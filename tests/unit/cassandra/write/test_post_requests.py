@@ -11,9 +11,9 @@ import pytest
 from queuey.model.errors import Outcome, StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import NewMessage, Queue, QueueSpec
-from queuey.storage.cassandra.clocks.clock_watch import SELECT_NOW
-from queuey.storage.cassandra.driver import Encoded, Request, Rows
-from queuey.storage.cassandra.message_codec import DELETE, INSERT
+from queuey.storage.cassandra.cluster import Encoded, Request, Rows
+from queuey.storage.cassandra.statements.message_codec import DELETE, INSERT
+from queuey.storage.cassandra.time.clock_watch import SELECT_NOW
 from tests.sim.cassandra.cluster import Cluster, NetworkFaults
 from tests.sim.cassandra.messages import Site
 from tests.sim.world import World

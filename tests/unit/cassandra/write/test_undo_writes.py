@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from queuey.model.errors import Outcome
-from queuey.storage.cassandra.consistency_levels import ResolvedLevel
-from queuey.storage.cassandra.driver import InDoubt
+from queuey.storage.cassandra.cluster import InDoubt
+from queuey.storage.cassandra.statements.consistency_levels import ResolvedLevel
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import Written
 from tests.unit.cassandra.simulated import FaultlessDriver

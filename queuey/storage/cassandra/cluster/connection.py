@@ -1,0 +1,598 @@
+"""The connection to a Cassandra cluster: made in the background, kept by the driver, with a limit on every wait.
+
+States::
+
+    connecting ──(connected, keyspace exists, schema known)──► ready ──(close)──► closed
+        │  ▲
+        └──┘ every second; calls meanwhile raise StoreUnavailable
+
+Once ready, nodes may come and go: the driver reconnects to their addresses. If no node is up, and the host names
+resolve to other addresses than before, the cluster is connected anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from cassandra.cluster import Cluster, NoHostAvailable, ResponseFuture, Session
+from cassandra.query import PreparedStatement
+
+from queuey.model.errors import StoreClosed, StoreUnavailable
+from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
+from queuey.storage.cassandra.cluster.store_loop import Calls, StoreLoop, wait_for_callback
+from queuey.storage.cassandra.cluster.topology import (
+    CONNECT_TIMEOUT,
+    RETRY_INTERVAL,
+    Host,
+    HostLogger,
+    count_copies,
+    new_cluster,
+    resolve_addresses,
+)
+from queuey.storage.cassandra.protocol import CqlClient, encoding, requests
+from queuey.storage.cassandra.protocol.errors import DRIVER_ERRORS, InDoubt, choose_worst, translate
+from queuey.storage.cassandra.protocol.fast_request import FastRequest
+from queuey.storage.cassandra.protocol.requests import Done, Encoded, Request, Rows, Statement
+from queuey.storage.store_calls import Call, Deadline
+
+log = logging.getLogger(__name__)
+
+MAX_IN_FLIGHT = 128
+"""Max requests of one call in flight, so that a call with very many does not hold up other calls."""
+
+_FAILURES = (*DRIVER_ERRORS, StoreUnavailable)
+
+
+class _NotPreparedError(Exception):
+    """A statement must be prepared first, in a thread other than the event loop's."""
+
+
+class Driver:
+    """The connection to a cluster. All methods except coroutines may be called from any thread.
+
+    Args:
+        target: The hosts and the keyspace.
+        options: Timeouts, credentials and certificates.
+        verify: Called with the driver once connected; returns why the schema cannot be used, or None.
+        keyspace: False connects without the keyspace, to create it.
+        deadline: Limits the calls for which requests are sent.
+
+    Attributes:
+        loop: The event loop that sends frequent requests and receives their answers.
+        calls: The coroutines that send requests, in the loop's thread.
+    """
+
+    _verifying: Call | None = None
+    """The call that verifies the schema. Its requests are sent before the driver is usable."""
+
+    def __init__(
+        self,
+        target: DataCentreTarget,
+        options: CassandraOptions,
+        *,
+        verify: Callable[[Driver], str | None] = lambda _: None,
+        keyspace: bool = True,
+        deadline: Deadline | None = None,
+    ) -> None:
+        self.target = target
+        self._deadline = deadline or Deadline(math.inf)
+        self._options = options
+        self._verify = verify
+        self._keyspace = keyspace
+        self._problem: str = "Cassandra has not been reached yet"
+        self._cluster: Cluster | None = None
+        self._session: Session | None = None
+        self._client: CqlClient | None = None
+        self.loop = StoreLoop(self._enter_loop)
+        self.calls = Calls(self.loop, self._deadline)
+        self._addresses: frozenset[str] = frozenset()
+        """Addresses that the host names resolved to when the cluster was connected."""
+        self._usable = False
+        self._copies: tuple[object, Mapping[str, int]] = None, {}
+        """The keyspace's replication strategy, and the copies by data centre that follow from it."""
+        self._prepared: dict[Statement, PreparedStatement] = {}
+        self._preparing = threading.Lock()
+        self._preparer = ThreadPoolExecutor(1, thread_name_prefix="queuey-prepare")
+        """Prepares statements for the loop. A slow node would otherwise block the loop's own threads, which others
+        need."""
+        self._ready = threading.Event()
+        self._closed = threading.Event()
+        self.requests = 0
+        """Number of requests made, for tests and metrics. Not exact under threads."""
+        self._thread = threading.Thread(target=self._keep_connected, name="queuey-cassandra", daemon=True)
+        self._thread.start()
+
+    # Connecting
+
+    def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        """Makes the client of a loop; returns a function that ends it."""
+        options = self._options
+        client = self._client = CqlClient(
+            loop,
+            self.target.keyspace,
+            options.speculative,
+            self._find_cql,
+            local_dc=options.local_dc,
+            clock=self._deadline.clock,
+        )
+        self._pass_cluster_to_client()
+        return partial(self._end_client, client)
+
+    def _end_client(self, client: CqlClient) -> None:
+        if self._client is client:
+            self._client = None
+        client.close()
+
+    def _pass_cluster_to_client(self) -> None:
+        if self._client is not None:
+            self._client.adopt_cluster(self._cluster)
+
+    def ready(self, timeout: float) -> bool:
+        """Waits up to ``timeout`` seconds until the keyspace was verified once; returns whether it was.
+
+        Whether requests may be sent now is what :meth:`problem` says.
+        """
+        return self._ready.wait(timeout)
+
+    def problem(self) -> str | None:
+        return None if self._usable else self._problem
+
+    def _keep_connected(self) -> None:
+        """Runs in the driver's thread until ``close``: at intervals, reconnects, verifies, and updates the client."""
+        while not self._closed.is_set():
+            has_moved = self._session is None or self._has_moved()
+            problem = self._attempt(open_anew=has_moved) if has_moved or not self._usable else None
+            if self._closed.is_set():
+                return
+            if problem not in {None, self._problem}:
+                log.warning("%s", problem)
+                self._problem = str(problem)
+            self._update_client()
+            self._closed.wait(RETRY_INTERVAL)
+
+    def _has_moved(self) -> bool:
+        """Returns whether the host names resolve to other addresses than before.
+
+        False while any node is up, and if no host name resolves.
+        """
+        cluster = self._cluster
+        hosts = [] if cluster is None else cluster.metadata.all_hosts()
+        if any(host.is_up for host in hosts) or any(host.up for host in self.hosts()):
+            return False
+        return resolve_addresses(self.target) not in {self._addresses, frozenset()}
+
+    def _attempt(self, *, open_anew: bool) -> str | None:
+        """Connects if ``open_anew``, then verifies the keyspace. Returns the problem; without one, allows requests."""
+        # Only requests of the verification may be sent yet: a program too old for the schema must not write.
+        self._usable = False
+        try:
+            if open_anew:
+                self._open()
+            dcs = {host.dc for host in self.hosts()}
+            if self._options.local_dc is None and len(dcs) > 1:
+                return f"Cassandra has several data centres ({', '.join(sorted(dcs))}): set the local one"
+            self._verifying = Call()
+            with self._deadline.running(self._verifying):
+                problem = self._verify(self)
+        except DRIVER_ERRORS as error:
+            problem = str(translate(error, reads=True, attempts=0))
+        except StoreUnavailable as error:
+            problem = str(error)
+        except Exception as error:
+            log.exception("Connecting to Cassandra failed.")
+            problem = f"Connecting to Cassandra failed: {error}"
+        if problem is None:
+            self._usable = True
+            self._ready.set()
+        return problem
+
+    def _open(self) -> None:
+        """Connects to the cluster, and only then replaces the former connection. An error leaves that in place."""
+        addresses = resolve_addresses(self.target)
+        cluster = new_cluster(self.target, self._options)
+        cluster.register_listener(HostLogger())
+        try:
+            session = self._connect(cluster)
+        except BaseException:
+            cluster.shutdown()
+            raise
+        session.use_client_timestamp = False
+        self._close_cluster()
+        self._cluster, self._session, self._addresses = cluster, session, addresses
+        self._update_client()
+
+    def _update_client(self) -> None:
+        """Passes the current nodes and replicas to the client.
+
+        The driver computes the replicas when they are first needed. That takes 50 ms for 30 nodes with 256 tokens each,
+        so it is done here, not in the loop.
+        """
+        cluster = self._cluster
+        if cluster is not None:
+            cluster.metadata.get_replicas(self.target.keyspace, b"")
+        if self._client is not None:
+            self.loop.call(self._pass_cluster_to_client)
+
+    def _close_cluster(self) -> None:
+        cluster, self._cluster, self._session = self._cluster, None, None
+        self._prepared.clear()
+        if cluster is not None:
+            cluster.shutdown()
+
+    def _connect(self, cluster: Cluster) -> Session:
+        keyspace, local = self.target.keyspace, self._options.local_dc
+        try:
+            session = cluster.connect()
+        except NoHostAvailable as error:
+            dcs = sorted({str(host.datacenter) for host in cluster.metadata.all_hosts() if host.datacenter})
+            if dcs and local is not None and local not in dcs:
+                raise StoreUnavailable(f"Cassandra has no data centre {local!r}, only {', '.join(dcs)}") from error
+            raise
+        if self._keyspace:
+            if keyspace not in cluster.metadata.keyspaces:
+                raise StoreUnavailable(f"keyspace {keyspace} does not exist; run `queuey migrate`")
+            session.set_keyspace(keyspace)
+        return session
+
+    def close(self) -> None:
+        """Ends the connection. Idempotent; later calls raise ``StoreClosed``."""
+        self._closed.set()
+        self._usable = False
+        self._problem = "the store is closed"
+        self._thread.join(CONNECT_TIMEOUT * 2)
+        self._preparer.shutdown(wait=False)
+        self._close_cluster()
+        self.loop.close()
+
+    # The cluster's state
+
+    def hosts(self) -> list[Host]:
+        """Returns all nodes, or none before the first connection. Prefers the client's view of which are up."""
+        cluster, client = self._cluster, self._client
+        if cluster is None:
+            return []
+        hosts = []
+        for host in cluster.metadata.all_hosts():
+            address = str(host.address)
+            is_up = None if client is None else client.is_up(address)
+            hosts.append(Host(address, str(host.datacenter), up=bool(host.is_up) if is_up is None else is_up))
+        return hosts
+
+    def await_pools(self, timeout: float) -> None:
+        """Waits up to ``timeout`` seconds until each node can be asked by name; a session needs only the first one."""
+        session = self._require_session()
+        futures.wait(session._initial_connect_futures, timeout)  # noqa: SLF001 - the driver offers no other way
+
+    def replication(self) -> Mapping[str, int]:
+        """Returns the copies by data centre, or one entry under an empty name if the strategy knows no data centres.
+
+        They are current: the driver reads the schema again when Cassandra reports a change, and after it has lost the
+        connection for such reports.
+        """
+        cluster = self._cluster
+        keyspace = None if cluster is None else cluster.metadata.keyspaces.get(self.target.keyspace)
+        if keyspace is None:
+            raise self._make_refusal()
+        known_strategy, copies = self._copies
+        strategy = keyspace.replication_strategy
+        if strategy is not known_strategy:  # A new object after each change; every read comes here.
+            copies = count_copies(strategy)
+            self._copies = strategy, copies
+        return copies
+
+    def await_schema_agreement(self) -> bool:
+        """Waits for the nodes to agree on the schema, up to the driver's limit; returns whether they do."""
+        cluster = self._cluster
+        return cluster is not None and bool(cluster.control_connection.wait_for_schema_agreement())
+
+    # Requests
+
+    def prepare(self, statements: Iterable[Statement]) -> None:
+        """Prepares statements now, which may block, so that later requests need not. Raises StoreUnavailable."""
+        try:
+            for statement in statements:
+                self._prepare(self._require_session(), statement)
+        except DRIVER_ERRORS as error:
+            raise translate(error, reads=True) from error
+
+    def send(self, request: Request | Encoded, done: Done) -> None:
+        """Sends a request. Never raises: ``done`` gets the rows or the error, once, in any thread.
+
+        An :class:`Encoded`, a frequent statement and a conditional batch that reached a node end in the loop's thread.
+        The error of a write is :class:`InDoubt` if it may have been applied. An event loop's thread leaves work that
+        may block to another thread: preparing a statement that was not prepared ahead, and sending through the driver.
+        """
+        try:
+            session = self._require_session()
+            if isinstance(request, Encoded):
+                self._send_encoded(session, request, done)
+                return
+            statement = requests.bind_request(request, partial(self._prepare, session))
+            if request.statement.frequent:
+                self._send_encoded(session, encoding.encode_bound(request, statement), done)
+                return
+            self.requests += 1
+            if request.further and request.serial is not None:
+                self._send_conditional_batch(statement, request.timeout, done)
+            else:
+                reads = request.statement.reads
+                timeout = self._timeout_in_call(request.timeout, reads=reads)
+                self._send(statement, timeout, done, reads=reads, host=request.host)
+        except _NotPreparedError:
+            work = partial(self._run_in, self._deadline.call, self.send, request, done)
+            _run_in_thread(work, partial(done, None), self._preparer)
+        except _FAILURES as error:
+            done(None, _make_failure(error, reads=request.statement.reads))
+
+    def _run_in(self, call: Call, send: Callable[..., None], *arguments: Any, **named: Any) -> None:  # noqa: ANN401
+        with self._deadline.running(call):
+            send(*arguments, **named)
+
+    async def ask(self, request: Request | Encoded) -> Rows:
+        """Sends a request, unless the call has ended; returns the rows of all pages."""
+        self._deadline.time_left()
+        rows: Rows | None = await wait_for_callback(partial(self.send, request))
+        return rows or []
+
+    async def ask_all(self, requests: Sequence[Request | Encoded], *, max_in_flight: int = MAX_IN_FLIGHT) -> list[Rows]:
+        """Sends requests concurrently, ``max_in_flight`` at a time; returns the rows of each.
+
+        After an error, sends no further ones.
+
+        Raises:
+            StoreUnavailable: A request failed. ``InDoubt``: a write's result is unknown, or only some were applied.
+        """
+        if len(requests) == 1:
+            return [await self.ask(requests[0])]
+        answers: list[Rows] = []
+        for first in range(0, len(requests), max_in_flight):
+            self._deadline.time_left()
+            ends: list[Any] = await wait_for_callback(partial(self._send_all, requests[first : first + max_in_flight]))
+            if errors := [error for _, error in ends if error is not None]:
+                writes = not all(request.statement.reads for request in requests)
+                raise choose_worst(errors, some_made=writes and first + len(ends) > len(errors))
+            answers += [rows or [] for rows, _ in ends]
+        return answers
+
+    def _send_all(self, requests: Sequence[Request | Encoded], done: Callable[[Any, Any], object]) -> None:
+        """Sends requests at once; ``done`` gets a list of (rows, error) in their order, after the last answer."""
+        ends: list[Any] = [None] * len(requests)
+        missing = itertools.count(len(requests) - 1, -1)
+
+        def end(number: int, *answer: Any) -> None:  # noqa: ANN401 - rows and error, from any thread
+            ends[number] = answer
+            if not next(missing):
+                done(ends, None)
+
+        for number, request in enumerate(requests):
+            self.send(request, partial(end, number))
+
+    def run(self, statement: Statement, values: Sequence[Any] = (), consistency: str = "QUORUM", **how: Any) -> Rows:  # noqa: ANN401
+        """Sends a request and blocks until its rows have arrived."""
+        return self.calls.run(self.ask(Request(statement, values, consistency, **how)))
+
+    def _send_encoded(self, session: Session, request: Encoded, done: Done) -> None:
+        """Sends encoded rows over the client; without a usable connection, over the driver unless a host is named."""
+        prepared = self._prepare(session, request.statement)
+        self.requests += 1
+        level, rows, reads = requests.LEVELS[request.consistency], request.rows, request.decode is not None
+        if len(rows) == 1:
+            opcode, body = encoding.EXECUTE, encoding.encode_execute(prepared.query_id, request.markers, rows[0], level)
+        else:
+            opcode, body = encoding.BATCH, encoding.encode_batch(prepared.query_id, request.markers, rows, level)
+
+        def driver_fallback(tell: Done, attempts: int, left: float) -> None:
+            if request.host is not None:
+                tell(None, StoreUnavailable(f"Cassandra node {request.host} did not answer"))
+                return
+            values = [encoding.values_of(row) for row in rows]
+            statement = requests.make_raw(prepared, values, request.routing_key, level, self.target.keyspace)
+            self._send(statement, left, tell, reads=reads, attempts=attempts)
+
+        self._send_over_client(
+            FastRequest(
+                opcode=opcode,
+                body=body,
+                routing_key=request.routing_key,
+                address=request.host,
+                metadata=prepared.result_metadata if reads else None,
+                timeout=self._timeout_in_call(None, reads=reads) if request.timeout is None else request.timeout,
+                decode=request.decode,
+                done=done,
+                driver_fallback=driver_fallback,
+                into_loop=self.loop.call,
+                reads=reads,
+            )
+        )
+
+    def _send_conditional_batch(self, statement: Any, timeout: float | None, done: Done) -> None:  # noqa: ANN401 - of the driver
+        """Sends a batch over the client; the driver takes over only if no node can have begun it."""
+
+        def driver_fallback(tell: Done, attempts: int, left: float) -> None:
+            self._send(statement, left, tell, reads=False, attempts=attempts)
+
+        self._send_over_client(
+            FastRequest(
+                opcode=encoding.BATCH,
+                body=encoding.encode_conditional_batch(statement),
+                routing_key=statement.routing_key,
+                timeout=self._timeout_in_call(timeout, reads=False),
+                done=done,
+                driver_fallback=driver_fallback,
+                into_loop=self.loop.call,
+                reads=False,
+                idempotent=False,
+            )
+        )
+
+    def _send_over_client(self, request: FastRequest) -> None:
+        """Passes a request to the client, in the loop's thread. Without a client there, answers it with an error."""
+        client = self._client
+        if client is not None and asyncio._get_running_loop() is client.loop:  # noqa: SLF001 - the quick form of get_running_loop
+            client.send(request)
+        elif self.loop.is_here or self._closed.is_set():
+            request.finish(None, self._make_refusal())
+        else:
+            self.loop.soon(self._send_over_client, request)
+
+    def _send(
+        self,
+        statement: Any,  # noqa: ANN401 - of the driver
+        timeout: float,
+        done: Done,
+        *,
+        reads: bool,
+        host: str | None = None,
+        attempts: int = 0,
+        before: Rows | None = None,
+        page: bytes | None = None,
+    ) -> None:
+        """Sends a statement through the driver, page by page. Never raises."""
+        send = partial(self._run_in, self._deadline.call, self._send, statement, timeout, done, reads=reads, host=host)
+        try:
+            session = self._require_session()
+            if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick form of get_running_loop
+                refuse = lambda error: done(None, _make_failure(error, reads=reads, attempts=attempts))  # noqa: E731 - short
+                _run_in_thread(partial(send, attempts=attempts), refuse)
+                return
+            future = session.execute_async(statement, timeout=timeout, host=self._find_host(host), paging_state=page)
+        except _FAILURES as error:
+            done(None, _make_failure(error, reads=reads, attempts=attempts))
+            return
+        hosts = future.attempted_hosts
+        # The driver calls back for each attempt, so twice if one is speculative. The callbacks must not keep the future
+        # alive: only the collector of cycles would free it.
+        waiting = [future]
+
+        def answered(rows: Rows | None) -> None:
+            if (ended := _take_future(waiting)) is None:
+                return
+            next_page = ended._paging_state  # noqa: SLF001 - the driver has no name for it
+            so_far = rows if before is None else before + list(rows or [])
+            if next_page is None:
+                done(so_far, None)
+                return
+            send(before=list(so_far or []), page=next_page)
+
+        def failed(error: BaseException) -> None:
+            if _take_future(waiting) is not None:
+                done(None, translate(error, reads=reads, attempts=attempts + len(hosts)))
+
+        future.add_callbacks(answered, failed)
+
+    def _timeout_in_call(self, timeout: float | None, *, reads: bool) -> float:
+        """Returns a request's timeout within the call's remaining time, and marks a write's call as sent.
+
+        Raises if no time remains.
+        """
+        seconds = self._deadline.time_left(self._options.timeout if timeout is None else timeout)
+        if not reads:
+            self._deadline.mark_sent()
+        return seconds
+
+    def _require_session(self) -> Session:
+        """Returns the session. Raises unless it is verified, or this thread is verifying it."""
+        session = self._session
+        if session is None or not (self._usable or self._deadline.call is self._verifying):
+            raise self._make_refusal()
+        return session
+
+    def _make_refusal(self) -> StoreUnavailable:
+        if self._closed.is_set():
+            return StoreClosed("the store is closed")
+        return StoreUnavailable(self._problem)
+
+    def _prepare(self, session: Session, statement: Statement) -> PreparedStatement:
+        """Returns a prepared statement. An event loop's thread gets _NotPreparedError if that would take a request."""
+        prepared = self._prepared.get(statement)
+        if prepared is None:
+            if asyncio._get_running_loop() is not None:  # noqa: SLF001 - as above
+                raise _NotPreparedError
+            # One thread at a time, or a burst at the start would prepare the same statement many times.
+            with self._preparing:
+                prepared = self._prepared.get(statement)
+                if prepared is None:
+                    prepared = session.prepare(statement.qualify_tables(self.target.keyspace))
+                    prepared.is_idempotent = statement.idempotent
+                    if session is self._session:
+                        self._prepared[statement] = prepared
+        return prepared
+
+    def _find_cql(self, query_id: bytes) -> str | None:
+        statements = list(self._prepared.values())
+        return next((statement.query_string for statement in statements if statement.query_id == query_id), None)
+
+    def _find_host(self, address: str | None) -> Any:  # noqa: ANN401 - the driver's host
+        """Returns the driver's host, or None without an address. Raises StoreUnavailable if there is no such node."""
+        if address is None:
+            return None
+        cluster = self._cluster
+        hosts = [] if cluster is None else cluster.metadata.all_hosts()
+        for host in hosts:
+            if str(host.address) == address:
+                return host
+        raise StoreUnavailable(f"Cassandra has no node {address}")
+
+
+def _run_in_thread(
+    work: Callable[[], object], refuse: Callable[[Exception], object], threads: ThreadPoolExecutor | None = None
+) -> None:
+    """Runs work that would block this thread's event loop in another thread; ``refuse`` gets its error."""
+
+    def attempt() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - every error must reach the caller, which would wait for ever otherwise
+            refuse(error)
+
+    try:
+        asyncio.get_running_loop().run_in_executor(threads, attempt)
+    except RuntimeError:  # The loop's threads have ended already.
+        refuse(StoreClosed("the event loop of the store is ending"))
+
+
+def _make_failure(error: Exception, *, reads: bool, attempts: int = 0) -> StoreUnavailable:
+    """Returns the error of a request that could not be sent; ``attempts`` nodes may have it already."""
+    if not isinstance(error, StoreUnavailable):
+        return translate(error, reads=reads, attempts=attempts)
+    return error if reads or not attempts else InDoubt(str(error))
+
+
+def _take_future(waiting: list[ResponseFuture]) -> ResponseFuture | None:
+    """Removes and returns the future, or None if another callback has taken it: only the first attempt counts."""
+    try:
+        return waiting.pop()
+    except IndexError:
+        return None
+
+
+@contextlib.contextmanager
+def open_driver(
+    target: DataCentreTarget,
+    options: CassandraOptions,
+    timeout: float,
+    *,
+    keyspace: bool = True,
+    driver: Callable[..., Driver] = Driver,
+) -> Iterator[Driver]:
+    """Opens a driver for an administration command, and closes it afterwards.
+
+    Raises StoreUnavailable if it is not ready within ``timeout`` seconds.
+    """
+    opened = driver(target, options, keyspace=keyspace)
+    try:
+        if not opened.ready(timeout):
+            raise StoreUnavailable(opened.problem() or "Cassandra cannot be reached")
+        yield opened
+    finally:
+        opened.close()

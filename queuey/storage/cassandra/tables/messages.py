@@ -1,0 +1,600 @@
+"""Messages in Cassandra.
+
+Every read takes these steps in this order: read the clock and choose the horizons, get the queue's row, look up the
+recorded buckets. Row and lookups must be recent enough to include everything that was acknowledged below the horizons.
+Then :mod:`..read.reading` reads the buckets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from itertools import chain
+from typing import NamedTuple, Protocol
+
+from queuey.model import ids
+from queuey.model.errors import Outcome, StoreUnavailable
+from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.model.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice, bytes_at_most, bytes_of
+from queuey.storage import Messages
+from queuey.storage import new_messages as items_of
+from queuey.storage.cassandra.catalogue.queue_cache import Row
+from queuey.storage.cassandra.cluster import Encoded, InDoubt, Request
+from queuey.storage.cassandra.cluster.store_loop import store_call
+from queuey.storage.cassandra.read import slice_reads
+from queuey.storage.cassandra.read.bucket_index import RECORD_TTL_MARGIN, BucketLookup
+from queuey.storage.cassandra.read.slice_reads import GIVEN_UP, BucketSource, Extent
+from queuey.storage.cassandra.read.watched_arrivals import PolledArrivals
+from queuey.storage.cassandra.statements import message_codec
+from queuey.storage.cassandra.tables import names
+from queuey.storage.cassandra.tables.connected import StoreParts
+from queuey.storage.cassandra.time import bucketing
+from queuey.storage.cassandra.time.bucketing import CLASSES, Bucket
+from queuey.storage.cassandra.time.clock import ticks
+from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
+from queuey.storage.store_calls import Done
+
+PUT_BYTES = 4 << 20
+"""Max body bytes that one ``put`` has in flight, unless a single body is larger."""
+
+MAX_ROWS_PER_DELETE = 100
+"""Max messages that one request deletes; all are in one Cassandra partition."""
+
+_Locations = Sequence[tuple[int, Position]]
+
+MAX_RECORDED_BUCKETS = 64
+"""Max narrow recorded buckets that one page reads. A page that is not full after them reports that there is more."""
+
+
+class ReadStart(NamedTuple):
+    """The bounds of a read, chosen from one reading of the clock.
+
+    Attributes:
+        now: The time (ticks).
+        boot: The boot time of the same moment.
+        since: The read uses only a row and lookups that were read at this boot time or later.
+        horizons: The horizon of each slice (ticks).
+        uppers: The upper bound of the read in each slice.
+    """
+
+    now: int
+    boot: float
+    since: float
+    horizons: Sequence[int]
+    uppers: Sequence[Position]
+
+
+class RequestedSlice(NamedTuple):
+    """A slice that may hold messages, its index among all slices of the read, and the upper bound of the read."""
+
+    number: int
+    part: Slice
+    upper: Position
+
+
+class SliceReader:
+    """Reads slices of partitions, up to their horizons, from every bucket that may hold a message."""
+
+    def __init__(self, parts: StoreParts) -> None:
+        self._parts = parts
+        self._driver = parts.driver
+        self._clock = parts.clock
+        self._timing = parts.timing
+        self._levels = parts.levels
+        self._rows = parts.rows
+        self._bucket_index = parts.bucket_index
+        self._empty_ranges = parts.empty_ranges
+        self._generator = parts.generator
+        self._watch = parts.watch
+
+    def read_delay(self, queue: Queue) -> float:
+        return self._levels.delay(queue)
+
+    async def start_read(self, queue: Queue, slices: Sequence[Slice]) -> ReadStart:
+        """Chooses the bounds of a read. Checks the clock first if it is not known to be right; raises if it is off."""
+        start = self._choose_bounds(queue, slices)
+        if start is None:
+            await self._watch.require_sound()
+            start = self._choose_bounds(queue, slices)
+        if start is None:
+            raise self._watch.refusal()
+        return start
+
+    def _choose_bounds(self, queue: Queue, slices: Sequence[Slice], *, polls: bool = False) -> ReadStart | None:
+        """Chooses the bounds of a read. Returns None if the clock is not known to be right.
+
+        A read must find everything that was acknowledged below its horizons. So its row and lookups may be as old as
+        the shortest delay of its slices minus the clock difference, but not older than C. ``polls``: slices without
+        delay may miss the newest messages, because data in memory may be old.
+        """
+        now, boot = self._clock.now_and_boottime()
+        if not self._watch.sound(boot):
+            return None
+        delays = self._delays(queue, slices)
+        exact_delays = [
+            delay for part, delay in zip(slices, delays, strict=True) if not part.early and (part.delayed or not polls)
+        ]
+        shortest_delay = min(exact_delays) if exact_delays else math.inf if polls else self._levels.delay(queue)
+        stored = self._timing.stored
+        age = max(0.0, min(stored.kept.row_age, shortest_delay - stored.assumed.clock_difference))
+        horizons = self._make_horizons(delays, now)
+        uppers = [self._choose_upper(part, horizon) for part, horizon in zip(slices, horizons, strict=True)]
+        return ReadStart(now, boot, boot - age, horizons, uppers)
+
+    async def read_pages(self, queue: Queue, slices: Sequence[Slice], start: ReadStart) -> list[Page]:
+        row = await self._rows.find_current(queue, since=start.since)
+        requested = self._select_requested(row, slices, start)
+        return await self._read(row, slices, start, requested, await self.find_lookups(row, requested, start.since))
+
+    def _select_requested(self, row: Row, slices: Sequence[Slice], start: ReadStart) -> list[RequestedSlice]:
+        partitions = row.queue.partitions
+        return [
+            RequestedSlice(number, part, upper)
+            for number, (part, upper) in enumerate(zip(slices, start.uppers, strict=True))
+            if 0 < part.partition <= partitions and part.lower < upper and part.limit > 0
+        ]
+
+    async def _read(
+        self,
+        row: Row,
+        slices: Sequence[Slice],
+        start: ReadStart,
+        requested: Sequence[RequestedSlice],
+        lookups: Sequence[BucketLookup],
+    ) -> list[Page]:
+        """Reads slices side by side. Returns a page for each; put off if the slices before it took all bytes.
+
+        Shows the values of names in place of the names' marked messages.
+
+        Args:
+            row: The queue's row.
+            slices: All slices of the call; together they share the bytes of one answer.
+            start: The bounds of the read.
+            requested: The slices that may hold messages.
+            lookups: The recorded buckets of each requested slice.
+        """
+        now = start.now
+        queue, level = row.queue, self._levels.resolve(row.queue)
+        max_bytes = slices[0].max_bytes if len(slices) == 1 else sum([part.max_bytes for part in slices])
+        room, remaining = slice_reads.room_for(max_bytes, row.longest_row), math.inf
+        if len(slices) > 1 and slices[0].bodies:
+            remaining = max_bytes
+        extents = [
+            self.find_extent(row, lookup, target.part, target.upper, now)
+            for target, lookup in zip(requested, lookups, strict=True)
+        ]
+        readers = [
+            self._make_reader(row, target.part, extent, now, room)
+            for target, extent in zip(requested, extents, strict=True)
+        ]
+        keys = [(queue.qid, target.part.partition) for target in requested]
+        results = await slice_reads.run_readers(
+            self._driver,
+            readers,
+            keys,
+            level.reads,
+            record_empty=partial(self.record_empty, queue, now),
+            max_rows=room,
+            enough_bytes=remaining,
+        )
+        if remaining < math.inf and sum([bytes_at_most(gathered.messages) for gathered in results]) < remaining:
+            remaining = math.inf
+        for number, (target, lookup) in enumerate(zip(requested, lookups, strict=True)):
+            if remaining <= 0:
+                results[number] = GIVEN_UP
+            if (gathered := results[number]) is not GIVEN_UP:
+                self._raise_low_watermark(row, lookup, target.part, gathered, now)
+                if remaining < math.inf:
+                    remaining -= bytes_of(gathered.messages)
+        checked = [
+            gathered.messages for gathered, target in zip(results, requested, strict=True) if not target.part.ahead
+        ]
+        if marked := message_codec.collect_marked(chain.from_iterable(checked)):
+            values = await names.find_values(self._parts, queue, marked, early=all(part.early for part in slices))
+            for number, target in enumerate(requested):
+                if not target.part.ahead and results[number] is not GIVEN_UP:
+                    results[number] = names.show_values(results[number], values, waits=_waits_for_names(target.part))
+        pages = {
+            target.number: target.part.make_postponed_page(start.horizons[target.number])
+            if gathered is GIVEN_UP
+            else slice_reads.page_of(target.part, extent, gathered, start.horizons[target.number])
+            for target, extent, gathered in zip(requested, extents, results, strict=True)
+        }
+        return [
+            pages.get(number) or _empty_page(part, start.horizons[number], start.uppers[number])
+            for number, part in enumerate(slices)
+        ]
+
+    async def poll(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        """Reads like :meth:`read_pages` with ``polls`` bounds. Raises at once if the clock is not known to be right."""
+        start = self._choose_bounds(queue, slices, polls=True)
+        if start is None:
+            raise self._watch.refusal()
+        return await self.read_pages(queue, slices, start)
+
+    def _make_horizons(self, delays: Sequence[float], now: int) -> list[int]:
+        """Returns a horizon for each delay: ``now`` minus the delay, or without delay the time of the next id here."""
+        if all(delays):
+            return [now - ticks(delay) for delay in delays]
+        prompt = self._generator.next_time()
+        return [now - ticks(delay) if delay else prompt for delay in delays]
+
+    def _delays(self, queue: Queue, slices: Sequence[Slice]) -> list[float]:
+        """Returns the read delay of each slice in seconds: 0 unless it is ``delayed``.
+
+        It is the queue's own delay; the level's if the slice is ``ahead`` or the queue has none.
+        """
+        level = self._levels.resolve(queue).delay
+        own = level if queue.read_delay is None else queue.read_delay
+        return [(level if part.ahead else own) if part.delayed else 0.0 for part in slices]
+
+    def _choose_upper(self, part: Slice, horizon: int) -> Position:
+        """Returns a slice's upper bound; a ``due`` one ends at its horizon, if ``ahead`` not before the next id."""
+        if not part.due:
+            return part.upper
+        return min(part.upper, (max(horizon, self._generator.next_time()) if part.ahead else horizon, LOW_MIN))
+
+    def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
+        [horizon] = self._make_horizons(self._delays(queue, [Slice(1, delayed=delayed)]), self._clock.now())
+        return horizon
+
+    def record_empty(self, queue: Queue, now: int, key: tuple[int, int], probe: slice_reads.Probe) -> None:
+        below = self._levels.empty_below(queue, now)
+        if below is not None:
+            self._empty_ranges.record(key, probe, below)
+
+    def _find_cached(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup | None]:
+        """Returns each slice's cached lookup: None if it is missing, or began before boot time ``since``."""
+        qid = row.queue.qid
+        return [
+            self._bucket_index.find_cached(
+                qid,
+                part.partition,
+                part.lower[0],
+                upper[0],
+                since=since,
+                descending=part.descending,
+                kept=part.kept,
+            )
+            for _, part, upper in requested
+        ]
+
+    async def find_lookups(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup]:
+        results = self._find_cached(row, requested, since)
+        if None in results:
+            reads, low_watermarks = self._levels.resolve(row.queue).reads, self._levels.is_empty_read_proof(row.queue)
+            kinds = [(r.part.descending, r.part.kept) for r in requested]
+            for descending, kept in dict.fromkeys(kinds):
+                missing = [n for n, kind in enumerate(kinds) if results[n] is None and kind == (descending, kept)]
+                keys = [
+                    (row.queue.qid, part.partition, (upper if descending else part.lower)[0])
+                    for _, part, upper in (requested[n] for n in missing)
+                ]
+                fetched = await self._bucket_index.read_lookups(
+                    keys, consistency=reads, trust_low_watermarks=low_watermarks, descending=descending, kept=kept
+                )
+                for number, lookup in zip(missing, fetched, strict=True):
+                    results[number] = lookup
+        return [lookup for lookup in results if lookup is not None]
+
+    def _make_reader(self, row: Row, part: Slice, extent: Extent, now: int, room: float) -> slice_reads.Rounds:
+        first = slice_reads.room_for(part.max_bytes, row.longest_row, first=True)
+        return slice_reads.read_rounds(part, extent, 0 if part.kept else now, first_rows=first, max_rows=room)
+
+    def find_extent(self, row: Row, lookup: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
+        """Returns what a read can cover: up to the end of the lookup and of ``MAX_RECORDED_BUCKETS`` buckets."""
+        lower, bounded = part.lower, upper
+        if part.descending:
+            lower = max(lower, (lookup.low, LOW_MIN))
+        else:
+            bounded = min(upper, (lookup.high, LOW_MIN))
+        alive = _find_lowest_alive(row, lookup.low_watermark or ids.FIRST, now)
+        recorded: list[Bucket] = []
+        end = None
+        if lookup.recorded.time_buckets:
+            starts = [position[0] for position in alive]
+            recorded, end = lookup.recorded.find_nearest(
+                lower[0], bounded[0] + 1, MAX_RECORDED_BUCKETS, alive=starts, descending=part.descending
+            )
+        if end is not None:
+            lower, bounded = (
+                (max(lower, (end, LOW_MIN)), bounded) if part.descending else (lower, min(bounded, (end, LOW_MIN)))
+            )
+        key = (row.queue.qid, part.partition)
+        sources = [
+            self._empty_ranges.shorten(key, BucketSource(time_bucket, _lowest_in(time_bucket, alive)), lower)
+            for time_bucket in (*self._find_home_buckets(row, lower[0], bounded[0] + 1, now), *recorded)
+        ]
+        return Extent(sources, lower, bounded, complete=bounded == upper and lower == part.lower)
+
+    def _find_home_buckets(self, row: Row, lower: int, upper: int, now: int) -> list[Bucket]:
+        ahead = CLASSES[row.home_class] * TICKS_PER_SECOND
+        low, high = max(lower, now - row.longest_ttl * TICKS_PER_SECOND), min(upper, now + ahead + 1)
+        return bucketing.home_buckets(row.home_class, low, high) if low < high else []
+
+    def _raise_low_watermark(
+        self, row: Row, lookup: BucketLookup, part: Slice, gathered: slice_reads.Gathered, now: int
+    ) -> None:
+        """Raises the low watermark to the first message, after an ascending delayed read from at or below it."""
+        oldest = (now - CLASSES[-1] * TICKS_PER_SECOND, LOW_MIN)
+        if (
+            part.descending
+            or part.kept
+            or not part.delayed
+            or part.lower > max(lookup.low_watermark or ids.FIRST, oldest)
+        ):
+            return
+        below = self._levels.empty_below(row.queue, now)
+        if below is None:
+            return
+        first = gathered.messages[0].position if gathered.messages else gathered.end
+        low_watermark = min(first, below)
+        self._bucket_index.raise_low_watermark(
+            (row.queue.qid, part.partition),
+            lookup,
+            low_watermark,
+            lifetime=CLASSES[row.home_class] + RECORD_TTL_MARGIN,
+            consistency=self._levels.resolve(row.queue).writes,
+        )
+
+
+class Counts(Protocol):
+    """Counts messages; see :mod:`.counting`."""
+
+    async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]: ...
+
+    async def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]: ...
+
+
+class CassandraMessages(Messages):
+    """Messages on Cassandra. Puts write new rows before they delete old ones; a delete returns the number of ids."""
+
+    def __init__(self, parts: StoreParts, reader: SliceReader, counts: Counts, arrivals: PolledArrivals) -> None:
+        self._driver = parts.driver
+        self._clock = parts.clock
+        self._levels = parts.levels
+        self._rows = parts.rows
+        self._bucket_index = parts.bucket_index
+        self._generator = parts.generator
+        self._stamps = parts.stamps
+        self._watch = parts.watch
+        self._writer = parts.writer
+        self._reader = reader
+        self._counts = counts
+        self._arrivals = arrivals
+
+    # Writing
+
+    async def append(
+        self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None
+    ) -> list[Position]:
+        def begin(done: Done) -> Callable[[], Outcome]:
+            def stored(positions: list[Position] | None, error: Exception | None) -> None:
+                if error is None:
+                    self._arrivals.notify_appended(queue, items)
+                done(positions, error)
+
+            return self._writer.begin(queue, items, stored, after).withdraw
+
+        items_of.check_items(queue, items)
+        positions: list[Position] = await self._driver.calls.wait_for_end(
+            begin, "Cassandra did not finish the write in time", raise_given_up=True
+        )
+        return positions
+
+    def write_within(self, queue: Queue) -> float:
+        level = self._levels.resolve(queue)
+        return max(level.deadline, level.undone_within)
+
+    @store_call()
+    async def put(self, queue: Queue, locations: _Locations, item: NewMessage) -> None:
+        # Each id is written by a request of its own: after an error with outcome ``unknown`` some may be written.
+        for partition, _ in locations:
+            items_of.check_partition(queue, partition)
+        items_of.check_text(item.body)
+        if not locations:
+            return
+        await self._watch.require_sound()
+        body, meta = message_codec.encode(item.body, item.meta)
+        with self._driver.calls.deadline.preparing():
+            size = message_codec.row_size(body, meta)
+            row = await self._rows.cover(await self._rows.find_current(queue), {item.ttl}, size, given=True)
+        level = self._levels.resolve(row.queue)
+        now = self._clock.now()
+        targets = [
+            (partition, position, _bucket_to_put(row, position, item.ttl, now)) for partition, position in locations
+        ]
+        by_partition: dict[int, list[Bucket]] = {}
+        for partition, _, time_bucket in targets:
+            if bucketing.is_indexed(time_bucket, row.home_class):
+                by_partition.setdefault(partition, []).append(time_bucket)
+        for partition, buckets in by_partition.items():
+            with self._driver.calls.deadline.preparing():
+                await self._bucket_index.record(row.queue.qid, partition, buckets, consistency=level.writes)
+        candidates = await self._find_buckets(row, locations, level.reads, kept=_may_keep_expired(row))
+        qid, longest = row.queue.qid, bucketing.max_cassandra_ttl(now)
+        inserts: list[Request] = []
+        deletes: list[Request] = []
+        for (partition, position, time_bucket), other_buckets in zip(targets, candidates, strict=True):
+            self._generator.avoid_low(position[1])
+            stamp = self._stamps.make_above(position[0])
+            lives = item.ttl + math.ceil(max(0, position[0] - now) / TICKS_PER_SECOND) + TTL_MARGIN
+            expires = max(now, position[0]) + item.ttl * TICKS_PER_SECOND
+            key = (qid, partition, time_bucket.code, message_codec.uuid_of(position))
+            column = meta if isinstance(meta, bytes) else None  # Metadata of an earlier message must not remain.
+            values = (*key, body, expires, column, stamp, min(lives, longest))
+            inserts.append(Request(message_codec.INSERT[time_bucket.ttl_class], values, level.writes))
+            deletes += [
+                Request(
+                    message_codec.DELETE[other.ttl_class], (stamp, qid, partition, other.code, key[3]), level.writes
+                )
+                for other in other_buckets
+                if other != time_bucket
+            ]
+        await self._driver.ask_all(inserts, max_in_flight=max(1, PUT_BYTES // max(1, len(body))))
+        self._arrivals.notify_rewritten(qid, {partition for partition, _ in locations})
+        try:
+            # Deletes come last: readers must always find a message, and if the write fails, the old one must stay.
+            await self._driver.ask_all(deletes)
+        except StoreUnavailable as error:
+            raise InDoubt(f"the message was written, but the one that it replaces may still exist: {error}") from error
+
+    @store_call()
+    async def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
+        # Cassandra does not report which rows existed, so this returns the number of ids.
+        valid_locations = [location for location in locations if 0 < location[0] <= queue.partitions]
+        await self._watch.require_sound()
+        row = await self._rows.find_current(queue)
+        if not valid_locations:
+            return 0
+        level = self._levels.resolve(row.queue)
+        rows: dict[tuple[int, Bucket], list[bytes]] = {}
+        candidates = await self._find_buckets(row, valid_locations, level.reads, kept=_may_keep_expired(row))
+        for (partition, position), buckets in zip(valid_locations, candidates, strict=True):
+            stamp = self._stamps.make_above(position[0])
+            for time_bucket in buckets:
+                key = message_codec.key_of(row.queue.qid, partition, time_bucket.code)
+                deletes = rows.setdefault((partition, time_bucket), [])
+                deletes.append(message_codec.encode_delete(key, position, stamp))
+        batches = [
+            Encoded(
+                message_codec.DELETE[time_bucket.ttl_class],
+                message_codec.DELETE_VALUE_COUNT,
+                encoded[first : first + MAX_ROWS_PER_DELETE],
+                message_codec.routing_of(row.queue.qid, partition, time_bucket.code),
+                level.writes,
+            )
+            for (partition, time_bucket), encoded in rows.items()
+            for first in range(0, len(encoded), MAX_ROWS_PER_DELETE)
+        ]
+        await self._driver.ask_all(batches)
+        return len(valid_locations)
+
+    # Reading
+
+    @store_call()
+    async def fetch(self, queue: Queue, locations: _Locations, *, kept: bool = False) -> list[Message]:
+        await self._watch.require_sound()
+        row = await self._rows.find_current(queue)
+        valid_locations = [location for location in locations if 0 < location[0] <= row.queue.partitions]
+        if not valid_locations:
+            return []
+        level = self._levels.resolve(row.queue)
+        candidates = await self._find_buckets(row, valid_locations, level.reads, kept=kept)
+        now = self._clock.now()
+        fetches: list[Request] = []
+        owners: list[int] = []
+        for number, (partition, position) in enumerate(valid_locations):
+            for time_bucket in candidates[number]:
+                key = (row.queue.qid, partition, time_bucket.code, message_codec.uuid_of(position))
+                fetches.append(Request(message_codec.FETCH[time_bucket.ttl_class], key, level.reads))
+                owners.append(number)
+        messages: dict[int, Message] = {}
+        answers = await self._driver.ask_all(fetches)
+        for number, answer in zip(owners, answers, strict=True):
+            for fetched_row in answer:
+                message = message_codec.decode_message(fetched_row, valid_locations[number][0])
+                if kept or message.expires > now:
+                    messages.setdefault(number, message)
+        return [messages[number] for number in sorted(messages)]
+
+    @store_call("Cassandra did not answer the read in time")
+    async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        # Guarantee G1 holds if the queue keeps the read delay of its consistency level. A read has at most about five
+        # times the sum of the slices' ``max_bytes`` in memory (see :mod:`..read.reading`).
+        return await self._reader.read_pages(queue, slices, await self._reader.start_read(queue, slices))
+
+    @store_call()
+    async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
+        return await self._counts.inspect(queue, rough=rough)
+
+    @store_call()
+    async def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
+        return await self._counts.lag(queue, offsets)
+
+    def watch(
+        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
+    ) -> Callable[[], None]:
+        return self._arrivals.watch(queue, partition, wake, delayed=delayed, early=early)
+
+    def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
+        self._arrivals.share_news(stored, wanted)
+
+    def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
+        return self._arrivals.receive_news(moment, partitions)
+
+    # Lookups by id
+
+    async def _find_buckets(self, row: Row, locations: _Locations, reads: str, *, kept: bool) -> list[list[Bucket]]:
+        """Returns the buckets that may hold each location: buckets of given ids first, narrower before wider ones.
+
+        Reads the bucket index, not the cache: a caller that names an id already knows its message. ``kept``: includes
+        buckets in which all messages have expired.
+        """
+        candidates = []
+        lookups = await self._find_lookups(row, locations, reads, kept=kept)
+        for lookup, (_, (tick, _)) in zip(lookups, locations, strict=True):
+            own = bucketing.bucket_of(tick, row.home_class, bucketing.HOME_WIDTH)
+            recorded = [other for other in lookup.recorded.find_overlapping(tick, tick + 1) if other != own]
+            recorded.sort(key=lambda other: (other.new_ids_only, other.end - other.start, -other.ttl_class))
+            candidates.append([*recorded, own])
+        return candidates
+
+    async def _find_lookups(self, row: Row, locations: _Locations, reads: str, *, kept: bool) -> list[BucketLookup]:
+        by_location: dict[tuple[int, int], BucketLookup] = {}
+        pending: dict[int, list[int]] = {}
+        low_watermarks = self._levels.is_empty_read_proof(row.queue)
+        for partition, tick in sorted({(partition, position[0]) for partition, position in locations}):
+            pending.setdefault(partition, []).append(tick)
+        while pending:
+            keys = [(row.queue.qid, partition, times[0]) for partition, times in pending.items()]
+            fetched = await self._bucket_index.read_lookups(
+                keys, consistency=reads, trust_low_watermarks=low_watermarks, kept=kept
+            )
+            lookups = dict(zip(pending, fetched, strict=True))
+            for partition, lookup in lookups.items():
+                by_location.update(((partition, tick), lookup) for tick in pending[partition] if tick < lookup.high)
+                pending[partition] = [tick for tick in pending[partition] if tick >= lookup.high]
+            pending = {partition: times for partition, times in pending.items() if times}
+        return [by_location[partition, position[0]] for partition, position in locations]
+
+
+def _may_keep_expired(row: Row) -> bool:
+    return row.queue.on_expiry == "dead-letter"
+
+
+def _bucket_to_put(row: Row, position: Position, ttl: int, now: int) -> Bucket:
+    """Returns the bucket of a message with a given id, of at least the home class and never one of new ids.
+
+    This includes ids ahead of the clock: low watermarks may pass such an id before a slow write is done.
+    """
+    tick = position[0]
+    kind = max(row.home_class, bucketing.class_of(ttl + max(0, tick - now) / TICKS_PER_SECOND))
+    return bucketing.bucket_of(tick, kind, bucketing.PUT_WIDTH)
+
+
+def _empty_page(part: Slice, horizon: int, upper: Position) -> Page:
+    return Page([], horizon, None if part.descending else max(part.lower, upper), more=False)
+
+
+def _waits_for_names(part: Slice) -> bool:
+    """Returns whether a page ends before a message that may still become the value of its name, so none is missed."""
+    return not (part.descending or part.early)
+
+
+def _find_lowest_alive(row: Row, low_watermark: Position, now: int) -> list[Position]:
+    """Returns, by class, the position below which no message with a new id is alive."""
+    return [
+        max(low_watermark, (now - (row.longest_ttl if kind == row.home_class else seconds) * TICKS_PER_SECOND, LOW_MIN))
+        for kind, seconds in enumerate(CLASSES)
+    ]
+
+
+def _lowest_in(time_bucket: Bucket, alive: Sequence[Position]) -> Position:
+    """Returns the position below which no message in a bucket is alive.
+
+    A message with a given id may have been written just now, however old its id is.
+    """
+    start = (time_bucket.start, LOW_MIN)
+    return max(start, alive[time_bucket.ttl_class]) if time_bucket.new_ids_only else start

@@ -1,1 +1,0 @@
-"""Readers that wait for messages, and what wakes them."""
