@@ -13,12 +13,12 @@ from queuey.claims.receipts import Settlement
 from queuey.claims.state import State
 from queuey.model.ids import Position
 from queuey.model.messages import Location, Message, PostResult, Queue
+from queuey.runtime.event_loop import Core
 from queuey.service import Service
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.jobs import JobPoll
 from queuey.service.claims.move_turns import MoveOrder, MoveTurn
-from queuey.service.core import Core
 from queuey.service.messages import Draft
 from queuey.service.names import Changed, NameUseCases
 from queuey.service.queue_access import QueueAccess

@@ -26,7 +26,7 @@ from qdo.cli import settings as qdo_settings
 from qdo.worker.metrics import WorkerMetrics
 from queuey import cli as queuey_cli
 from queuey import settings
-from queuey.metrics import Metrics, make_exposition, make_snapshot
+from queuey.runtime.metrics import Metrics, make_exposition, make_snapshot
 from queuey.service import Service
 from queuey.storage.sqlite import open_store
 from tests import pages

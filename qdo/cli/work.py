@@ -34,8 +34,8 @@ from qdo.errors import HandlerError, InvalidArgument, QdoError
 from qdo.tasks import cancel
 from queuey.client import ClientError, enable_tracing
 from queuey.client.lookup import find_queues
+from queuey.runtime.logs import LineFormatter
 from queuey.terminal import output
-from queuey.terminal.logs import LineFormatter
 
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry

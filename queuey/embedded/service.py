@@ -28,8 +28,8 @@ from queuey.client.forks import register_forkable
 from queuey.embedded.exchange import InProcessExchange, Part
 from queuey.model.errors import ApplicationExists, QueueyError, SettingsError, StoreUnavailable
 from queuey.model.rights import owner_name
-from queuey.service.core import Core
-from queuey.service.limits import Limits
+from queuey.runtime.event_loop import Core
+from queuey.runtime.limits import Limits
 from queuey.settings import Settings, load, select_settings
 from queuey.storage import Store, bridge
 from queuey.storage.opening import check_store_settings, is_cassandra, open_store, store_path

@@ -11,18 +11,20 @@ import threading
 from contextlib import suppress
 from functools import partial
 
-from queuey.metrics import Metrics
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Queue
+from queuey.runtime.arrival_news import News
+from queuey.runtime.due_work import DueRunner
+from queuey.runtime.event_loop import Core
+from queuey.runtime.limits import Limits
+from queuey.runtime.metrics import Metrics
+from queuey.runtime.workers import WorkerIdentity, Workers
 from queuey.service.browsing import Browsing
 from queuey.service.claims import ClaimUseCases
-from queuey.service.core import Core
-from queuey.service.due_work import DueRunner
 from queuey.service.expiry import TIMING as EXPIRY_TIMING
 from queuey.service.expiry import ExpiryRecords
 from queuey.service.explaining import Explaining
 from queuey.service.groups import GroupUseCases
-from queuey.service.limits import Limits
 from queuey.service.messages import MessageUseCases
 from queuey.service.moves import MoveUseCases
 from queuey.service.names import NameUseCases
@@ -36,8 +38,6 @@ from queuey.service.reading import Reader
 from queuey.service.schedules import ScheduleUseCases
 from queuey.service.streams import OpenStreams
 from queuey.service.unread import UnreadUseCases
-from queuey.service.workers import WorkerIdentity, Workers
-from queuey.service.workers.news import News
 from queuey.storage import Store, bridge
 
 

@@ -25,9 +25,9 @@ from queuey.model.messages import MAX_TTL, Message, Queue, Slice
 from queuey.model.texts import format_count
 from queuey.model.time_parsing import clock_warning, format_duration, format_instant
 from queuey.model.titles import id_time
+from queuey.runtime.limits import Limits
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.attempts import Attempts
-from queuey.service.limits import Limits
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.queue_access import QueueAccess
 from queuey.service.queues import Queues

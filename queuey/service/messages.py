@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Protocol, cast
 
 import msgspec
 
-from queuey.metrics import Metrics
 from queuey.model import ids
 from queuey.model.body_digests import choose_partition, compute_body_digest
 from queuey.model.errors import InvalidRequest, StoreUnavailable, TooLarge, WriteUndone
@@ -31,8 +30,9 @@ from queuey.model.messages import (
     bytes_of,
 )
 from queuey.model.partitions import by_key, partition_error, spread
-from queuey.service.core import Core
-from queuey.service.limits import Limits
+from queuey.runtime.event_loop import Core
+from queuey.runtime.limits import Limits
+from queuey.runtime.metrics import Metrics
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 

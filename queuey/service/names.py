@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Literal, NamedTuple, Protocol
 
 from queuey.api.claims import JobStatus
-from queuey.metrics import Metrics
 from queuey.model.errors import (
     InvalidRequest,
     NameChanged,
@@ -26,8 +25,9 @@ from queuey.model.errors import (
 )
 from queuey.model.messages import Location, Message, Named, NewMessage, Queue
 from queuey.model.partitions import by_key
-from queuey.service.core import Core
-from queuey.service.limits import Limits
+from queuey.runtime.event_loop import Core
+from queuey.runtime.limits import Limits
+from queuey.runtime.metrics import Metrics
 from queuey.service.messages import Draft, EnsureExpiry, hash_content
 from queuey.service.queue_access import find_same_queue
 from queuey.storage import Store

@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from queuey.api.progress import GroupOffset, LagRead, LagState, Offsets, RecordedOffset, RecordedOffsets
-from queuey.metrics import GroupLag
 from queuey.model import ids
 from queuey.model.errors import GroupNotFound, InvalidRequest, StoreBusy
 from queuey.model.groups import PartitionsOwned
 from queuey.model.ids import Position
 from queuey.model.messages import OffsetChange, Queue
 from queuey.model.partitions import check_partitions
-from queuey.service.core import Core
+from queuey.runtime.event_loop import Core
+from queuey.runtime.metrics import GroupLag
 from queuey.service.queue_access import MAX_ATTEMPTS, QueueAccess
 from queuey.storage import Store, bridge
 from queuey.storage.offset_changes import READER_PREFIX

@@ -24,7 +24,7 @@ from queuey.model.errors import (
     StoreBusy,
 )
 from queuey.model.messages import Queue
-from queuey.service.core import Core
+from queuey.runtime.event_loop import Core
 from queuey.storage import Store, bridge
 
 T = TypeVar("T")

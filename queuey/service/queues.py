@@ -14,8 +14,8 @@ from queuey.model.errors import InvalidRequest, QueueExists, QueueNotFound
 from queuey.model.messages import Backoff, ChosenOptions, PartitionInfo, Queue, QueueSpec, is_readable
 from queuey.model.queue_options import CONSISTENCIES
 from queuey.model.rights import format_principal, matches
-from queuey.service.core import Core
-from queuey.service.limits import Limits
+from queuey.runtime.event_loop import Core
+from queuey.runtime.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge, catalogue_rows
 

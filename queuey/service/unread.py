@@ -21,7 +21,7 @@ from queuey.model.errors import NotAllowed, NotFound, QueueChanged, QueueyError
 from queuey.model.ids import FIRST, LAST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.model.messages import Message, OffsetChange, Page, Queue, Slice
 from queuey.model.partitions import check_partitions
-from queuey.service.core import Core
+from queuey.runtime.event_loop import Core
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHER_PARTITIONS, make_horizon_slice
 from queuey.storage import Store, bridge

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from queuey.model import ids
-from queuey.service.core import Core
+from queuey.runtime.event_loop import Core
 from queuey.service.schedules import MAX_SCHEDULES
 from queuey.service.schedules.states import KIND, decode
 from queuey.storage import bridge

@@ -15,10 +15,10 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from queuey.metrics import Metrics, make_snapshot
+from queuey.runtime.event_loop import Core
+from queuey.runtime.limits import Limits
+from queuey.runtime.metrics import Metrics, make_snapshot
 from queuey.service import Service
-from queuey.service.core import Core
-from queuey.service.limits import Limits
 from queuey.storage import Store
 from queuey.web import ops, v1
 from queuey.web.authorization import Authenticator, Authorization

@@ -16,7 +16,7 @@ from queuey.model.deadletters import queue_for
 from queuey.model.errors import NotAllowed, NotAuthenticated, NotFound, QueueNotFound, QueueyError
 from queuey.model.messages import Queue
 from queuey.model.rights import ANYBODY, Action, Caller, Credential, explain_refusal, is_allowed, matches, may_know
-from queuey.service.core import Core
+from queuey.runtime.event_loop import Core
 from queuey.service.queue_access import QueueAccess, enter_queue, find_queue, require_application
 from queuey.storage import Store, bridge
 from queuey.web.admission.scheduling import ANONYMOUS

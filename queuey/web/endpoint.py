@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
-from queuey.metrics import Metrics
+from queuey.runtime.metrics import Metrics
 from queuey.storage.store_calls import GivenUp
 from queuey.web.admission.long_polls import make_client_left
 from queuey.web.errors import MethodNotAllowed, NoSuchResource, as_unauthenticated, error_response

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import inspect
 
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.web import validators
 from queuey.web.requests import Request, read_body, read_query, record_unknown_names
 from queuey.web.validators import Errors, read_object

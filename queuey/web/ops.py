@@ -15,15 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from queuey import __version__, metrics
-from queuey.metrics import BACKLOG_STATES, GroupLag, QueueBacklog, Snapshot
+from queuey import __version__
 from queuey.model.errors import QueueyError, StoreUnavailable
 from queuey.model.messages import Queue
 from queuey.model.time_parsing import clock_warning
+from queuey.runtime import metrics
+from queuey.runtime.metrics import BACKLOG_STATES, GroupLag, QueueBacklog, Snapshot
+from queuey.runtime.workers import Answer, Topic, Workers
 from queuey.service.claims import ClaimUseCases
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.queues import Queues
-from queuey.service.workers import Answer, Topic, Workers
 from queuey.storage import Store, bridge
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request

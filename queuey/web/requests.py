@@ -16,7 +16,7 @@ from urllib.parse import unquote_plus
 
 from queuey.model.errors import InvalidRequest, QueueyError, TooLarge, UnknownCoding
 from queuey.model.rights import Caller
-from queuey.service.core import Call
+from queuey.runtime.event_loop import Call
 from queuey.web import validators
 from queuey.web.admission.event_streams import Source, stream_events
 from queuey.web.admission.long_polls import Client, LongPoll, Receive
@@ -183,7 +183,8 @@ class Request:
     async def in_pool(self, work: Callable[[], T], *, computes: bool = False, page: bool = False) -> T:
         """Does work in a thread that may block or take long; returns its result or raises its error.
 
-        Use cases, which do not have the request, call :meth:`queuey.service.core.Core.in_thread`, which leads here.
+        Use cases, which do not have the request, call :meth:`queuey.runtime.event_loop.Core.in_thread`, which leads
+        here.
 
         Args:
             work: What to do.

@@ -9,7 +9,7 @@ import pytest
 from queuey.console.resources import make_console
 from queuey.model.messages import OPERATORS, Finding
 from queuey.model.rights import parse_scope
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
 from queuey.web.credentials import digest_of

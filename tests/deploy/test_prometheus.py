@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from qdo.cli.status import GroupStatus, make_metrics
-from queuey.metrics import Metrics, make_exposition, make_snapshot
+from queuey.runtime.metrics import Metrics, make_exposition, make_snapshot
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.time.clock import Clock

@@ -17,15 +17,15 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.metrics import Metrics
 from queuey.model import ids
 from queuey.model.errors import RecordChanged, StoreUnavailable
 from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.model.messages import KEPT_SECONDS, Message, NewMessage, Page, PostResult, Queue, Record, RecordDue, Slice
+from queuey.runtime.due_work import DueRunner
+from queuey.runtime.limits import Limits
+from queuey.runtime.metrics import Metrics
 from queuey.service.claims.claiming import ClaimDelivery
-from queuey.service.due_work import DueRunner
 from queuey.service.expiry import TIMING, ExpiryRecords
-from queuey.service.limits import Limits
 from queuey.service.messages import Draft, MessageUseCases
 from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE
 from tests.sim.playing import Play

@@ -16,11 +16,11 @@ from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import Backoff, Meta, Queue
 from queuey.model.partitions import by_key
+from queuey.runtime.limits import Limits
+from queuey.runtime.waiters import Waiter
+from queuey.runtime.workers import WorkerIdentity
 from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
 from queuey.service.claims.requests import ClaimUndecided
-from queuey.service.limits import Limits
-from queuey.service.watching import Waiter
-from queuey.service.workers import WorkerIdentity
 from queuey.storage.store_calls import Done
 from tests.harness.checking.claims import (
     FINAL_OUTCOMES,

@@ -13,15 +13,15 @@ from msgspec.structs import replace
 
 from queuey.claims.entries import decode_entry
 from queuey.claims.receipts import Settlement
-from queuey.metrics import Metrics
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import LogEntry, LogPage, Page, Queue, Slice
+from queuey.runtime.limits import Limits
+from queuey.runtime.metrics import Metrics
+from queuey.runtime.waiters import Watchers
+from queuey.runtime.workers import Answer, Topic, WorkerIdentity, Workers
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.forwarding import CLAIM_TOPIC, FORWARDING_SECONDS, SETTLE_TOPIC
-from queuey.service.limits import Limits
-from queuey.service.watching import Watchers
-from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers
 from queuey.storage.store_calls import Done
 from tests.replacing import replace_in
 from tests.sim import world

@@ -13,7 +13,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 
-from queuey.service.core import Core
+from queuey.runtime.event_loop import Core
 from queuey.storage.store_calls import Deadline, Done, Home, LoopCalls, may_block, start_and_wait
 
 T = TypeVar("T")

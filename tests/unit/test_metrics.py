@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from queuey.metrics import LATENCY_BUCKETS, Metrics, Snapshot, make_exposition, make_snapshot
+from queuey.runtime.metrics import LATENCY_BUCKETS, Metrics, Snapshot, make_exposition, make_snapshot
 
 
 @given(times=st.lists(st.floats(0, 100), max_size=20))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.model.partitions import MAX_PARTITIONS, MAX_RUNS, by_key, spread
-from queuey.service.core import Core
+from queuey.runtime.event_loop import Core
 from queuey.service.messages import StickyChoice
 
 VECTORS = [

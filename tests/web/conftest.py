@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import messages
 from queuey.web.admission.scheduling import FairQueue

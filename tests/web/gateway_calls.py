@@ -12,8 +12,8 @@ from urllib.parse import unquote
 from httpx2 import Headers
 
 from queuey.facades.facade import Facade
-from queuey.metrics import Metrics
-from queuey.service.core import Core
+from queuey.runtime.event_loop import Core
+from queuey.runtime.metrics import Metrics
 from queuey.web.admission.scheduling import FairGate, SharedQuota
 from queuey.web.asgi import answer
 from queuey.web.endpoint import Endpoint, Match, ResourceMatch, View

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from queuey.service.core import Core
+from queuey.runtime.event_loop import Core
 
 STEP_SECONDS = 2e-8
 """Seconds of a step by the clock of :class:`StepCore`, about as long as on a machine."""

@@ -15,7 +15,7 @@ from pyramid.response import Response
 from pyramid.session import SignedCookieSessionFactory
 
 from queuey.model.errors import TooManyRequests
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
 from queuey.web.credentials import digest_of

@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import queuey
-from queuey.metrics import make_exposition
 from queuey.model.errors import StoreFull, StoreUnavailable
+from queuey.runtime.metrics import make_exposition
 from queuey.service import Service
 from queuey.storage import Ledger, Store
 from queuey.web import ops

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import queuey
 from queuey.api.claims import LimitQuery
 from queuey.model.errors import InvalidRequest, StoreUnavailable
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
 from queuey.web.endpoint import decode_path

@@ -34,12 +34,12 @@ from queuey.facades.sqs.messages import (
 from queuey.facades.sqs.requests import Result, SignedRequest
 from queuey.model.errors import KeyInUse, StoreUnavailable
 from queuey.model.messages import Queue
+from queuey.runtime.waiters import Waiter
 from queuey.service import Service
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.messages import Draft, Placed
 from queuey.service.reading import MAX_SHORT_BYTES
-from queuey.service.watching import Waiter
 from queuey.web.authorization import Authorization
 from queuey.web.v1.claims import receipt_suffix
 

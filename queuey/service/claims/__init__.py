@@ -20,11 +20,15 @@ from queuey.claims.drafts import EntryDraft
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.claims.state import ClaimTiming, State
-from queuey.metrics import Metrics
 from queuey.model.deadletters import Attempt, holds_dead
 from queuey.model.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyClaims
 from queuey.model.ids import Position
 from queuey.model.messages import Location, NewMessage, Queue
+from queuey.runtime.event_loop import Core
+from queuey.runtime.limits import Limits
+from queuey.runtime.metrics import Metrics
+from queuey.runtime.waiters import Waiter, WakeSource, Watchers
+from queuey.runtime.workers import Workers
 from queuey.service.claims.attempts import Attempts, JobState
 from queuey.service.claims.claiming import (
     ClaimDelivery,
@@ -54,12 +58,8 @@ from queuey.service.claims.requests import (
     too_late_error,
 )
 from queuey.service.claims.results import JobResult, Results
-from queuey.service.core import Core
-from queuey.service.limits import Limits
 from queuey.service.messages import EnsureExpiry
 from queuey.service.queue_access import QueueAccess
-from queuey.service.watching import Waiter, WakeSource, Watchers
-from queuey.service.workers import Workers
 from queuey.storage import Store
 
 T = TypeVar("T")

@@ -24,12 +24,12 @@ from queuey.model import ids
 from queuey.model.errors import QueueyError
 from queuey.model.ids import FIRST, Position
 from queuey.model.messages import Location, Message, Page, Queue, Slice, bytes_of
+from queuey.runtime.event_loop import Core
+from queuey.runtime.limits import Limits
 from queuey.service.claims.follow_ups import delivery_limit
 from queuey.service.claims.move_turns import ReadingRequest, Sources
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
 from queuey.service.claims.scans import MAX_PAGE_MESSAGES, Candidates, OrderedScanner, ScanDemand, Scanner, ScanResult
-from queuey.service.core import Core
-from queuey.service.limits import Limits
 from queuey.storage import Store
 
 MAX_COVERS = 5_000

@@ -24,10 +24,10 @@ from queuey.model.deadletters import Attempt, Cause
 from queuey.model.errors import QueueChanged, QueueExists, QueueNotFound, QueueyError
 from queuey.model.ids import Position
 from queuey.model.messages import Location, Message, NewMessage, PostKey, Queue, QueueSpec
+from queuey.runtime.event_loop import Core
+from queuey.runtime.limits import Limits
 from queuey.service.claims.attempts import Attempts, record_expired_claims
 from queuey.service.claims.results import EXPIRED_ERROR, Results
-from queuey.service.core import Core
-from queuey.service.limits import Limits
 from queuey.storage import Store
 
 OVERDUE_SECONDS = 10.0

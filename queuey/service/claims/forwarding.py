@@ -18,6 +18,8 @@ import msgspec
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, Settlement
 from queuey.model.messages import Message, Queue
+from queuey.runtime.event_loop import Core
+from queuey.runtime.workers import Answer, GiveUp, Topic, Workers
 from queuey.service.claims.log_cache import Key
 from queuey.service.claims.requests import (
     Claimed,
@@ -28,8 +30,6 @@ from queuey.service.claims.requests import (
     SettleRequest,
     make_release_request,
 )
-from queuey.service.core import Core
-from queuey.service.workers import Answer, GiveUp, Topic, Workers
 
 FORWARDING_SECONDS = 30.0
 """Number of seconds for which a worker forwards requests after it was refused."""

@@ -20,6 +20,9 @@ from queuey.model.deadletters import Attempt, DeadLetter, decode_dead_letter, qu
 from queuey.model.errors import InvalidRequest, MessageNotFound, QueueNotFound
 from queuey.model.ids import Position
 from queuey.model.messages import Location, Message, Queue
+from queuey.runtime.event_loop import Core
+from queuey.runtime.limits import Limits
+from queuey.runtime.waiters import Waiter, WakeSource
 from queuey.service.claims.attempts import Attempts
 from queuey.service.claims.follow_ups import TOO_MANY_DELIVERIES_ERROR
 from queuey.service.claims.log_cache import Key, LogCache
@@ -27,9 +30,6 @@ from queuey.service.claims.overview import ClaimOverview
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import JobRequest, Request, StateQuery, too_many_done_error
 from queuey.service.claims.results import EXPIRED_ERROR, JobEnd, Leaving, Results
-from queuey.service.core import Core
-from queuey.service.limits import Limits
-from queuey.service.watching import Waiter, WakeSource
 from queuey.storage import LEDGER_TTL, Store, bridge
 
 REFRESH_INTERVAL = 0.5

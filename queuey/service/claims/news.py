@@ -24,11 +24,11 @@ from queuey.claims.places import find_claim_limits
 from queuey.claims.state import ClaimTiming, State
 from queuey.model.errors import QueueyError, StoreUnavailable
 from queuey.model.messages import Queue
+from queuey.runtime.event_loop import Core
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import StateQuery
 from queuey.service.claims.scans import LOOK_BACK_INTERVAL
-from queuey.service.core import Core
 from queuey.storage import Store
 
 POLL_INTERVAL = 0.5

@@ -13,7 +13,6 @@ import msgspec
 
 from queuey.api.claims import Backlog, ClaimCounts, Job, JobStatus, PartitionClaims, QueueSize
 from queuey.claims.state import State
-from queuey.metrics import Metrics
 from queuey.model import ids
 from queuey.model.body_digests import compute_body_digest
 from queuey.model.deadletters import queue_for
@@ -22,9 +21,10 @@ from queuey.model.ids import TICKS_PER_SECOND, Position
 from queuey.model.messages import Location, Message, Queue, Slice, rendered_bytes
 from queuey.model.task_calls import find_call
 from queuey.model.texts import shorten
+from queuey.runtime.event_loop import Core
+from queuey.runtime.limits import Limits
+from queuey.runtime.metrics import Metrics
 from queuey.service.claims.attempts import Attempts, DeliveryRecord
-from queuey.service.core import Core
-from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 

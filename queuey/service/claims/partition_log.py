@@ -37,6 +37,8 @@ from queuey.model.errors import (
 )
 from queuey.model.ids import Position
 from queuey.model.messages import LogEntry, LogPage, Queue
+from queuey.runtime.event_loop import Core
+from queuey.runtime.limits import Limits
 from queuey.service.claims.finding import Duplicates, Finder
 from queuey.service.claims.follow_ups import FollowUpRunner, LogCompaction, SnapshotPolicy
 from queuey.service.claims.move_turns import ReadingRequest
@@ -57,8 +59,6 @@ from queuey.service.claims.requests import (
     too_many_waiting_error,
 )
 from queuey.service.claims.scans import Candidates, OrderedScanner
-from queuey.service.core import Core
-from queuey.service.limits import Limits
 from queuey.service.queue_access import find_same_queue
 from queuey.storage import Store
 

@@ -24,8 +24,8 @@ from queuey.claims.state import MAX_ABOVE, State
 from queuey.model import ids
 from queuey.model.ids import FIRST, LOW_MIN, Position
 from queuey.model.messages import Location, Message, Page, Slice, bytes_of, rendered_bytes
-from queuey.service.core import Core
-from queuey.service.limits import Limits
+from queuey.runtime.event_loop import Core
+from queuey.runtime.limits import Limits
 
 LOOK_BACK_SECONDS = 0.5
 """Number of seconds below the front at which some scans begin."""

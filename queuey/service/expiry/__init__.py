@@ -1,7 +1,7 @@
 """Records of the queues whose unfinished messages become dead letters when they expire.
 
 A worker may never claim from a queue again, so a process must search the queue when messages expire. For that, a queue
-has a record of :mod:`queuey.service.due_work` from before the first such message is stored until none is left. The
+has a record of :mod:`queuey.runtime.due_work` from before the first such message is stored until none is left. The
 record's due time is the time of the next search. Its value has two more times:
 
 * ``until``: no process removes the record earlier. Posts rely on it until then without reading it again. A post checks
@@ -31,10 +31,10 @@ from queuey.claims.expiry import ticks_until_due
 from queuey.model.errors import QueueChanged, QueueyError, RecordChanged, StoreBusy, StoreUnavailable, in_doubt
 from queuey.model.ids import FIRST, TICKS_MAX, TICKS_PER_SECOND
 from queuey.model.messages import NewMessage, Queue, Record
+from queuey.runtime.due_work import DueTiming, DueWork, NextStep
+from queuey.runtime.event_loop import Core
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.follow_ups import OVERDUE_SECONDS
-from queuey.service.core import Core
-from queuey.service.due_work import DueTiming, DueWork, NextStep
 from queuey.service.queue_access import find_same_queue
 from queuey.storage import Store
 

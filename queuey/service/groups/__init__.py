@@ -30,7 +30,9 @@ from queuey.model.groups import GroupChange, MemberCommit
 from queuey.model.messages import OffsetChange, Queue
 from queuey.model.partitions import check_partitions
 from queuey.model.rights import SHARES_TEXT, Credential, has_room
-from queuey.service.core import Core
+from queuey.runtime.event_loop import Core
+from queuey.runtime.waiters import Waiter
+from queuey.runtime.workers import Answer, Topic, Workers
 from queuey.service.groups import views
 from queuey.service.groups.local_group import LocalGroup, hash_secret
 from queuey.service.groups.searches import find_queues, list_planned, read_queues
@@ -38,8 +40,6 @@ from queuey.service.groups.state_cache import GroupContext
 from queuey.service.groups.state_changes import MAX_ATTEMPTS, clock_slack, make_draft
 from queuey.service.offsets import require_group_name
 from queuey.service.queue_access import QueueAccess
-from queuey.service.watching import Waiter
-from queuey.service.workers import Answer, Topic, Workers
 from queuey.storage import Store
 
 MAX_GROUPS = 1000

@@ -13,7 +13,7 @@ from queuey.model.deadletters import matches_patterns
 from queuey.model.errors import QueueNotFound
 from queuey.model.messages import Queue
 from queuey.model.rights import matches
-from queuey.service.core import MAX_ITEMS_IN_LOOP, Core
+from queuey.runtime.event_loop import MAX_ITEMS_IN_LOOP, Core
 from queuey.service.queues import shortest_prefixes
 from queuey.storage import Store
 

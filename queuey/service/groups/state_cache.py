@@ -16,7 +16,7 @@ from queuey.groups.rows import read_state
 from queuey.groups.state import GroupState
 from queuey.model.errors import GroupElsewhere
 from queuey.model.groups import Head, StoredGroup
-from queuey.service.core import Core
+from queuey.runtime.event_loop import Core
 from queuey.service.groups.answers import Targets
 from queuey.storage import Store
 

@@ -19,7 +19,7 @@ from queuey.model import ids
 from queuey.model.errors import ApplicationExists, ApplicationNotFound, QueueNotFound
 from queuey.model.ids import Position
 from queuey.model.messages import AUDITS, Location, Meta, QueueSpec
-from queuey.service.core import Core
+from queuey.runtime.event_loop import Core
 from queuey.service.messages import Draft, MessageUseCases
 from queuey.service.queue_access import QueueAccess, find_queue
 from queuey.service.ranges import Range, parse_bound

@@ -25,8 +25,8 @@ from queuey.model.deadletters import (
 )
 from queuey.model.errors import NotAllowed, NotFound, QueueChanged, QueueyError
 from queuey.model.messages import Location, Message, Meta, PostKey, Queue
+from queuey.runtime.event_loop import Core
 from queuey.service.browsing import MAX_COMPARED_LENGTH, make_short_cursor
-from queuey.service.core import Core
 from queuey.service.messages import Draft, MessageUseCases, hash_content
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import Range, parse_bound

@@ -34,8 +34,8 @@ from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import PostKey, PostResult, Record
 from queuey.model.rights import SHARES_TEXT, has_room
 from queuey.model.time_parsing import clock_warning
-from queuey.service.core import Core
-from queuey.service.due_work import DueRunner, DueTiming, DueWork, NextStep
+from queuey.runtime.due_work import DueRunner, DueTiming, DueWork, NextStep
+from queuey.runtime.event_loop import Core
 from queuey.service.messages import MessageUseCases, hash_content
 from queuey.service.queue_access import MAX_ATTEMPTS, find_queue
 from queuey.service.schedules import states

@@ -25,7 +25,7 @@ from typing import Any, Protocol, Self
 
 from queuey.model.errors import InvalidRequest, QueueyError, TooManyWaiters
 from queuey.model.rights import ANYBODY, USERS_TENANT_PREFIX, Caller
-from queuey.service.watching import Waiter, Watchers
+from queuey.runtime.waiters import Waiter, Watchers
 from queuey.web.admission.scheduling import FairGate, SharedQuota, Turn
 from queuey.web.http.connection import DISCONNECTED
 

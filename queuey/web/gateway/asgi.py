@@ -21,11 +21,11 @@ from threading import Event, Lock
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
-from queuey.metrics import Metrics
 from queuey.model.errors import QueueyError
 from queuey.model.rights import Caller
-from queuey.service.core import Call, Core
-from queuey.service.watching import Watchers
+from queuey.runtime.event_loop import Call, Core
+from queuey.runtime.metrics import Metrics
+from queuey.runtime.waiters import Watchers
 from queuey.settings import Settings, origins_of
 from queuey.storage import Store
 from queuey.storage.store_calls import GivenUp, LoopCalls

@@ -36,12 +36,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from queuey.model.errors import QueueyError
-from queuey.service.limits import Limits
-from queuey.service.workers import WorkerIdentity
+from queuey.runtime.limits import Limits
+from queuey.runtime.logs import LineFormatter
+from queuey.runtime.workers import WorkerIdentity
 from queuey.settings import Include, Settings, is_loopback, select_settings
 from queuey.settings.definitions import patterns_of
 from queuey.storage.opening import open_store, refuse_password
-from queuey.terminal.logs import LineFormatter
 from queuey.terminal.signals import stop_with_parent
 from queuey.web.credentials.users import make_readers
 from queuey.web.http import processes

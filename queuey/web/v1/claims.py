@@ -18,15 +18,15 @@ from queuey.claims.acts import JobStanding
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, format_delivery, parse_receipt
 from queuey.model.errors import ClaimLost, InvalidRequest, QueueyError
 from queuey.model.messages import Queue
+from queuey.runtime.limits import Limits
+from queuey.runtime.waiters import Waiter
 from queuey.service.claims import QUEUE_ERRORS, ClaimUseCases, ReleaseReason
 from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
 from queuey.service.claims.jobs import JobAnswer, JobPoll
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.claims.results import JobResult
-from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.service.reading import MAX_SHORT_BYTES
-from queuey.service.watching import Waiter
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from queuey.api.queues import QueueExplanation
+from queuey.runtime.limits import Limits
 from queuey.service.explaining import Explaining
-from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match

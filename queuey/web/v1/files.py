@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from queuey import __version__
 from queuey.api.queues import Hello
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.settings import is_loopback
 from queuey.storage import Store, bridge
 from queuey.web import api_page

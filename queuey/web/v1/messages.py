@@ -20,7 +20,7 @@ from queuey.model.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
 from queuey.model.messages import MAX_TTL, Location, Message, Meta, PostResult, Queue
 from queuey.model.partitions import partition_error
 from queuey.model.rights import Action
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.service.messages import AnyDraft, Draft, MessageUseCases, PlainDraft, hash_content
 from queuey.service.queue_access import QueueAccess
 from queuey.web import validators

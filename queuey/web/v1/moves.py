@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from queuey.api.progress import MoveList, MoveState, NewMove
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.service.moves import MoveUseCases
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match

@@ -8,7 +8,7 @@ from queuey.api.messages import FetchQuery
 from queuey.api.values import Done
 from queuey.model.errors import InvalidRequest, NotFound
 from queuey.model.messages import MAX_NAME_LENGTH
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.service.messages import Draft
 from queuey.service.names import Changed, NameUseCases
 from queuey.web.authorization import Authorization

@@ -14,7 +14,7 @@ from queuey.api import queues as api
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import RESETTABLE, Backoff, ChosenOptions, Principal, Queue, QueueOptions, QueueSpec
 from queuey.model.rights import VERBS, format_principal, parse_principals
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.service.queues import Queues
 from queuey.web import validators

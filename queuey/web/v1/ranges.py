@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from queuey.api.messages import ManyRanges, QueueRange, RangeFields, RangeQuery
 from queuey.model.errors import QueueyError
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
+from queuey.runtime.waiters import Waiter
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import Bound, Range, Reading, parse_bound
 from queuey.service.reading import MAX_SHORT_BYTES, Reader, Source, are_empty
-from queuey.service.watching import Waiter
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match

@@ -19,7 +19,7 @@ from queuey.api import schedules as api
 from queuey.api.messages import ScheduledMessage
 from queuey.model.errors import InvalidRequest, RecordChanged, ScheduleNotFound
 from queuey.model.messages import Meta, Queue
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.service.messages import Draft, MessageUseCases
 from queuey.service.schedules import MAX_BODY_BYTES, MAX_NAME_LENGTH, ScheduleReport, ScheduleUseCases
 from queuey.service.schedules.states import Outcome, Plan, keep_message

@@ -12,7 +12,7 @@ from queuey import __version__
 from queuey.api import claims, groups, jobs, messages, progress, queues, schedules, values
 from queuey.model.messages import OPERATORS
 from queuey.model.rights import Action
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.web import openapi
 from queuey.web.openapi import JSON, Api, Example, ResponseSpec, Tag
 from queuey.web.v1 import parameters

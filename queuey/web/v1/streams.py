@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from queuey.api.messages import StreamAsked, StreamFields, StreamQuery
 from queuey.model.errors import InvalidRequest, QueueyError
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.service.queues import Queues
 from queuey.service.reading import MAX_SHORT_BYTES

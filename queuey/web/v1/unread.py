@@ -9,7 +9,7 @@ from queuey.api import messages as api
 from queuey.model import ids
 from queuey.model.errors import QueueyError
 from queuey.model.ids import Position
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.service.queues import Queues
 from queuey.service.ranges import OTHER_PARTITIONS, Mark, parse_bound

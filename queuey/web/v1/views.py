@@ -12,7 +12,7 @@ import msgspec
 from queuey.api.values import Done
 from queuey.model.errors import InvalidRequest
 from queuey.model.rights import Action
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.web import openapi
 from queuey.web.authorization import Authorization

@@ -17,13 +17,13 @@ from queuey.model.deadletters import decode_dead_letter
 from queuey.model.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreIncompatible, StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import LogPage, Meta, Principal, Queue, QueueSpec
+from queuey.runtime.event_loop import Core
+from queuey.runtime.waiters import Waiter, Watchers
 from queuey.service import Service
 from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
 from queuey.service.claims.follow_ups import OVERDUE_SECONDS
-from queuey.service.core import Core
 from queuey.service.messages import Draft
 from queuey.service.queue_access import QueueAccess
-from queuey.service.watching import Waiter, Watchers
 from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.backends import APP, Backend, Clock
 from tests.blocking import BlockingNames, blocking

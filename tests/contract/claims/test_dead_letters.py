@@ -10,17 +10,17 @@ import pytest
 from msgspec.structs import replace as replace_fields
 
 from queuey.api.claims import Backlog
-from queuey.metrics import Metrics
 from queuey.model import ids
 from queuey.model.deadletters import HEADER_PREFIX, queue_for
 from queuey.model.errors import QueueNotFound, StoreUnavailable
 from queuey.model.messages import NewMessage, PostKey, PostResult, Queue, QueueSpec
+from queuey.runtime.event_loop import Core
+from queuey.runtime.limits import Limits
+from queuey.runtime.metrics import Metrics
 from queuey.service import Service
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.follow_ups import OVERDUE_SECONDS
-from queuey.service.core import Core
 from queuey.service.expiry import KIND, ExpiryRecords
-from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Messages, Records, Store, bridge
 from tests.backends import APP, Clock

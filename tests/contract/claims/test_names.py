@@ -12,9 +12,9 @@ from queuey.claims.receipts import ReceiptStatus
 from queuey.model.errors import NameChanged, NameTaken, StoreBusy
 from queuey.model.ids import Position
 from queuey.model.messages import MAX_NAME_LENGTH, Named, Queue, QueueSpec
+from queuey.runtime.limits import Limits
 from queuey.service import Service
 from queuey.service import names as names_module
-from queuey.service.limits import Limits
 from queuey.service.messages import Draft
 from queuey.service.names import TURN_TIMEOUT
 from queuey.service.queue_access import QueueAccess

@@ -11,11 +11,11 @@ from queuey.model.deadletters import HEADER_PREFIX, queue_for
 from queuey.model.errors import QueueNotFound
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Queue, QueueSpec, Record
+from queuey.runtime.event_loop import Core
 from queuey.service import Service
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.move_turns import MoveOrder
-from queuey.service.core import Core
 from queuey.service.expiry import KIND, ExpiryRecords
 from queuey.service.messages import Draft
 from queuey.service.queue_access import QueueAccess

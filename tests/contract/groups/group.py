@@ -15,8 +15,8 @@ from queuey.model import ids
 from queuey.model.errors import GroupNotFound
 from queuey.model.messages import OffsetChange
 from queuey.model.rights import Caller, Credential, Grant
+from queuey.runtime.event_loop import Core
 from queuey.service import Service
-from queuey.service.core import Core
 from queuey.service.queue_access import QueueAccess
 from tests.backends import APP
 

@@ -8,8 +8,8 @@ import pytest
 
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
 from queuey.model.errors import InvalidRequest
+from queuey.runtime.waiters import Waiter
 from queuey.service import Service
-from queuey.service.watching import Waiter
 from tests.backends import APP
 from tests.contract.groups.group import SESSION, Group, Member, places_of
 

@@ -11,10 +11,10 @@ import pytest
 from queuey.api.groups import Heartbeat, HeartbeatAnswer, Partitions
 from queuey.groups.state import JoinRequest
 from queuey.model.rights import Caller, Credential
+from queuey.runtime.waiters import Waiter
+from queuey.runtime.workers import WorkerIdentity
 from queuey.service import Service
 from queuey.service.groups import local_group
-from queuey.service.watching import Waiter
-from queuey.service.workers import WorkerIdentity
 from queuey.storage import Store
 from tests.backends import APP
 from tests.contract.groups.conftest import Make

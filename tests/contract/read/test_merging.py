@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from queuey.model.messages import Message, Page, Queue, Slice, bytes_of
+from queuey.runtime.limits import Limits
 from queuey.service import Service
-from queuey.service.limits import Limits
 from queuey.service.ranges import Range, Reading, make_mark
 from queuey.storage import Messages, Store, bridge
 from tests.contract.samples import make_queue, new_message

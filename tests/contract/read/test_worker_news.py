@@ -10,9 +10,9 @@ from contextlib import ExitStack
 import pytest
 
 from queuey.model.messages import Queue
-from queuey.service import workers
-from queuey.service.workers import Answer, GiveUp, WorkerIdentity, Workers, news
-from queuey.service.workers.news import NEWS, News
+from queuey.runtime import arrival_news, workers
+from queuey.runtime.arrival_news import NEWS, News
+from queuey.runtime.workers import Answer, GiveUp, WorkerIdentity, Workers
 from queuey.storage import Store, partition_watches
 from tests.contract.samples import append_bodies, eventually, make_queue
 from tests.replacing import replace_in, with_fields
@@ -92,7 +92,7 @@ def test_what_is_noted_for_a_worker_is_bounded(pair: tuple[Worker, Worker]) -> N
     """While a worker does not ask for news, at most one answer's number of partitions is kept for it."""
     writer, reader = pair
     queue = make_queue(writer.store, partitions=9)
-    with replace_in(news, news.MAX_PARTITIONS, 3):
+    with replace_in(arrival_news, arrival_news.MAX_PARTITIONS, 3):
         for partition in range(1, 10):
             append_bodies(writer.store, queue, "x", partition=partition)
     assert len(writer.news._listeners[2].stored) <= 3

@@ -13,8 +13,8 @@ import pytest
 
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Queue
+from queuey.runtime.due_work import DueTiming
 from queuey.service import Service
-from queuey.service.due_work import DueTiming
 from queuey.service.schedules import ScheduleUseCases
 from queuey.service.schedules.states import KIND
 from queuey.storage import Catalogue, KeyedPosts, Ledger, Records, Store, bridge

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from queuey.client import Client
-from queuey.terminal.logs import LineFormatter
+from queuey.runtime.logs import LineFormatter
 from tests.commands import Run
 from tests.qdo.cli.conftest import Group, ServiceGroup
 from tests.qdo.cli.workers import Hire, WorkerProcess

@@ -17,6 +17,7 @@ from queuey.claims.expiry import find_expirable, ticks_until_due
 from queuey.claims.order import KeyHolders, OrderCheck, Waiting
 from queuey.claims.places import FreePlaces, LikelyPlaces, Places
 from queuey.claims.state import State
+from queuey.runtime.limits import Limits
 from queuey.service.claims import ClaimUseCases, expiry_turns, finding, follow_ups, scans
 from queuey.service.claims.expiry_turns import ExpiryRequest
 from queuey.service.claims.finding import MAX_COVERS, Duplicates, Finder
@@ -25,7 +26,6 @@ from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.scans import MAX_PAGE_MESSAGES, MAX_SCAN_PAGES, Candidates, OrderedScanner
 from queuey.service.expiry import ExpiryRecords
-from queuey.service.limits import Limits
 from queuey.storage.cassandra.write.names import NameRow
 from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE
 from tests.sim import expiry as expiring

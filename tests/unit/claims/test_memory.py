@@ -13,9 +13,9 @@ import pytest
 
 import queuey
 from queuey.model.messages import Queue
+from queuey.runtime.limits import Limits
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.log_cache import Key, LogCache
-from queuey.service.limits import Limits
 from tests.sim.replicas import Faults, Replicas
 from tests.sim.web import Setup, Web
 from tests.sim.world import World, begin

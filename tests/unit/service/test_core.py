@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from queuey.model.errors import StoreClosed
-from queuey.service.core import MAX_ITEMS_IN_LOOP, MAX_SLICE_SECONDS, REST_RATIO, TURN_MEASUREMENT_INTERVAL, Core
+from queuey.runtime.event_loop import MAX_ITEMS_IN_LOOP, MAX_SLICE_SECONDS, REST_RATIO, TURN_MEASUREMENT_INTERVAL, Core
 from queuey.storage.store_calls import Deadline, Done, LoopCalls, start_and_wait
 from tests.waiting import until_async
 
 AT_THE_END = """
 import asyncio, atexit
-from queuey.service.core import Core
+from queuey.runtime.event_loop import Core
 core = Core()
 core.run(asyncio.sleep(0))
 atexit.register(lambda: core.call_soon(print))

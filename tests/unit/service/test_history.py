@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.model.messages import Queue
+from queuey.runtime.workers import WorkerIdentity, Workers
 from queuey.service.browsing import history
 from queuey.service.browsing.history import (
     CELL_SECONDS,
@@ -18,7 +19,6 @@ from queuey.service.browsing.history import (
     Cells,
     History,
 )
-from queuey.service.workers import WorkerIdentity, Workers
 from tests.contract.samples import eventually
 from tests.replacing import replace_in, with_fields
 

@@ -11,7 +11,7 @@ import pytest
 from qdo.cli.settings import load as load_work
 from queuey import settings
 from queuey.model.errors import SettingsError
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.settings import SecretName
 from queuey.settings.definitions import Consistency, patterns_of
 from queuey.storage import opening

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import QueueSpec, Scope
 from queuey.model.rights import matches
-from queuey.service.core import Core
-from queuey.service.limits import Limits
+from queuey.runtime.event_loop import Core
+from queuey.runtime.limits import Limits
 from queuey.service.queues import Queues
 from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of

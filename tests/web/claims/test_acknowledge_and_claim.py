@@ -11,7 +11,7 @@ import pytest
 
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import QueueSpec
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.storage import ClaimLogs, Store, bridge
 from queuey.web.admission.scheduling import SharedQuota
 from queuey.web.gateway.asgi import Gateway

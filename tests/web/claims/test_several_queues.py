@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.storage import Store
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App

@@ -13,7 +13,7 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from queuey.api.values import Done
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.web.parts import App
 from queuey.web.responses import Response
 from queuey.web.v1.spec import OPERATIONS, document

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from queuey.model.rights import USERS_TENANT_PREFIX, Grant
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
 from queuey.web.asgi import answer

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from queuey.runtime.limits import Limits
 from queuey.service import Service
-from queuey.service.limits import Limits
 from queuey.storage import Messages, Store, bridge
 from queuey.web.app import make_app
 from queuey.web.credentials import digest_of

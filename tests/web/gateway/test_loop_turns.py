@@ -20,9 +20,9 @@ from queuey.groups.state import MAX_MEMBERS, GroupState, JoinRequest, Member, Su
 from queuey.model.groups import GroupChange, Head
 from queuey.model.messages import Queue, QueueSpec
 from queuey.model.rights import Caller
+from queuey.runtime.limits import Limits
 from queuey.service import Service
 from queuey.service.groups.local_group import LocalGroup, hash_secret
-from queuey.service.limits import Limits
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
 from queuey.web.credentials import digest_of

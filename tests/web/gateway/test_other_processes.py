@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from queuey.metrics import Snapshot
-from queuey.service.workers import Answer, WorkerIdentity, Workers
+from queuey.runtime.metrics import Snapshot
+from queuey.runtime.workers import Answer, WorkerIdentity, Workers
 from queuey.storage import Store
 from queuey.web.app import make_app
 from queuey.web.ops import COUNTS_TOPIC, Collection, WorkerCounts

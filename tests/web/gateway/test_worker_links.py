@@ -12,8 +12,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from queuey.service import workers as workers_module
-from queuey.service.workers import (
+from queuey.runtime import workers as workers_module
+from queuey.runtime.workers import (
     LOST_SECONDS,
     MAX_FRAME_BYTES,
     QUIET_SECONDS,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from queuey.model.ids import parse_position
 from queuey.model.partitions import by_key
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.storage import Catalogue
 from tests.backends import Clock
 from tests.interposed_store import InterposedStore

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import Queue
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.service.messages import AnyDraft
 from queuey.web.v1 import messages
 from queuey.web.v1.messages import read_batch, read_single

@@ -14,7 +14,7 @@ from queuey.facades.emodb import requests
 from queuey.facades.emodb.errors import BadArgument, BadBody
 from queuey.model.errors import InvalidRequest, TooLarge
 from queuey.model.messages import Queue
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from queuey.web.json_values import MAX_DEPTH, check_value, make_list_decoder
 from queuey.web.requests import Request
 from queuey.web.v1.messages import read_batch

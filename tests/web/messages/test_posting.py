@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.model.ids import parse_position
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from tests.backends import Clock
 from tests.web.caller import Caller
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queuey.service.limits import Limits
+from queuey.runtime.limits import Limits
 from tests.web.caller import Caller
 
 BODY = 10_000

@@ -18,8 +18,8 @@ from queuey.groups.state import JoinRequest
 from queuey.model.errors import NotAuthenticated, QueueyError, TooManyWaiters
 from queuey.model.messages import Queue
 from queuey.model.rights import Credential, is_allowed
+from queuey.runtime.limits import Limits
 from queuey.service.groups import GroupUseCases
-from queuey.service.limits import Limits
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.authorization import Authorization

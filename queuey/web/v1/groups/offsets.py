@@ -12,9 +12,9 @@ from queuey.api.groups import MAX_EPOCH, MemberCommits
 from queuey.model import ids
 from queuey.model.groups import MAX_NOTE_BYTES
 from queuey.model.messages import OffsetChange
-from queuey.service.core import Core
+from queuey.runtime.event_loop import Core
+from queuey.runtime.limits import Limits
 from queuey.service.groups import GroupUseCases
-from queuey.service.limits import Limits
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.queue_access import QueueAccess
 from queuey.web import validators

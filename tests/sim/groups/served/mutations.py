@@ -20,7 +20,7 @@ from queuey.groups.state import GroupState, Member
 from queuey.model.groups import ClockSample, GroupChange, GroupSessions, Head, MemberCommit, OwnedOffset, OwnedOffsets
 from queuey.model.messages import OffsetChange, Queue
 from queuey.model.rights import Credential
-from queuey.service.core import Core
+from queuey.runtime.event_loop import Core
 from queuey.service.groups import hand_overs, local_group, state_changes
 from queuey.service.groups.answers import Targets, find_highest_epoch
 from queuey.service.groups.hand_overs import HandOvers

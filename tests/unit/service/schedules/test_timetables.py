@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from queuey.model.errors import TimeZoneUnknown
-from queuey.service.due_work import sort_steps
+from queuey.runtime.due_work import sort_steps
 from queuey.service.messages import Draft
 from queuey.service.schedules.states import Plan, Schedule, keep_message, list_next_fire_times
 from queuey.service.schedules.timetables import Timetable, check_cron, check_zone, find_next_instant, iterate_instants

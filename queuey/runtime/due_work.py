@@ -28,7 +28,7 @@ from queuey.model.errors import KeyInUse, QueueyError, RecordChanged, StoreClose
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Record, RecordDue
 from queuey.model.turns import order_in_turns
-from queuey.service.core import Core
+from queuey.runtime.event_loop import Core
 from queuey.storage import Store
 
 MAX_STEPS_IN_PASS = 32

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from queuey.service.workers import RECONNECT_SECONDS, Answer, GiveUp, Topic, Workers
+from queuey.runtime.workers import RECONNECT_SECONDS, Answer, GiveUp, Topic, Workers
 from queuey.storage import Store
 
 PAUSE_SECONDS = 0.002
