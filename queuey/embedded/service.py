@@ -1,7 +1,7 @@
 """A service inside a program: the store, the gateway, and an event loop in its own thread.
 
 The service ends when it is closed, or when the process ends. It shuts down in the order of
-:mod:`queuey.web.gateway.serve`: it answers long polls, finishes running requests, then closes the store. A forked child
+:mod:`queuey.app.serve`: it answers long polls, finishes running requests, then closes the store. A forked child
 cannot use the service, because its threads run in the parent only, and SQLite connections must not be shared. The child
 cannot open the same file either, see ``_inherited_files``.
 """
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from queuey.app.serve import LEAVE_TIMEOUT, new_loop
 from queuey.client.calls.call import HttpAnswer, read_error
 from queuey.client.errors import ApiError, InvalidArgument
 from queuey.client.forks import register_forkable
@@ -37,8 +38,7 @@ from queuey.storage.store_calls import LoopCalls
 from queuey.web.app import make_app
 from queuey.web.credentials import Identity
 from queuey.web.errors import error_response_without_request
-from queuey.web.gateway.asgi import make_gateway
-from queuey.web.gateway.serve import LEAVE_TIMEOUT, new_loop
+from queuey.web.gateway import make_gateway
 from queuey.web.http.heads import Head
 
 logger = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ from queuey.service.messages import Draft
 from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.web.endpoint import Match, View
 from queuey.web.errors import NoSuchResource
+from queuey.web.parameters import REPLAYED_HEADER, read_key
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import TEXT, Header, Response, text_response
 from queuey.web.v1.messages import text_or_bytes
-from queuey.web.v1.parameters import REPLAYED_HEADER, read_key
 
 RETRY_AFTER: Header = ("Retry-After", "10")
 """Header of answers with status 503; the original always sends this value."""

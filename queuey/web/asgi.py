@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from queuey.app.serve import LEAVE_TIMEOUT, open_service
 from queuey.settings import Include, load
-from queuey.web.gateway.asgi import Gateway, make_gateway
-from queuey.web.gateway.serve import LEAVE_TIMEOUT, open_service
+from queuey.web.gateway import Gateway, make_gateway
 from queuey.web.http.heads import Head
 from queuey.web.parts import App
 from queuey.web.responses import Response, with_cache_control

@@ -13,7 +13,7 @@ from queuey.console.charts import sample_depths
 from queuey.model.messages import NewMessage, QueueSpec
 from queuey.service.browsing.history import CELL_SECONDS, CELLS_PER_RING, UNKNOWN_DEPTH, Cells, History
 from queuey.storage import Store, bridge
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from queuey.web.responses import EVENT_HEADERS
 from tests.console.browser import Browser

@@ -13,7 +13,7 @@ from queuey.model.errors import StoreUnavailable
 from queuey.model.rights import parse_scope
 from queuey.storage import Messages, Store, bridge
 from queuey.web.credentials import digest_of
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.backends import Clock
 from tests.facades.serving import facade_app

@@ -18,7 +18,7 @@ from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.storage import Messages, Store, bridge
 from queuey.web.credentials import digest_of
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.interposed_store import InterposedStore

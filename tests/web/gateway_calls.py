@@ -17,7 +17,7 @@ from queuey.runtime.metrics import Metrics
 from queuey.web.admission.scheduling import FairGate, SharedQuota
 from queuey.web.asgi import answer
 from queuey.web.endpoint import Endpoint, Match, ResourceMatch, View
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from queuey.web.responses import Response, text_response

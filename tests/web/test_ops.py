@@ -15,7 +15,7 @@ from queuey.runtime.metrics import make_exposition
 from queuey.service import Service
 from queuey.storage import Ledger, Store
 from queuey.web import ops
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.ops import HEARTBEAT_INTERVAL, MEASURE_INTERVAL, Backlogs, GroupLags, OpsViews
 from queuey.web.parts import App
 from tests.interposed_store import InterposedStore

@@ -104,8 +104,8 @@ def _serve(settings: Settings) -> int:
 
     Raises Failed, with its exit code, if it cannot start.
     """
+    from queuey.app import serve as server
     from queuey.storage import opening
-    from queuey.web.gateway import serve as server
     from queuey.web.http.processes import address_of
 
     end_silently_on_signals()  # An interrupt in the middle of a statement would look like a failure of the store.

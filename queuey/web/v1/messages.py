@@ -27,10 +27,10 @@ from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import WARNING, Match
 from queuey.web.json_values import make_list_decoder, read_value
+from queuey.web.parameters import REPLAYED_HEADER, read_key
 from queuey.web.requests import MAX_SHORT_BODY, OWN_HEADER_PREFIX, Request, read_body, record_unknown_names, too_large
 from queuey.web.responses import JSON, Header, Response, body_of, json_response
 from queuey.web.v1.message_json import last_digits, render_fetched
-from queuey.web.v1.parameters import REPLAYED_HEADER, read_key
 from queuey.web.v1.views import Views
 from queuey.web.validators import JSON_ERRORS, Errors, bad_json
 

@@ -13,18 +13,9 @@ from queuey.api import claims, groups, jobs, messages, progress, queues, schedul
 from queuey.model.messages import OPERATORS
 from queuey.model.rights import Action
 from queuey.runtime.limits import Limits
-from queuey.web import openapi
+from queuey.web import openapi, parameters
 from queuey.web.openapi import JSON, Api, Example, ResponseSpec, Tag
-from queuey.web.v1 import parameters
-from queuey.web.v1.claims import ClaimViews
-from queuey.web.v1.explanations import ExplanationViews
-from queuey.web.v1.files import FileViews, HelloView
-from queuey.web.v1.groups.members import GroupViews
-from queuey.web.v1.groups.offsets import OffsetViews
-from queuey.web.v1.messages import MessageViews
-from queuey.web.v1.moves import MoveViews
-from queuey.web.v1.names import NameViews
-from queuey.web.v1.parameters import (
+from queuey.web.parameters import (
     ANY_BODY,
     ANY_TEXT,
     BODY_ERRORS,
@@ -41,6 +32,14 @@ from queuey.web.v1.parameters import (
     TTL,
     USUAL_ERRORS,
 )
+from queuey.web.v1.claims import ClaimViews
+from queuey.web.v1.explanations import ExplanationViews
+from queuey.web.v1.files import FileViews, HelloView
+from queuey.web.v1.groups.members import GroupViews
+from queuey.web.v1.groups.offsets import OffsetViews
+from queuey.web.v1.messages import MessageViews
+from queuey.web.v1.moves import MoveViews
+from queuey.web.v1.names import NameViews
 from queuey.web.v1.queues import QueueViews
 from queuey.web.v1.ranges import RangeViews
 from queuey.web.v1.schedules import ScheduleViews

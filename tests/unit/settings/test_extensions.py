@@ -14,9 +14,9 @@ import pytest
 from msgspec import Meta
 
 from queuey import settings
+from queuey.app.serve import open_service
 from queuey.model.errors import SettingsError
 from queuey.settings import Include, ServiceExtension, Settings, extensions
-from queuey.web.gateway.serve import open_service
 from tests.replacing import replace_in
 
 

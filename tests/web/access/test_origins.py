@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from queuey.settings import Rates
 from queuey.web.admission.rates import RateLimits
-from queuey.web.gateway.asgi import Gateway
-from queuey.web.gateway.origins import MAX_CUSTOM_HEADERS
+from queuey.web.gateway import Gateway
+from queuey.web.origins import MAX_CUSTOM_HEADERS
 from queuey.web.parts import App
 from queuey.web.v1.spec import OPERATIONS
 from tests.web.caller import Caller

@@ -17,7 +17,7 @@ from queuey.storage import Store, bridge
 from queuey.web.admission.rates import RateLimits
 from queuey.web.app import make_app
 from queuey.web.credentials import digest_of
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.facades.serving import facade_app
 from tests.web.caller import Caller as Client

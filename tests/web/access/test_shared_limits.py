@@ -19,7 +19,7 @@ from queuey.groups import drafts, state
 from queuey.service import groups, schedules
 from queuey.storage import Store, offset_changes
 from queuey.web.admission.scheduling import SharedQuota
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.replacing import replace_in
 from tests.web.caller import Caller, Reply, limited_caller

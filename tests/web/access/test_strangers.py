@@ -19,7 +19,7 @@ from queuey.storage import Store, bridge
 from queuey.web.admission.rates import RateLimits
 from queuey.web.admission.scheduling import Turn, stranger_tenant
 from queuey.web.credentials import ApplicationKeys, Identity, digest_of
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from tests.console.conftest import examine
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key

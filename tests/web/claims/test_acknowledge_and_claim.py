@@ -14,7 +14,7 @@ from queuey.model.messages import QueueSpec
 from queuey.runtime.limits import Limits
 from queuey.storage import ClaimLogs, Store, bridge
 from queuey.web.admission.scheduling import SharedQuota
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply

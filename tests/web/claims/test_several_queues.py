@@ -9,7 +9,7 @@ import pytest
 
 from queuey.runtime.limits import Limits
 from queuey.storage import Store
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.web.caller import Caller, Reply, limited_caller
 from tests.web.claims.test_claims import bodies

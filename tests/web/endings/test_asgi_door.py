@@ -15,7 +15,7 @@ from queuey.storage import Store, bridge
 from queuey.web.app import make_app
 from queuey.web.asgi import answer
 from queuey.web.credentials import Identity, digest_of
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.web.caller import Caller, Tokens
 from tests.web.gateway_calls import KEY, MOST, TEST_TIMEOUT, Request, held_quotas, make_runner, until

@@ -10,7 +10,7 @@ import pytest
 
 from queuey.model.errors import QueueyError, StoreUnavailable, TooManyRequests
 from queuey.web.admission.scheduling import FairPool
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.replacing import replace
 from tests.web.caller import Caller

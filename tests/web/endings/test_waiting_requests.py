@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.web.caller import Caller
 from tests.web.gateway_calls import Request, Run, make_runner, until

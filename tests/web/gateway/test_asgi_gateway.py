@@ -14,7 +14,7 @@ from queuey.model.errors import Outcome, StoreClosed
 from queuey.storage import Messages, bridge
 from queuey.storage.store_calls import Deadline, Done, start_and_wait
 from queuey.web.endpoint import Match
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from queuey.web.requests import read_body

@@ -13,7 +13,7 @@ from queuey.service import Service
 from queuey.storage import Messages, Store, bridge
 from queuey.web.app import make_app
 from queuey.web.credentials import digest_of
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply

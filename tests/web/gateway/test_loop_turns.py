@@ -27,7 +27,7 @@ from queuey.storage import Store, bridge
 from queuey.web.app import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.credentials.members import credential_of
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from tests.backends import SqliteLocation
 from tests.web.gateway_calls import KEY, Reply, Request, make_runner
 from tests.web.loop_turns import StepCore, TurnMeter

@@ -15,7 +15,7 @@ from queuey.storage.store_calls import in_thread
 from queuey.web.asgi import answer
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from queuey.web.responses import PIECE_SIZE, Response

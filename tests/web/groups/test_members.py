@@ -20,7 +20,7 @@ from queuey.storage import Store, bridge
 from queuey.web.app import make_app
 from queuey.web.credentials import ApplicationKeys, Identity, digest_of
 from queuey.web.credentials.members import PresentRights, credential_of
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply, Tokens, limited_caller

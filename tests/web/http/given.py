@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-from queuey.web.gateway.asgi import IntervalTimer
+from queuey.web.gateway import IntervalTimer
 from queuey.web.http.connection import Answer, Connection
 from queuey.web.http.heads import Head
 from queuey.web.http.listening import Connections

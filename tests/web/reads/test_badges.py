@@ -17,7 +17,7 @@ from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHER_PARTITIONS
 from queuey.service.unread import Unread, make_reader_group
 from queuey.storage import Store, bridge
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.contract.samples import new_message
 from tests.replacing import replace_in

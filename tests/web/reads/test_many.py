@@ -9,7 +9,7 @@ import pytest
 from queuey.model.ids import parse_position
 from queuey.service.streams import Cursor
 from queuey.storage import Store, bridge
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.contract.samples import new_message
 from tests.web.caller import Caller

@@ -21,7 +21,7 @@ from queuey.web.app import make_app
 from queuey.web.asgi import answer
 from queuey.web.authorization import Authenticator
 from queuey.web.credentials import Identity
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from queuey.web.responses import EVENT_HEADERS
 from tests.contract.samples import new_message

@@ -15,7 +15,7 @@ from queuey.service.streams import Cursor
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
 from queuey.web.credentials import Identity
-from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.contract.samples import new_message
 from tests.web.caller import Caller, Reply, Tokens

@@ -225,7 +225,7 @@ def test_what_has_to_be_installed(users: Mapping[str, tuple[UserIssuer, ...]], i
 def test_a_service_without_users_loads_nothing_for_them() -> None:
     """What checks tokens and assertions is imported where there are users."""
     program = (
-        "import sys, queuey.web.gateway.serve, queuey.web.app\n"
+        "import sys, queuey.app.serve, queuey.web.app\n"
         "assert not {'jwt', 'browserid', 'cryptography', 'httpx2', 'requests'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

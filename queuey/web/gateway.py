@@ -44,8 +44,8 @@ from queuey.web.admission.rates import RateLimits
 from queuey.web.admission.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota, stranger_tenant
 from queuey.web.endpoint import Endpoint, Match, Resources, View
 from queuey.web.errors import error_response
-from queuey.web.gateway.origins import Origins
 from queuey.web.http.heads import Head
+from queuey.web.origins import Origins
 from queuey.web.requests import (
     BODY_TIMEOUT,
     MAX_SHORT_BODY,

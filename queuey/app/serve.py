@@ -226,7 +226,7 @@ async def _serve(
     SIGHUP loads the TLS certificate again.
     """
     from queuey.web.errors import refusal_response  # noqa: PLC0415 - not in the parent process
-    from queuey.web.gateway.asgi import make_gateway  # noqa: PLC0415
+    from queuey.web.gateway import make_gateway  # noqa: PLC0415
     from queuey.web.http.listening import Certificate, Connections  # noqa: PLC0415 - as above
 
     loop = asyncio.get_running_loop()

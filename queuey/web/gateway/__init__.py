@@ -1,1 +1,0 @@
-"""From a server's processes and event loop to the views, and back."""
