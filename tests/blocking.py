@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from queuey.access.queue_access import QueueAccess
 from queuey.api.jobs import JobInfo
 from queuey.claims.acts import JobStanding
 from queuey.claims.receipts import Settlement
@@ -21,7 +22,6 @@ from queuey.service.claims.jobs import JobPoll
 from queuey.service.claims.move_turns import MoveOrder, MoveTurn
 from queuey.service.messages import Draft
 from queuey.service.names import Changed, NameUseCases
-from queuey.service.queue_access import QueueAccess
 from queuey.storage.store_calls import LoopCalls
 
 T = TypeVar("T")

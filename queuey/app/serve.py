@@ -35,6 +35,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from queuey.access.credentials.users import make_readers
 from queuey.model.errors import QueueyError
 from queuey.runtime.limits import Limits
 from queuey.runtime.logs import LineFormatter
@@ -43,7 +44,6 @@ from queuey.settings import Include, Settings, is_loopback, select_settings
 from queuey.settings.definitions import patterns_of
 from queuey.storage.opening import open_store, refuse_password
 from queuey.terminal.signals import stop_with_parent
-from queuey.web.credentials.users import make_readers
 from queuey.web.http import processes
 
 if TYPE_CHECKING:

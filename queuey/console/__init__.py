@@ -50,7 +50,7 @@ class ConsoleExtension(ServiceExtension, frozen=True, kw_only=True):
         return self
 
     def check(self, settings: Settings, readers: Sequence[object]) -> None:
-        from queuey.web.credentials.users import make_providers  # noqa: PLC0415 - only where a service starts
+        from queuey.access.credentials.users import make_providers  # noqa: PLC0415 - only where a service starts
 
         if self.console == "on":
             make_providers(settings.users, readers, os.environ, prefetch=False)
@@ -58,9 +58,9 @@ class ConsoleExtension(ServiceExtension, frozen=True, kw_only=True):
     def include(self, settings: Settings, readers: Sequence[object]) -> Include | None:
         if self.console != "on":
             return None
+        from queuey.access.credentials.users import make_providers  # noqa: PLC0415 - as above
         from queuey.console.resources import make_console  # noqa: PLC0415 - only where it is served
         from queuey.storage.opening import make_examiner  # noqa: PLC0415 - as above
-        from queuey.web.credentials.users import make_providers  # noqa: PLC0415 - as above
 
         providers = make_providers(settings.users, readers, os.environ)
         return make_console(

@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from queuey.access.authorization import Authorization
+from queuey.access.issued_credentials import UserLogin
+from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import Backlog
 from queuey.console import cookies, pages
 from queuey.model import ids
@@ -14,10 +17,7 @@ from queuey.model.errors import ClaimsRefused, NoCredential, QueueyError, StoreC
 from queuey.model.time_parsing import format_duration
 from queuey.service import Service
 from queuey.service.browsing.history import CELL_SECONDS, UNKNOWN_DEPTH, Cells, History
-from queuey.service.operating.credentials import UserLogin
-from queuey.service.queue_access import QueueAccess
 from queuey.web.admission.long_polls import LongPoll
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_response
 from queuey.web.requests import Request, read_query

@@ -11,23 +11,23 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from queuey.access.authorization import Authorization
+from queuey.access.credentials.readers import ApplicationKeys, digest_of
+from queuey.access.issued_credentials import TOKEN_BYTES, Sessions, UserLogin
 from queuey.console import cookies, pages
 from queuey.console.sessions import SessionCallers, find_form_defect, name_of_key, read_fields, read_form
 from queuey.model.errors import InvalidToken, IssuerUnavailable, NotAuthenticated, TooManyRequests
 from queuey.service.operating.audit import AuditLog
-from queuey.service.operating.credentials import TOKEN_BYTES, Sessions, UserLogin
 from queuey.storage import Applications
 from queuey.web.admission.rates import NamedRateLimiter, Rate
 from queuey.web.admission.scheduling import rate_limit_name
-from queuey.web.authorization import Authorization
-from queuey.web.credentials import ApplicationKeys, digest_of
 from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource
 from queuey.web.requests import Request, parse_form, read_query
 from queuey.web.responses import Header, Response
 
 if TYPE_CHECKING:
-    from queuey.web.credentials.code_flow import Attempt, Provider
+    from queuey.access.credentials.code_flow import Attempt, Provider
 
 MAX_ATTEMPT_RATE = Rate(0.2, 20)
 """Limit of wrong keys of an address, and of wrong codes of a browser: twenty at once, then one every 5 s."""

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from queuey.access.queue_access import QueueAccess
 from queuey.console import pages
 from queuey.console.queue import read_head_values
 from queuey.console.sessions import PageRequest
@@ -19,7 +20,6 @@ from queuey.model.messages import Message, Meta, Queue
 from queuey.model.partitions import by_key
 from queuey.model.time_parsing import parse_point
 from queuey.service.browsing import MessageFilter, ScanResult
-from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import parse_bound
 from queuey.web import validators
 from queuey.web.responses import Response

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, get_args
 
+from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import JobStatus
 from queuey.api.progress import Offsets
 from queuey.api.queues import QueueInfo
@@ -16,7 +17,6 @@ from queuey.model import ids
 from queuey.model.deadletters import holds_dead, list_dead_letter_queues
 from queuey.model.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound
 from queuey.model.messages import Queue, option_metas
-from queuey.service.queue_access import QueueAccess
 from queuey.web.responses import Response
 
 MAX_COUNTED = charts.MAX_COUNTED

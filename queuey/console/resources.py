@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from queuey import __version__
+from queuey.access.authorization import Authorization
 from queuey.console import applications, cookies, messages, overview, pages, queue
 from queuey.console.acts import ActViews
 from queuey.console.charts import ChartView, sample_depths
@@ -24,7 +25,6 @@ from queuey.service import Service
 from queuey.service.browsing.history import History
 from queuey.settings import Include, Users
 from queuey.storage import bridge
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Handler, Match, View
 from queuey.web.errors import NoSuchResource
 from queuey.web.ops import Collection
@@ -34,7 +34,7 @@ from queuey.web.responses import STATUS_LINES, TEXT, Header, Response
 from queuey.web.v1.schedules import ScheduleSaver
 
 if TYPE_CHECKING:
-    from queuey.web.credentials.code_flow import Provider
+    from queuey.access.credentials.code_flow import Provider
 
 APP = "/console/a/{app}"
 QUEUE = APP + "/{queue:[^/_][^/]*}"

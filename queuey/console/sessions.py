@@ -9,19 +9,19 @@ from typing import NamedTuple
 
 import msgspec
 
+from queuey.access.authorization import Authorization
+from queuey.access.credentials.readers import ApplicationKeys, Identity
+from queuey.access.credentials.user_identity import identity_of_login
+from queuey.access.issued_credentials import Session, Sessions, UserLogin
+from queuey.access.queue_access import QueueAccess
 from queuey.console import cookies, pages
 from queuey.model.errors import InvalidRequest, NoCredential, NotAllowed, NotAuthenticated
 from queuey.model.messages import Key, Queue
 from queuey.model.rights import Action, Caller, matches
 from queuey.service import Service
 from queuey.service.browsing.history import History
-from queuey.service.operating.credentials import Session, Sessions, UserLogin
-from queuey.service.queue_access import QueueAccess
 from queuey.settings import Users
 from queuey.storage import Applications, bridge
-from queuey.web.authorization import Authorization
-from queuey.web.credentials import ApplicationKeys, Identity
-from queuey.web.credentials.user_identity import identity_of_login
 from queuey.web.endpoint import Match, View
 from queuey.web.requests import Request, parse_form, read_body, read_query
 from queuey.web.responses import Response
@@ -34,7 +34,7 @@ MAX_FIELD = 1000
 
 
 class SessionCallers:
-    """Reads the credentials of sessions. See :class:`~queuey.web.credentials.CredentialReader`.
+    """Reads the credentials of sessions. See :class:`~queuey.access.credentials.readers.CredentialReader`.
 
     This process makes them of cookies; a caller cannot send such a credential in a header.
     """

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from queuey.access.credentials.readers import ApplicationKeys, Identity
 from queuey.facades.settings import Facades
 from queuey.model import ids
 from queuey.model.errors import NotAllowed, NotAuthenticated, QueueExists, QueueNotFound, StoreBusy
@@ -17,7 +18,6 @@ from queuey.model.messages import Location, Queue, QueueSpec
 from queuey.model.rights import Action, Caller, matches, owner_name
 from queuey.service.queues import queue_name_error
 from queuey.storage import Applications
-from queuey.web.credentials import ApplicationKeys, Identity
 from queuey.web.endpoint import Handler, Match, View
 from queuey.web.parts import App
 from queuey.web.requests import Request
@@ -31,7 +31,8 @@ MAX_ATTEMPTS = 3
 
 
 class FacadeCredentials:
-    """Issues and reads the credentials of a facade's callers. See :class:`~queuey.web.credentials.CredentialReader`.
+    """Issues and reads the credentials of a facade's callers. See
+    :class:`~queuey.access.credentials.readers.CredentialReader`.
 
     A credential never leaves the process, and cannot be guessed.
     """

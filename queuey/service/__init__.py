@@ -11,6 +11,8 @@ import threading
 from contextlib import suppress
 from functools import partial
 
+from queuey.access.issued_credentials import Keys, Sessions
+from queuey.access.queue_access import Check, QueueAccess, enter_queue, find_queue
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Queue
 from queuey.runtime.arrival_news import News
@@ -30,9 +32,7 @@ from queuey.service.moves import MoveUseCases
 from queuey.service.names import NameUseCases
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.operating.audit import AuditLog
-from queuey.service.operating.credentials import Keys, Sessions
 from queuey.service.operating.redriving import Redriving
-from queuey.service.queue_access import Check, QueueAccess, enter_queue, find_queue
 from queuey.service.queues import Queues
 from queuey.service.reading import Reader
 from queuey.service.schedules import ScheduleUseCases

@@ -12,6 +12,7 @@ from functools import partial
 
 import msgspec
 
+from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import DEFAULT_COUNTED, Backlog, ClaimCounts, backlog_text
 from queuey.api.messages import Code, Explanation, Reason
 from queuey.api.progress import Offsets
@@ -29,7 +30,6 @@ from queuey.runtime.limits import Limits
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.attempts import Attempts
 from queuey.service.offsets import OffsetUseCases
-from queuey.service.queue_access import QueueAccess
 from queuey.service.queues import Queues
 from queuey.storage import Store, bridge
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol, cast
 
 import msgspec
 
+from queuey.access.queue_access import QueueAccess
 from queuey.model import ids
 from queuey.model.body_digests import choose_partition, compute_body_digest
 from queuey.model.errors import InvalidRequest, StoreUnavailable, TooLarge, WriteUndone
@@ -33,7 +34,6 @@ from queuey.model.partitions import by_key, partition_error, spread
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 
 MIN_KEY_SECONDS = 60

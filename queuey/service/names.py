@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Literal, NamedTuple, Protocol
 
+from queuey.access.queue_access import find_same_queue
 from queuey.api.claims import JobStatus
 from queuey.model.errors import (
     InvalidRequest,
@@ -29,7 +30,6 @@ from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.service.messages import Draft, EnsureExpiry, hash_content
-from queuey.service.queue_access import find_same_queue
 from queuey.storage import Store
 
 MAX_ATTEMPTS = 8

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from queuey.access.queue_access import MAX_ATTEMPTS, QueueAccess
 from queuey.api.progress import GroupOffset, LagRead, LagState, Offsets, RecordedOffset, RecordedOffsets
 from queuey.model import ids
 from queuey.model.errors import GroupNotFound, InvalidRequest, StoreBusy
@@ -16,7 +17,6 @@ from queuey.model.messages import OffsetChange, Queue
 from queuey.model.partitions import check_partitions
 from queuey.runtime.event_loop import Core
 from queuey.runtime.metrics import GroupLag
-from queuey.service.queue_access import MAX_ATTEMPTS, QueueAccess
 from queuey.storage import Store, bridge
 from queuey.storage.offset_changes import READER_PREFIX
 

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import msgspec
 
+from queuey.access.queue_access import QueueAccess
 from queuey.api import queues as api
 from queuey.model import ids
 from queuey.model.deadletters import SUFFIX, holds_dead, queue_for
@@ -16,7 +17,6 @@ from queuey.model.queue_options import CONSISTENCIES
 from queuey.model.rights import format_principal, matches
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge, catalogue_rows
 
 

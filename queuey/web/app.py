@@ -15,15 +15,15 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
+from queuey.access.authorization import Authenticator, Authorization
+from queuey.access.credentials.members import PresentRights
+from queuey.access.credentials.readers import ApplicationKeys, CredentialReader
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics, make_snapshot
 from queuey.service import Service
 from queuey.storage import Store
 from queuey.web import ops, v1
-from queuey.web.authorization import Authenticator, Authorization
-from queuey.web.credentials import ApplicationKeys, CredentialReader
-from queuey.web.credentials.members import PresentRights
 from queuey.web.endpoint import Endpoint, Handler, Match, Resources, View
 from queuey.web.errors import NoSuchResource
 from queuey.web.parts import App

@@ -83,7 +83,7 @@ TICK_INTERVAL = 0.25
 
 
 class Callers(Protocol):
-    """Knows the callers of requests (:class:`queuey.web.authorization.Authorization`)."""
+    """Knows the callers of requests (:class:`queuey.access.authorization.Authorization`)."""
 
     def find_tenant(self, request: Request) -> str | None: ...
     def stale_caller(self, request: Request) -> Caller | None: ...

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from queuey.access.authorization import Authenticator, Authorization
 from queuey.service import Service
-from queuey.web.authorization import Authenticator, Authorization
 from queuey.web.endpoint import Endpoint, Resources
 from queuey.web.requests import Protocol
 

@@ -9,6 +9,8 @@ from urllib.parse import urlencode
 
 import pytest
 
+from queuey.access.credentials.readers import digest_of
+from queuey.access.queue_access import QueueAccess
 from queuey.api.progress import RecordedOffsets
 from queuey.console.acts import APPLICATION_ACTS, MAX_ACT_RATE, QUEUE_ACTS
 from queuey.model.errors import StoreUnavailable
@@ -17,9 +19,7 @@ from queuey.model.messages import AUDITS, OffsetChange, QueueSpec, Scope
 from queuey.model.rights import VERBS, Caller, Grant, may_create_key, parse_scope
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.operating.audit import PAGE_SIZE, AuditLog
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
-from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.acting import Q, act, follow_redirect, read_form
 from tests.console.browser import Browser, simplify_html

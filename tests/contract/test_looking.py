@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from queuey.access.issued_credentials import Sessions
+from queuey.access.queue_access import QueueAccess
 from queuey.model import ids
 from queuey.model.deadletters import Cause, DeadLetter, make_headers
 from queuey.model.errors import NotAuthenticated, QueueChanged
 from queuey.model.messages import Meta, NewMessage, Queue, QueueSpec
 from queuey.service import Service
 from queuey.service.browsing import MessageFilter as Sought
-from queuey.service.operating.credentials import Sessions
 from queuey.service.operating.redriving import DeadLetterFilter
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import KeyedPosts, Store, bridge
 from tests.backends import APP
 from tests.contract.samples import eventually

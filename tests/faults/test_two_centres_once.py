@@ -12,11 +12,11 @@ from typing import TypeVar
 
 import pytest
 
+from queuey.access.queue_access import QueueAccess
 from queuey.model.errors import ClaimsRefused, KeyInUse, StoreUnavailable
 from queuey.model.messages import NewMessage, PostKey, PostResult, Queue, Slice
 from queuey.service import Service
 from queuey.service.messages import Draft
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraStore
 from tests.blocking import BlockingNames, blocking

@@ -14,11 +14,11 @@ from pyramid.httpexceptions import HTTPFound
 from pyramid.response import Response
 from pyramid.session import SignedCookieSessionFactory
 
+from queuey.access.credentials.readers import digest_of
 from queuey.model.errors import TooManyRequests
 from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
-from queuey.web.credentials import digest_of
 from queuey.web.endpoint import Match, View
 from queuey.web.parts import App
 from queuey.web.requests import Request

@@ -148,9 +148,9 @@ def _serve(settings: Settings) -> int:
 
 def _prepare_sqlite(settings: Settings, url: str) -> Start:
     """Creates the store, and the profile unless an extension replaces the API. Raises Failed if that cannot be done."""
+    from queuey.access.issued_credentials import Sessions
     from queuey.cli.operations import first_start
     from queuey.model.errors import StoreIncompatible, StoreUnavailable
-    from queuey.service.operating.credentials import Sessions
     from queuey.storage import opening
 
     try:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from queuey.access.queue_access import QueueAccess
 from queuey.claims.acts import JobStanding
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.console.acts.act import Act, ActResult, Field, Plan
@@ -20,7 +21,6 @@ from queuey.model import ids
 from queuey.model.errors import InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyRequests
 from queuey.model.messages import MAX_TTL, Location
 from queuey.service.operating.redriving import DeadLetterFilter, DeadLetterPage
-from queuey.service.queue_access import QueueAccess
 from queuey.web.v1.messages import format_place, parse_place, read_batch
 
 MAX_BODY = 32 * 1024

@@ -9,6 +9,7 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
+from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import MAX_COUNTED
 from queuey.claims.receipts import ClaimReceipt
 from queuey.facades.emodb import errors, names, requests
@@ -21,7 +22,6 @@ from queuey.model.rights import Action, matches
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.messages import Draft
-from queuey.service.queue_access import QueueAccess
 from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.web.endpoint import Match, View
 from queuey.web.requests import Request, parse_form

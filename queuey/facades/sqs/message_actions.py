@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from queuey.access.authorization import Authorization
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.facades.sqs import requests
 from queuey.facades.sqs.attributes import (
@@ -40,7 +41,6 @@ from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.messages import Draft, Placed
 from queuey.service.reading import MAX_SHORT_BYTES
-from queuey.web.authorization import Authorization
 from queuey.web.v1.claims import receipt_suffix
 
 T = TypeVar("T")

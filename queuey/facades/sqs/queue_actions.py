@@ -8,6 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from queuey.access.authorization import Authorization
+from queuey.access.queue_access import QueueAccess
 from queuey.api.progress import Move
 from queuey.facades.sqs import attributes, requests
 from queuey.facades.sqs.attributes import (
@@ -26,8 +28,6 @@ from queuey.facades.sqs.requests import Result, SignedRequest
 from queuey.model.errors import QueueExists, QueueNotFound
 from queuey.model.messages import Queue, QueueSpec
 from queuey.service import Service
-from queuey.service.queue_access import QueueAccess
-from queuey.web.authorization import Authorization
 
 MAX_LISTED = 1000
 MAX_MOVES = 10

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import MAX_STATES, JobStatus
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.polls import Poll
@@ -59,7 +60,6 @@ from queuey.service.claims.requests import (
 )
 from queuey.service.claims.results import JobResult, Results
 from queuey.service.messages import EnsureExpiry
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import Backlog, ClaimCounts, Job, JobStatus, PartitionClaims, QueueSize
 from queuey.claims.state import State
 from queuey.model import ids
@@ -25,7 +26,6 @@ from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.service.claims.attempts import Attempts, DeliveryRecord
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 
 T = TypeVar("T")

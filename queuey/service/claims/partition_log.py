@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from queuey.access.queue_access import find_same_queue
 from queuey.claims.covers import CoverDraft, ScanDuplicates
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import Entry, UnknownFormat, decode_entry, encode_entry
@@ -59,7 +60,6 @@ from queuey.service.claims.requests import (
     too_many_waiting_error,
 )
 from queuey.service.claims.scans import Candidates, OrderedScanner
-from queuey.service.queue_access import find_same_queue
 from queuey.storage import Store
 
 REQUEST_TIMEOUT = 5.0

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
+from queuey.access.queue_access import QueueAccess
 from queuey.api.groups import GroupInfo, GroupNames, Heartbeat, HeartbeatAnswer, Joined
 from queuey.api.progress import RecordedOffset, RecordedOffsets
 from queuey.groups.drafts import GroupDraft, ReadRights
@@ -39,7 +40,6 @@ from queuey.service.groups.searches import find_queues, list_planned, read_queue
 from queuey.service.groups.state_cache import GroupContext
 from queuey.service.groups.state_changes import MAX_ATTEMPTS, clock_slack, make_draft
 from queuey.service.offsets import require_group_name
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 
 MAX_GROUPS = 1000

@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from queuey.access.queue_access import QueueAccess
 from queuey.api.progress import Move, MoveState
 from queuey.model import ids
 from queuey.model.errors import InvalidRequest, MoveNotFound, QueueyError, RecordChanged
@@ -27,7 +28,6 @@ from queuey.runtime.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.service.claims import ClaimUseCases
 from queuey.service.moves.active_move import ActiveMove
 from queuey.service.moves.records import ENDED_STATES, KIND, MoveRecord, MoveRecords, Progress, State, decode
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 
 M = TypeVar("M", bound=Move)

@@ -30,6 +30,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from queuey.access.queue_access import QueueAccess
 from queuey.model import ids
 from queuey.model.body_digests import choose_target_partition
 from queuey.model.deadletters import convert_for_move
@@ -47,7 +48,6 @@ from queuey.model.messages import Location, Message, NewMessage, PostKey, Queue
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.move_turns import FETCH_BATCH_SIZE, MoveOrder, MoveTurn
 from queuey.service.moves.records import Move, Progress
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 
 KEY_TTL = 7 * 86_400

@@ -15,6 +15,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from queuey.access.queue_access import QueueAccess
 from queuey.model import ids
 from queuey.model.deadletters import (
     DeadLetter,
@@ -28,7 +29,6 @@ from queuey.model.messages import Location, Message, Meta, PostKey, Queue
 from queuey.runtime.event_loop import Core
 from queuey.service.browsing import MAX_COMPARED_LENGTH, make_short_cursor
 from queuey.service.messages import Draft, MessageUseCases, hash_content
-from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import Range, parse_bound
 from queuey.service.reading import Reader
 

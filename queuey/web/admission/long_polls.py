@@ -309,7 +309,7 @@ class _CredentialPolls:
 
 
 class KnownCallers(Protocol):
-    """Authenticates callers (:class:`queuey.web.authorization.Authenticator`)."""
+    """Authenticates callers (:class:`queuey.access.authorization.Authenticator`)."""
 
     def __call__(self, header: str | None) -> Caller:
         """Returns the caller; blocks if it is not cached."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from queuey.access.operations import bind_by_path
 from queuey.model.messages import OPERATORS
 from queuey.web.parts import App
 from queuey.web.v1.claims import ClaimViews
@@ -23,7 +24,6 @@ from queuey.web.v1.schedules import ScheduleViews
 from queuey.web.v1.spec import APP, CONSUMERS, IDS, MEMBER, NAMED, OPERATIONS, QUEUE, SCHEDULE, document
 from queuey.web.v1.streams import StreamViews
 from queuey.web.v1.unread import UnreadViews
-from queuey.web.v1.views import bind_by_path
 
 SLASH = "{_:/?}"
 ORIGINAL = frozenset({QUEUE, APP, IDS})

@@ -10,6 +10,9 @@ from zlib import crc32
 import msgspec
 from msgspec import structs
 
+from queuey.access.authorization import Authorization
+from queuey.access.operations import Views
+from queuey.access.queue_access import QueueAccess
 from queuey.api import claims as api
 from queuey.api.jobs import MAX_JOBS, MAX_RESULT, MAX_RESULTS, JobInfos, JobsById
 from queuey.api.messages import QueueReadError
@@ -25,10 +28,8 @@ from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
 from queuey.service.claims.jobs import JobAnswer, JobPoll
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.claims.results import JobResult
-from queuey.service.queue_access import QueueAccess
 from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.web import validators
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
 from queuey.web.fields import Queries
@@ -37,7 +38,6 @@ from queuey.web.responses import JSON, Response, body_of, encode, json_response
 from queuey.web.v1.message_json import last_digits, render_fetched, render_messages
 from queuey.web.v1.messages import parse_locations, parse_place
 from queuey.web.v1.ranges import read_partitions
-from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
 S = TypeVar("S", bound=api.SomeReceipts)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from queuey.access.authorization import Authorization
+from queuey.access.operations import Views
+from queuey.access.queue_access import QueueAccess
 from queuey.api.queues import QueueExplanation
 from queuey.runtime.limits import Limits
 from queuey.service.explaining import Explaining
-from queuey.service.queue_access import QueueAccess
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response
 from queuey.web.v1.messages import parse_place
-from queuey.web.v1.views import Views
 
 
 class ExplanationViews(Views):

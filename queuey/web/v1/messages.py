@@ -12,6 +12,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from queuey.access.authorization import Authorization
+from queuey.access.operations import Views
+from queuey.access.queue_access import QueueAccess
 from queuey.api.messages import FetchQuery
 from queuey.api.values import Done
 from queuey.model import ids
@@ -22,16 +25,13 @@ from queuey.model.partitions import partition_error
 from queuey.model.rights import Action
 from queuey.runtime.limits import Limits
 from queuey.service.messages import AnyDraft, Draft, MessageUseCases, PlainDraft, hash_content
-from queuey.service.queue_access import QueueAccess
 from queuey.web import validators
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import WARNING, Match
 from queuey.web.json_values import make_list_decoder, read_value
 from queuey.web.parameters import REPLAYED_HEADER, read_key
 from queuey.web.requests import MAX_SHORT_BODY, OWN_HEADER_PREFIX, Request, read_body, record_unknown_names, too_large
 from queuey.web.responses import JSON, Header, Response, body_of, json_response
 from queuey.web.v1.message_json import last_digits, render_fetched
-from queuey.web.v1.views import Views
 from queuey.web.validators import JSON_ERRORS, Errors, bad_json
 
 T = TypeVar("T")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from queuey.access.authorization import Authorization
+from queuey.access.operations import Views
 from queuey.api.progress import MoveList, MoveState, NewMove
 from queuey.runtime.limits import Limits
 from queuey.service.moves import MoveUseCases
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response
-from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
 

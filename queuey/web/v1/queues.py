@@ -10,20 +10,20 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import fields
 
+from queuey.access.authorization import Authorization
+from queuey.access.operations import Views
+from queuey.access.queue_access import QueueAccess
 from queuey.api import queues as api
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import RESETTABLE, Backoff, ChosenOptions, Principal, Queue, QueueOptions, QueueSpec
 from queuey.model.rights import VERBS, format_principal, parse_principals
 from queuey.runtime.limits import Limits
-from queuey.service.queue_access import QueueAccess
 from queuey.service.queues import Queues
 from queuey.web import validators
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.fields import Fields
 from queuey.web.requests import Request, read_fields
 from queuey.web.responses import Response, json_response
-from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
 OPTION_DEFAULTS = {option.name: option.default for option in fields(ChosenOptions)}

@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from queuey.access.authorization import Authorization
+from queuey.access.operations import Views
 from queuey.api import schedules as api
 from queuey.api.messages import ScheduledMessage
 from queuey.model.errors import InvalidRequest, RecordChanged, ScheduleNotFound
@@ -25,13 +27,11 @@ from queuey.service.schedules import MAX_BODY_BYTES, MAX_NAME_LENGTH, ScheduleRe
 from queuey.service.schedules.states import Outcome, Plan, keep_message
 from queuey.service.schedules.timetables import Timetable, check_cron, check_zone
 from queuey.web import validators
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.fields import Fields
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Response, json_response
 from queuey.web.v1.messages import read_batch
-from queuey.web.v1.views import Views
 from queuey.web.validators import Errors, read_object
 
 _FIELDS = frozenset(api.SchedulePlan.__struct_fields__)

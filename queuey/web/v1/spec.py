@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from queuey import __version__
+from queuey.access.operations import Operation
 from queuey.api import claims, groups, jobs, messages, progress, queues, schedules, values
 from queuey.model.messages import OPERATORS
 from queuey.model.rights import Action
@@ -45,7 +46,6 @@ from queuey.web.v1.ranges import RangeViews
 from queuey.web.v1.schedules import ScheduleViews
 from queuey.web.v1.streams import StreamViews
 from queuey.web.v1.unread import UnreadViews
-from queuey.web.v1.views import Operation
 
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue}"

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from queuey.access.authorization import Authorization
+from queuey.access.operations import Views
+from queuey.access.queue_access import QueueAccess
 from queuey.api import messages as api
 from queuey.model import ids
 from queuey.model.errors import QueueyError
 from queuey.model.ids import Position
 from queuey.runtime.limits import Limits
-from queuey.service.queue_access import QueueAccess
 from queuey.service.queues import Queues
 from queuey.service.ranges import OTHER_PARTITIONS, Mark, parse_bound
 from queuey.service.unread import DEFAULT_COUNTED, Marks, Unread, UnreadUseCases
 from queuey.web import validators
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response
-from queuey.web.v1.views import Views
 from queuey.web.validators import Errors, bad_json
 
 

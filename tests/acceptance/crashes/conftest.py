@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import pytest
 
+from queuey.access.credentials.readers import digest_of
 from queuey.client import Client, RetryPolicy
 from queuey.storage import Store, bridge, cassandra, sqlite
 from queuey.storage.cassandra.cluster.timing import ONE_CENTRE_TIMING, change_values
-from queuey.web.credentials import digest_of
 from tests.harness.history import running as threads
 from tests.servers import keyspaces
 from tests.servers.served import Served, free_port

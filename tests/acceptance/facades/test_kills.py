@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from queuey.access.credentials.readers import digest_of
 from queuey.facades.sqs import access_keys
 from queuey.storage import Store, bridge, cassandra, sqlite
-from queuey.web.credentials import digest_of
 from tests.acceptance.facades.calls import Facade, find_adjacent_free_ports, write_settings_file
 from tests.acceptance.facades.conftest import LONG_REDELIVERY
 from tests.acceptance.facades.test_emodb import Emodb, ids_of

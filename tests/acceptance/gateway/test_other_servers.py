@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from queuey.access.credentials.readers import digest_of
 from queuey.storage import bridge
 from queuey.storage.sqlite import check, open_store
-from queuey.web.credentials import digest_of
 from tests.pages import ROOT, runnable_blocks
 from tests.servers.served import environment, free_port
 

@@ -6,10 +6,10 @@ import re
 from contextlib import ExitStack
 from html import unescape
 
+from queuey.access.credentials.readers import digest_of
 from queuey.console import applications, overview
 from queuey.model.rights import parse_scope
 from queuey.storage import Store, bridge
-from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser, simplify_html
 from tests.console.conftest import logged_in

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
+from queuey.access.credentials.readers import digest_of
 from queuey.console import applications, groups
 from queuey.console.filters import moment_absolute
 from queuey.model.messages import QueueSpec
 from queuey.model.rights import parse_scope
 from queuey.service.browsing.history import CELL_SECONDS, History
 from queuey.storage import Store, bridge
-from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser, simplify_html
 from tests.console.conftest import logged_in

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from queuey.access.credentials.readers import digest_of
+from queuey.access.issued_credentials import LINK_SECONDS, Sessions
 from queuey.console import cookies, pages
 from queuey.console.resources import make_console
 from queuey.model.errors import NotAuthenticated
-from queuey.service.operating.credentials import LINK_SECONDS, Sessions
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
-from queuey.web.credentials import digest_of
 from queuey.web.errors import NO_SUCH_RESOURCE
 from queuey.web.parts import App
 from queuey.web.responses import Response

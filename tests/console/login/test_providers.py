@@ -13,6 +13,9 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 import msgspec
 import pytest
 
+from queuey.access.credentials import code_flow
+from queuey.access.credentials.code_flow import MAX_EXCHANGES
+from queuey.access.credentials.readers import digest_of
 from queuey.console import cookies, login
 from queuey.console.login import MAX_EXCHANGE_RATE, MAX_WRONG_CODE_RATE
 from queuey.console.resources import make_console
@@ -22,8 +25,6 @@ from queuey.settings import UserIssuer, Users
 from queuey.storage import Store, bridge
 from queuey.web.admission.rates import Rate
 from queuey.web.app import make_app
-from queuey.web.credentials import code_flow, digest_of
-from queuey.web.credentials.code_flow import MAX_EXCHANGES
 from queuey.web.parts import App
 from tests.console.acting import act, follow_redirect
 from tests.console.browser import Browser

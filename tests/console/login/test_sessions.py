@@ -6,15 +6,15 @@ import time
 
 import pytest
 
+from queuey.access.credentials.readers import digest_of
+from queuey.access.issued_credentials import SESSION_SECONDS, Sessions
 from queuey.console import cookies, pages
 from queuey.console.login import own_page
 from queuey.console.resources import make_console
 from queuey.model.errors import NotAuthenticated
-from queuey.service.operating.credentials import SESSION_SECONDS, Sessions
 from queuey.storage import Store, bridge
 from queuey.web.admission.scheduling import rate_limit_name
 from queuey.web.app import make_app
-from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser
 from tests.console.conftest import examine

@@ -8,6 +8,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import Backlog, PartitionClaims
 from queuey.model import ids
 from queuey.model.deadletters import Attempt, DeadLetter, decode_dead_letter
@@ -17,7 +18,6 @@ from queuey.service import Service
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.attempts import CLAIM_EXPIRED_ERROR, MAX_KEPT_ATTEMPTS, Attempts
 from queuey.service.claims.overview import MAX_SHOWN_TEXT
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking

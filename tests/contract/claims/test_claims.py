@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from queuey.access.queue_access import QueueAccess
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.model import ids
 from queuey.model.deadletters import decode_dead_letter
@@ -23,7 +24,6 @@ from queuey.service import Service
 from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
 from queuey.service.claims.follow_ups import OVERDUE_SECONDS
 from queuey.service.messages import Draft
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.backends import APP, Backend, Clock
 from tests.blocking import BlockingNames, blocking

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replace_fields
 
+from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import Backlog
 from queuey.model import ids
 from queuey.model.deadletters import HEADER_PREFIX, queue_for
@@ -21,7 +22,6 @@ from queuey.service import Service
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.follow_ups import OVERDUE_SECONDS
 from queuey.service.expiry import KIND, ExpiryRecords
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Messages, Records, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from queuey.access.queue_access import QueueAccess
 from queuey.claims.receipts import ReceiptStatus
 from queuey.model.errors import NameChanged, NameTaken, StoreBusy
 from queuey.model.ids import Position
@@ -17,7 +18,6 @@ from queuey.service import Service
 from queuey.service import names as names_module
 from queuey.service.messages import Draft
 from queuey.service.names import TURN_TIMEOUT
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import Names, Store, bridge
 from tests.backends import Clock
 from tests.blocking import BlockingNames, adopt_own_loop, blocking

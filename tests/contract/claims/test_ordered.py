@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from queuey.access.queue_access import QueueAccess
 from queuey.claims.order import MAX_WAITING
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.model import ids
@@ -21,7 +22,6 @@ from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.claims.scans import MAX_PAGE_MESSAGES
 from queuey.service.messages import Draft
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import BlockingNames, blocking, post

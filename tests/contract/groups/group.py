@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
 
+from queuey.access.queue_access import QueueAccess
 from queuey.api.groups import Heartbeat
 from queuey.groups.state import JoinRequest
 from queuey.model import ids
@@ -17,7 +18,6 @@ from queuey.model.messages import OffsetChange
 from queuey.model.rights import Caller, Credential, Grant
 from queuey.runtime.event_loop import Core
 from queuey.service import Service
-from queuey.service.queue_access import QueueAccess
 from tests.backends import APP
 
 Place = tuple[str, int]

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import asdict
 
+from queuey.access.queue_access import QueueAccess
 from queuey.api.progress import MoveState
 from queuey.model.errors import (
     ClaimsRefused,
@@ -33,7 +34,6 @@ from queuey.service.moves import MoveCarrier, MoveTiming, MoveUseCases
 from queuey.service.moves import records as module
 from queuey.service.moves.active_move import ActiveMove
 from queuey.service.moves.records import KIND, MAX_LISTED, MAX_RUNNING, Move, MoveRecords, Progress, decode
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import Catalogue, KeyedPosts, Messages, Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import blocking, post

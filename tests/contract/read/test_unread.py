@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from queuey.access.queue_access import QueueAccess
 from queuey.model import ids
 from queuey.model.errors import Conflict, InvalidRequest, QueueNotFound, StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import OffsetChange, Page, Queue, QueueSpec, Slice
 from queuey.runtime.event_loop import Core
 from queuey.service import Service, unread
-from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHER_PARTITIONS
 from queuey.service.unread import EVERYTHING, MarkNews, ReadMark, Unread, make_reader_group
 from queuey.storage import Messages, Offsets, Store, bridge, offset_changes

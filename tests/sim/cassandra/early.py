@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from queuey.access.queue_access import QueueAccess
 from queuey.model.errors import QueueChanged
 from queuey.model.ids import FIRST, LOW_MIN, Position
 from queuey.model.messages import Message, Page, Queue
@@ -17,7 +18,6 @@ from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.runtime.waiters import Waiter
 from queuey.service import reading
-from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHER_PARTITIONS, Range, Reading, make_mark
 from queuey.service.streams import Cursor, OpenStreams, Stream
 from tests.sim.cassandra.messages import PARTITIONS, QUEUE, Site

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuey.access.credentials.readers import digest_of
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import QueueSpec, Scope
 from queuey.model.rights import matches
@@ -16,7 +17,6 @@ from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.service.queues import Queues
 from queuey.storage import Store, bridge
-from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY

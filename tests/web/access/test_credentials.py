@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from queuey.access.authorization import MAX_CREDENTIALS, MAX_HEADER, MAX_PARTS, Authenticator
+from queuey.access.credentials.readers import Identity
 from queuey.model.errors import NotAuthenticated
 from queuey.model.rights import ANYBODY, Caller, Grant
-from queuey.web.authorization import MAX_CREDENTIALS, MAX_HEADER, MAX_PARTS, Authenticator
-from queuey.web.credentials import Identity
 
 
 class Clock:

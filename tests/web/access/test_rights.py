@@ -8,12 +8,12 @@ from urllib.parse import quote
 import pytest
 from hypothesis import example, given, settings
 
+from queuey.access.credentials.readers import digest_of
 from queuey.facades.settings import Facades, SqsFacade
 from queuey.model.messages import Scope
 from queuey.model.rights import VERBS, Verb, parse_scope
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
-from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key

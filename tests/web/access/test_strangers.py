@@ -12,13 +12,13 @@ from botocore.auth import SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from queuey.access.credentials.readers import ApplicationKeys, Identity, digest_of
 from queuey.console.resources import make_console
 from queuey.facades.settings import Facades, SqsFacade
 from queuey.settings import Rates, UserIssuer
 from queuey.storage import Store, bridge
 from queuey.web.admission.rates import RateLimits
 from queuey.web.admission.scheduling import Turn, stranger_tenant
-from queuey.web.credentials import ApplicationKeys, Identity, digest_of
 from queuey.web.gateway import Gateway
 from tests.console.conftest import examine
 from tests.facades.serving import facade_app

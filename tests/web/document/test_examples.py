@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
+from queuey.access.credentials.readers import digest_of
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from queuey.web.app import make_app
-from queuey.web.credentials import digest_of
 from queuey.web.openapi import JSON, Example
 from queuey.web.parts import App
 from queuey.web.v1.spec import EXAMPLES, OPERATIONS, document

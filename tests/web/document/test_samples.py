@@ -15,12 +15,12 @@ import httpx2
 import pytest
 
 from deploy.npm import NAME, pack
+from queuey.access.credentials.readers import digest_of
 from queuey.client import Client
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from queuey.web.api_page import ADDRESS, FIRST_PYTHON_CALL, PROGRAM_STARTS
 from queuey.web.app import make_app
-from queuey.web.credentials import digest_of
 from queuey.web.openapi import Example, make_samples
 from queuey.web.v1.spec import EXAMPLES
 from tests.in_process import InProcess

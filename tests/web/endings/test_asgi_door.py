@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from queuey.access.credentials.readers import Identity, digest_of
 from queuey.model.rights import USERS_TENANT_PREFIX, Grant
 from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
 from queuey.web.asgi import answer
-from queuey.web.credentials import Identity, digest_of
 from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.web.caller import Caller, Tokens

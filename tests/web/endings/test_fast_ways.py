@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from queuey.access.authorization import Authenticator, Authorization
+from queuey.access.credentials.readers import Identity, digest_of
 from queuey.model.messages import QueueSpec, Scope
 from queuey.model.rights import ANYBODY, Grant
 from queuey.service.reading import Reader
@@ -24,8 +26,6 @@ from queuey.storage.sqlite import SqliteOptions, open_store
 from queuey.storage.sqlite.catalogue import SqliteCatalogue
 from queuey.storage.sqlite.messages import SqliteMessages
 from queuey.web.app import make_app
-from queuey.web.authorization import Authenticator, Authorization
-from queuey.web.credentials import Identity, digest_of
 from queuey.web.requests import Request
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply, Tokens

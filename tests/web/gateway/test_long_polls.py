@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from queuey.access.credentials.readers import digest_of
 from queuey.runtime.limits import Limits
 from queuey.service import Service
 from queuey.storage import Messages, Store, bridge
 from queuey.web.app import make_app
-from queuey.web.credentials import digest_of
 from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.interposed_store import InterposedStore

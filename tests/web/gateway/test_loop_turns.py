@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from queuey.access.credentials.members import credential_of
+from queuey.access.credentials.readers import digest_of
 from queuey.api.groups import Heartbeat
 from queuey.groups.drafts import GroupDraft
 from queuey.groups.planning import View, make_plan
@@ -25,8 +27,6 @@ from queuey.service import Service
 from queuey.service.groups.local_group import LocalGroup, hash_secret
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
-from queuey.web.credentials import digest_of
-from queuey.web.credentials.members import credential_of
 from queuey.web.gateway import Gateway
 from tests.backends import SqliteLocation
 from tests.web.gateway_calls import KEY, Reply, Request, make_runner

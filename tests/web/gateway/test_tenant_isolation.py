@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from queuey.access.authorization import Authorization
 from queuey.storage import Messages, Names
 from queuey.storage.store_calls import in_thread
 from queuey.web.asgi import answer
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.gateway import Gateway
 from queuey.web.parts import App

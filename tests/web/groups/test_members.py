@@ -13,13 +13,13 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
+from queuey.access.credentials.members import PresentRights, credential_of
+from queuey.access.credentials.readers import ApplicationKeys, Identity, digest_of
 from queuey.model.rights import Caller as Known
 from queuey.model.rights import Grant, parse_scope
 from queuey.service.groups import GroupUseCases
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
-from queuey.web.credentials import ApplicationKeys, Identity, digest_of
-from queuey.web.credentials.members import PresentRights, credential_of
 from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.replacing import replace

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from queuey.access.queue_access import QueueAccess
 from queuey.model import ids
 from queuey.model.ids import FIRST, Position
 from queuey.model.messages import OffsetChange
 from queuey.service import Service, streams, unread
-from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHER_PARTITIONS
 from queuey.service.unread import Unread, make_reader_group
 from queuey.storage import Store, bridge

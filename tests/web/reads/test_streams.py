@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from queuey.access.authorization import Authenticator
+from queuey.access.credentials.readers import Identity
 from queuey.model.messages import QueueSpec
 from queuey.model.rights import Grant, Verb
 from queuey.service import Service
@@ -19,8 +21,6 @@ from queuey.storage import Store, bridge
 from queuey.web.admission.event_streams import NOTICE_INTERVAL
 from queuey.web.app import make_app
 from queuey.web.asgi import answer
-from queuey.web.authorization import Authenticator
-from queuey.web.credentials import Identity
 from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from queuey.web.responses import EVENT_HEADERS

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from queuey.access.credentials.readers import Identity
 from queuey.model import ids
 from queuey.model.messages import QueueSpec
 from queuey.model.rights import Grant, Verb
@@ -14,7 +15,6 @@ from queuey.service.ranges import OTHER_PARTITIONS
 from queuey.service.streams import Cursor
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
-from queuey.web.credentials import Identity
 from queuey.web.gateway import Gateway
 from queuey.web.parts import App
 from tests.contract.samples import new_message

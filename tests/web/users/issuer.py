@@ -20,10 +20,10 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import get_default_algorithms
 
+from queuey.access.credentials.bearer import Bearer
+from queuey.access.credentials.readers import CredentialReader
+from queuey.access.credentials.users import make_readers
 from queuey.settings import Users
-from queuey.web.credentials import CredentialReader
-from queuey.web.credentials.bearer import Bearer
-from queuey.web.credentials.users import make_readers
 
 AUDIENCE = "queuey"
 Kind = Literal["ES256", "ES384", "RS256", "PS256", "EdDSA"]

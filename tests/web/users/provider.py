@@ -14,10 +14,10 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from queuey.access.credentials.code_flow import DISCOVERY_PATH, Provider
+from queuey.access.credentials.readers import CredentialReader
+from queuey.access.credentials.users import make_providers
 from queuey.settings import Users
-from queuey.web.credentials import CredentialReader
-from queuey.web.credentials.code_flow import DISCOVERY_PATH, Provider
-from queuey.web.credentials.users import make_providers
 from tests.web.users.issuer import Issuer, KeyServer, patient_readers
 
 Answer = tuple[int, dict[str, str], bytes]

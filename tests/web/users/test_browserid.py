@@ -18,13 +18,13 @@ from browserid import jwt as signed
 from browserid.tests.support import get_keypair, make_assertion
 from browserid.utils import bundle_certs_and_assertion
 
+from queuey.access.credentials import users as makers
+from queuey.access.credentials.readers import digest_of
+from queuey.access.credentials.users import make_readers
 from queuey.model.errors import SettingsError
 from queuey.settings import UserIssuer
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
-from queuey.web.credentials import digest_of
-from queuey.web.credentials import users as makers
-from queuey.web.credentials.users import make_readers
 from queuey.web.parts import App
 from tests.replacing import replace_in
 from tests.web.caller import Caller

@@ -12,11 +12,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from queuey.access.credentials.bearer import Bearer, KeySet
+from queuey.access.credentials.code_flow import read_discovery
+from queuey.access.credentials.key_sets import (
+    LOAD_INTERVAL,
+    MAX_AGE,
+    MAX_DOCUMENT_BYTES,
+    RETRY_INTERVAL,
+    IssuerDocument,
+)
 from queuey.model.errors import InvalidToken, IssuerUnavailable, SettingsError
 from queuey.settings import UserIssuer
-from queuey.web.credentials.bearer import Bearer, KeySet
-from queuey.web.credentials.code_flow import read_discovery
-from queuey.web.credentials.key_sets import LOAD_INTERVAL, MAX_AGE, MAX_DOCUMENT_BYTES, RETRY_INTERVAL, IssuerDocument
 from tests.waiting import until
 from tests.web.access.test_credentials import Clock
 from tests.web.users.issuer import AUDIENCE, Behaviour, Issuer, KeyServer, serving

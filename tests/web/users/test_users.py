@@ -9,6 +9,9 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from queuey.access.authorization import Authorization
+from queuey.access.credentials.bearer import Bearer
+from queuey.access.credentials.readers import digest_of
 from queuey.model.messages import QueueSpec
 from queuey.model.rights import VERBS, Action, parse_principals, parse_scope
 from queuey.model.user_queues import queue_name, user_name
@@ -16,9 +19,6 @@ from queuey.settings import UserIssuer
 from queuey.settings.users import RoleVerb
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
-from queuey.web.authorization import Authorization
-from queuey.web.credentials import digest_of
-from queuey.web.credentials.bearer import Bearer
 from queuey.web.parts import App
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from queuey.access.authorization import Authorization
+from queuey.access.operations import Views
 from queuey.api import groups as api
 from queuey.api.values import Done
 from queuey.groups.state import JoinRequest
@@ -22,11 +24,9 @@ from queuey.runtime.limits import Limits
 from queuey.service.groups import GroupUseCases
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Response, json_response
-from queuey.web.v1.views import Views
 from queuey.web.validators import Errors, read_object
 
 MAX_HEARTBEAT = 1 << 20

@@ -7,6 +7,9 @@ from base64 import b64decode
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from queuey.access.authorization import Authorization
+from queuey.access.operations import Views
+from queuey.access.queue_access import QueueAccess
 from queuey.api import progress as api
 from queuey.api.groups import MAX_EPOCH, MemberCommits
 from queuey.model import ids
@@ -16,13 +19,10 @@ from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.service.groups import GroupUseCases
 from queuey.service.offsets import OffsetUseCases
-from queuey.service.queue_access import QueueAccess
 from queuey.web import validators
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Response, json_response
-from queuey.web.v1.views import Views
 from queuey.web.validators import Errors, bad_json, read_object
 
 

@@ -19,13 +19,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import dsa, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
+from queuey.access.credentials.key_sets import IssuerDocument
+from queuey.access.credentials.readers import Identity
+from queuey.access.credentials.strict_json import read_object, read_part
+from queuey.access.credentials.user_identity import Trusted, User, identity_of, is_time
 from queuey.model.errors import InvalidAssertion, IssuerUnavailable
 from queuey.model.rights import parse_principal
 from queuey.settings import UserIssuer
-from queuey.web.credentials import Identity
-from queuey.web.credentials.key_sets import IssuerDocument
-from queuey.web.credentials.strict_json import read_object, read_part
-from queuey.web.credentials.user_identity import Trusted, User, identity_of, is_time
 
 MAX_ASSERTION_LENGTH = 8192
 """Max characters of an assertion."""
@@ -137,7 +137,8 @@ class _Trusted:
 
 
 class BrowserId:
-    """Verifies assertions of the issuers that applications trust; a :class:`~queuey.web.credentials.CredentialReader`.
+    """Verifies assertions of the issuers that applications trust; a
+    :class:`~queuey.access.credentials.readers.CredentialReader`.
 
     Args:
         trusted: Applications and the issuers that they trust.

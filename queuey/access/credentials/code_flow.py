@@ -24,13 +24,13 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 
 from oauthlib.oauth2 import OAuth2Error, WebApplicationClient
 
+from queuey.access.credentials.bearer import Bearer
+from queuey.access.credentials.key_sets import FETCH_TIMEOUT, RETRY_INTERVAL, IssuerDocument, fetch, short_reason
+from queuey.access.credentials.strict_json import read_object
+from queuey.access.issued_credentials import UserLogin
 from queuey.model.errors import InvalidToken, IssuerUnavailable
 from queuey.model.user_queues import issuer_tag
-from queuey.service.operating.credentials import UserLogin
 from queuey.settings import UserIssuer, is_loopback, is_safe_url
-from queuey.web.credentials.bearer import Bearer
-from queuey.web.credentials.key_sets import FETCH_TIMEOUT, RETRY_INTERVAL, IssuerDocument, fetch, short_reason
-from queuey.web.credentials.strict_json import read_object
 
 logger = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from queuey.access.credentials.readers import Identity
+from queuey.access.issued_credentials import UserLogin
 from queuey.model.errors import NotAuthenticated
 from queuey.model.rights import USERS_TENANT_PREFIX, Grant, Verb, name_within
 from queuey.model.user_queues import queue_name
-from queuey.service.operating.credentials import UserLogin
 from queuey.settings import UserIssuer, Users
-from queuey.web.credentials import Identity
 
 Trusted = Sequence[tuple[str, UserIssuer]]
 """Applications and the issuers that they trust."""

@@ -12,16 +12,16 @@ from functools import partial
 from hashlib import sha256
 from typing import Protocol, get_args
 
+from queuey.access.credentials.members import credential_of
+from queuey.access.credentials.readers import ApplicationKeys, CredentialReader, Identity, digest_of
+from queuey.access.queue_access import QueueAccess, enter_queue, find_queue, require_application
 from queuey.model.deadletters import queue_for
 from queuey.model.errors import NotAllowed, NotAuthenticated, NotFound, QueueNotFound, QueueyError
 from queuey.model.messages import Queue
 from queuey.model.rights import ANYBODY, Action, Caller, Credential, explain_refusal, is_allowed, matches, may_know
 from queuey.runtime.event_loop import Core
-from queuey.service.queue_access import QueueAccess, enter_queue, find_queue, require_application
 from queuey.storage import Store, bridge
 from queuey.web.admission.scheduling import ANONYMOUS
-from queuey.web.credentials import ApplicationKeys, CredentialReader, Identity, digest_of
-from queuey.web.credentials.members import credential_of
 from queuey.web.requests import Request
 
 MAX_CACHED = 4096

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, TypeVar
 
+from queuey.access.credentials.key_sets import IssuerDocument
+from queuey.access.credentials.readers import CredentialReader
 from queuey.model.errors import SettingsError
 from queuey.model.extras import install_command
 from queuey.settings import SecretName, Users
-from queuey.web.credentials import CredentialReader
-from queuey.web.credentials.key_sets import IssuerDocument
 
 if TYPE_CHECKING:
-    from queuey.web.credentials.code_flow import Provider
-    from queuey.web.credentials.user_identity import Trusted
+    from queuey.access.credentials.code_flow import Provider
+    from queuey.access.credentials.user_identity import Trusted
 
 T = TypeVar("T")
 
@@ -73,10 +73,10 @@ def make_providers(
     issuers = {i.issuer: i for trusted in users.values() for i in trusted if i.client is not None}
     if not issuers:
         return []
-    from queuey.web.credentials.bearer import Bearer  # noqa: PLC0415 - an extra
+    from queuey.access.credentials.bearer import Bearer  # noqa: PLC0415 - an extra
 
     try:
-        from queuey.web.credentials.code_flow import Provider  # noqa: PLC0415 - an extra
+        from queuey.access.credentials.code_flow import Provider  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise SettingsError(
             f"Logins of users need a library that is not installed ({error}). Install it: {install_command('oidc')}"

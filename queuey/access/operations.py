@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from queuey.access.authorization import Authorization
+from queuey.access.queue_access import QueueAccess
 from queuey.api.values import Done
 from queuey.model.errors import InvalidRequest
 from queuey.model.rights import Action
 from queuey.runtime.limits import Limits
-from queuey.service.queue_access import QueueAccess
 from queuey.web import openapi
-from queuey.web.authorization import Authorization
 from queuey.web.endpoint import COMMON_HEADERS, MESSAGE_HEADERS, Handler, Match, View
 from queuey.web.fields import Fields, Queries
 from queuey.web.openapi import JSON

@@ -12,13 +12,13 @@ from typing import Any
 
 import jwt
 
+from queuey.access.credentials.key_sets import IssuerDocument
+from queuey.access.credentials.readers import Identity
+from queuey.access.credentials.strict_json import read_object, read_part
+from queuey.access.credentials.user_identity import Trusted, User, identity_of, is_time
 from queuey.model.errors import InvalidToken
 from queuey.model.user_queues import MAX_USER_NAME, user_name
 from queuey.settings import UserIssuer
-from queuey.web.credentials import Identity
-from queuey.web.credentials.key_sets import IssuerDocument
-from queuey.web.credentials.strict_json import read_object, read_part
-from queuey.web.credentials.user_identity import Trusted, User, identity_of, is_time
 
 MAX_TOKEN = 8192
 """Max characters of a token."""
@@ -104,7 +104,8 @@ def _is_strong(key: Any) -> bool:  # noqa: ANN401 - one of several kinds of keys
 
 
 class Bearer:
-    """Reads tokens of the issuers that applications trust. See :class:`~queuey.web.credentials.CredentialReader`.
+    """Reads tokens of the issuers that applications trust. See
+    :class:`~queuey.access.credentials.readers.CredentialReader`.
 
     Args:
         trusted: Applications and the issuers that they trust.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
+from queuey.access.credentials.readers import ApplicationKeys
 from queuey.model.errors import NotAuthenticated
 from queuey.model.rights import Caller, Credential, Grant, owner_name
-from queuey.web.credentials import ApplicationKeys
 
 _DIGEST_BYTES = 32
 """Number of bytes of a key's digest."""

@@ -1,0 +1,1 @@
+"""Readers of credentials: from the ``Authorization`` header to the caller."""
