@@ -41,7 +41,7 @@ _CANONICAL_SCHEMES = {"bearer": "Bearer", "browserid": "BrowserID"}
 
 
 class ListQueues(Protocol):
-    """Lists queues of an application by name, as :meth:`queuey.service.queues.Queues.list` does."""
+    """Lists queues of an application by name, as :meth:`queuey.queues.queues.Queues.list` does."""
 
     def __call__(
         self, application: str, *, start: str, limit: int, patterns: Sequence[str]

@@ -16,7 +16,7 @@ from queuey.model import ids
 from queuey.model.errors import NotAllowed, NotAuthenticated, QueueExists, QueueNotFound, StoreBusy
 from queuey.model.messages import Location, Queue, QueueSpec
 from queuey.model.rights import Action, Caller, matches, owner_name
-from queuey.service.queues import queue_name_error
+from queuey.queues.queues import queue_name_error
 from queuey.storage import Applications
 from queuey.web.endpoint import Handler, Match, View
 from queuey.web.parts import App

@@ -15,6 +15,7 @@ from queuey.access.issued_credentials import Keys, Sessions
 from queuey.access.queue_access import Check, QueueAccess, enter_queue, find_queue
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Queue
+from queuey.queues.queues import Queues
 from queuey.runtime.arrival_news import News
 from queuey.runtime.due_work import DueRunner
 from queuey.runtime.event_loop import Core
@@ -33,7 +34,6 @@ from queuey.service.names import NameUseCases
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.operating.audit import AuditLog
 from queuey.service.operating.redriving import Redriving
-from queuey.service.queues import Queues
 from queuey.service.reading import Reader
 from queuey.service.schedules import ScheduleUseCases
 from queuey.service.streams import OpenStreams

@@ -26,11 +26,11 @@ from queuey.model.messages import MAX_TTL, Message, Queue, Slice
 from queuey.model.texts import format_count
 from queuey.model.time_parsing import clock_warning, format_duration, format_instant
 from queuey.model.titles import id_time
+from queuey.queues.queues import Queues
 from queuey.runtime.limits import Limits
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.attempts import Attempts
 from queuey.service.offsets import OffsetUseCases
-from queuey.service.queues import Queues
 from queuey.storage import Store, bridge
 
 MAX_EXPLAINED_PARTITIONS = 10

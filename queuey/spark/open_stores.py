@@ -16,8 +16,8 @@ from pathlib import Path
 from queuey import settings as table
 from queuey.model.errors import QueueNotFound, SettingsError
 from queuey.model.messages import Queue
+from queuey.queues.queues import queue_name_error
 from queuey.runtime.limits import Limits
-from queuey.service.queues import queue_name_error
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, Selection, StoreOptions
 from queuey.storage import Store, bridge, opening

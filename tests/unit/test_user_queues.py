@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as some
 
 from queuey.model.user_queues import MAX_TEXT_LENGTH, MAX_USER_NAME, check_pattern, may_overlap, queue_name, user_name
+from queuey.queues.queues import queue_name_error
 from queuey.runtime.limits import Limits
-from queuey.service.queues import queue_name_error
 
 ISSUERS = ["https://accounts.example.org", "https://accounts.example.org/", "https://login.example.com/realms/shop"]
 PATTERNS = ["inbox-{user}", "i{user}", "a.b_c{user}", "x" * MAX_TEXT_LENGTH + "{user}"]

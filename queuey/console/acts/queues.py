@@ -18,9 +18,9 @@ from queuey.model.ids import Position
 from queuey.model.messages import RESETTABLE, OffsetChange, Queue, QueueSpec, option_metas
 from queuey.model.rights import format_principal
 from queuey.model.time_parsing import parse_point
+from queuey.queues.views import read_spec
 from queuey.service.ranges import parse_mark
 from queuey.web import validators
-from queuey.web.v1.queues import read_spec
 from queuey.web.validators import Errors
 
 CHANGEABLE_OPTIONS = tuple(name for name, option in option_metas().items() if (option.extra or {})["changes"])

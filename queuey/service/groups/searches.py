@@ -13,8 +13,8 @@ from queuey.model.deadletters import matches_patterns
 from queuey.model.errors import QueueNotFound
 from queuey.model.messages import Queue
 from queuey.model.rights import matches
+from queuey.queues.queues import shortest_prefixes
 from queuey.runtime.event_loop import MAX_ITEMS_IN_LOOP, Core
-from queuey.service.queues import shortest_prefixes
 from queuey.storage import Store
 
 PAGE_SIZE = 1000

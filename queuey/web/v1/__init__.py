@@ -9,6 +9,7 @@ from typing import Any
 
 from queuey.access.operations import bind_by_path
 from queuey.model.messages import OPERATORS
+from queuey.queues.views import QueueViews
 from queuey.web.parts import App
 from queuey.web.v1.claims import ClaimViews
 from queuey.web.v1.explanations import ExplanationViews
@@ -18,7 +19,6 @@ from queuey.web.v1.groups.offsets import OffsetViews
 from queuey.web.v1.messages import MessageViews
 from queuey.web.v1.moves import MoveViews
 from queuey.web.v1.names import NameViews
-from queuey.web.v1.queues import QueueViews
 from queuey.web.v1.ranges import RangeViews
 from queuey.web.v1.schedules import ScheduleViews
 from queuey.web.v1.spec import APP, CONSUMERS, IDS, MEMBER, NAMED, OPERATIONS, QUEUE, SCHEDULE, document

@@ -13,6 +13,7 @@ from queuey.access.operations import Operation
 from queuey.api import claims, groups, jobs, messages, progress, queues, schedules, values
 from queuey.model.messages import OPERATORS
 from queuey.model.rights import Action
+from queuey.queues.views import QueueViews
 from queuey.runtime.limits import Limits
 from queuey.web import openapi, parameters
 from queuey.web.openapi import JSON, Api, Example, ResponseSpec, Tag
@@ -41,7 +42,6 @@ from queuey.web.v1.groups.offsets import OffsetViews
 from queuey.web.v1.messages import MessageViews
 from queuey.web.v1.moves import MoveViews
 from queuey.web.v1.names import NameViews
-from queuey.web.v1.queues import QueueViews
 from queuey.web.v1.ranges import RangeViews
 from queuey.web.v1.schedules import ScheduleViews
 from queuey.web.v1.streams import StreamViews

@@ -19,8 +19,8 @@ from queuey.access.operations import Views
 from queuey.access.queue_access import QueueAccess
 from queuey.api.messages import StreamAsked, StreamFields, StreamQuery
 from queuey.model.errors import InvalidRequest, QueueyError
+from queuey.queues.queues import Queues
 from queuey.runtime.limits import Limits
-from queuey.service.queues import Queues
 from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.service.streams import Cursor, Event, OpenStreams, Stream, StreamRead
 from queuey.service.unread import MarkNews, UnreadUseCases

@@ -12,8 +12,8 @@ from queuey.api import messages as api
 from queuey.model import ids
 from queuey.model.errors import QueueyError
 from queuey.model.ids import Position
+from queuey.queues.queues import Queues
 from queuey.runtime.limits import Limits
-from queuey.service.queues import Queues
 from queuey.service.ranges import OTHER_PARTITIONS, Mark, parse_bound
 from queuey.service.unread import DEFAULT_COUNTED, Marks, Unread, UnreadUseCases
 from queuey.web import validators

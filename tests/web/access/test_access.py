@@ -13,9 +13,9 @@ from queuey.access.credentials.readers import digest_of
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import QueueSpec, Scope
 from queuey.model.rights import matches
+from queuey.queues.queues import Queues
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
-from queuey.service.queues import Queues
 from queuey.storage import Store, bridge
 from queuey.web.parts import App
 from tests.web.caller import Caller

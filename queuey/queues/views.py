@@ -17,8 +17,8 @@ from queuey.api import queues as api
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import RESETTABLE, Backoff, ChosenOptions, Principal, Queue, QueueOptions, QueueSpec
 from queuey.model.rights import VERBS, format_principal, parse_principals
+from queuey.queues.queues import Queues
 from queuey.runtime.limits import Limits
-from queuey.service.queues import Queues
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.fields import Fields

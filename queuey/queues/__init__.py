@@ -1,0 +1,1 @@
+"""Queues and their options: create, list, change, describe and delete them."""
