@@ -12,6 +12,8 @@ from queuey.api.jobs import JobInfo
 from queuey.claims.acts import JobStanding
 from queuey.claims.receipts import Settlement
 from queuey.claims.state import State
+from queuey.messages.names import Changed, NameUseCases
+from queuey.messages.single_messages import Draft
 from queuey.model.ids import Position
 from queuey.model.messages import Location, Message, PostResult, Queue
 from queuey.runtime.event_loop import Core
@@ -20,8 +22,6 @@ from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.jobs import JobPoll
 from queuey.service.claims.move_turns import MoveOrder, MoveTurn
-from queuey.service.messages import Draft
-from queuey.service.names import Changed, NameUseCases
 from queuey.storage.store_calls import LoopCalls
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class BlockingClaims(Blocking):
 
 
 class BlockingNames(Blocking):
-    """Blocking calls of :class:`~queuey.service.names.NameUseCases`."""
+    """Blocking calls of :class:`~queuey.messages.names.NameUseCases`."""
 
     create: Callable[..., Changed]
     replace: Callable[..., Changed]

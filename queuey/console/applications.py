@@ -13,6 +13,7 @@ from queuey.console.acts import SCHEDULE_ACTS
 from queuey.console.filters import Sorting
 from queuey.console.queue import sample_failures
 from queuey.console.sessions import PageRequest
+from queuey.messages.message_views import format_place, parse_place
 from queuey.model.deadletters import holds_dead
 from queuey.model.errors import InvalidRequest, NotFound
 from queuey.model.messages import Meta, Queue
@@ -21,7 +22,6 @@ from queuey.service.browsing import group_by_reason
 from queuey.service.operating.audit import Entry
 from queuey.web.errors import NoSuchResource
 from queuey.web.responses import Response
-from queuey.web.v1.messages import format_place, parse_place
 
 FIELDS = frozenset({"prefix", "start", "depth"})
 QUEUES_FIELDS = FIELDS | {"sort", "down"}

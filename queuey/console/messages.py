@@ -13,6 +13,8 @@ from queuey.access.queue_access import QueueAccess
 from queuey.console import pages
 from queuey.console.queue import read_head_values
 from queuey.console.sessions import PageRequest
+from queuey.messages.message_views import format_place, parse_place
+from queuey.messages.ranges import parse_bound
 from queuey.model import ids
 from queuey.model.deadletters import decode_stored_dead_letter
 from queuey.model.errors import MessageNotFound
@@ -20,10 +22,8 @@ from queuey.model.messages import Message, Meta, Queue
 from queuey.model.partitions import by_key
 from queuey.model.time_parsing import parse_point
 from queuey.service.browsing import MessageFilter, ScanResult
-from queuey.service.ranges import parse_bound
 from queuey.web import validators
 from queuey.web.responses import Response
-from queuey.web.v1.messages import format_place, parse_place
 from queuey.web.validators import Errors
 
 PAGE_SIZE = 50

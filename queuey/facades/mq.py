@@ -9,18 +9,18 @@ from functools import partial
 from queuey.claims.receipts import ClaimReceipt
 from queuey.facades.facade import OpenFacade, Resource, Setup, message_id
 from queuey.facades.settings import MAX_FACADE_BODY
+from queuey.messages.message_views import text_or_bytes
+from queuey.messages.range_reads import MAX_SHORT_BYTES
+from queuey.messages.single_messages import Draft
 from queuey.model import ids
 from queuey.model.errors import InvalidRequest, NotAllowed, QueueNotFound
 from queuey.model.messages import MAX_TTL, Message, PostResult, Queue, QueueSpec
 from queuey.service.claims.requests import ClaimUndecided
-from queuey.service.messages import Draft
-from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.web.endpoint import Match, View
 from queuey.web.errors import NoSuchResource
 from queuey.web.parameters import REPLAYED_HEADER, read_key
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import TEXT, Header, Response, text_response
-from queuey.web.v1.messages import text_or_bytes
 
 RETRY_AFTER: Header = ("Retry-After", "10")
 """Header of answers with status 503; the original always sends this value."""

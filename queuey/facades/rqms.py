@@ -15,13 +15,13 @@ from queuey.api.claims import MAX_CLAIM, MAX_CLAIMS
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.facades.facade import OpenFacade, Resource, Setup
 from queuey.facades.settings import MAX_FACADE_BODY
+from queuey.messages.range_reads import MAX_SHORT_BYTES
+from queuey.messages.single_messages import Draft
 from queuey.model.errors import Conflict, InvalidRequest, NotAllowed, QueueNotFound, TooManyWaiters
 from queuey.model.messages import MAX_NAME_LENGTH, MAX_TTL, Message, Meta, Queue, QueueSpec
 from queuey.runtime.waiters import Waiter
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.requests import ClaimUndecided
-from queuey.service.messages import Draft
-from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.web import validators
 from queuey.web.endpoint import Match, View
 from queuey.web.json_values import check_value

@@ -13,6 +13,11 @@ from functools import partial
 
 from queuey.access.issued_credentials import Keys, Sessions
 from queuey.access.queue_access import Check, QueueAccess, enter_queue, find_queue
+from queuey.messages.names import NameUseCases
+from queuey.messages.range_reads import Reader
+from queuey.messages.read_marks import UnreadUseCases
+from queuey.messages.single_messages import MessageUseCases
+from queuey.messages.streams import OpenStreams
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Queue
 from queuey.queues.queues import Queues
@@ -28,16 +33,11 @@ from queuey.service.expiry import TIMING as EXPIRY_TIMING
 from queuey.service.expiry import ExpiryRecords
 from queuey.service.explaining import Explaining
 from queuey.service.groups import GroupUseCases
-from queuey.service.messages import MessageUseCases
 from queuey.service.moves import MoveUseCases
-from queuey.service.names import NameUseCases
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.operating.audit import AuditLog
 from queuey.service.operating.redriving import Redriving
-from queuey.service.reading import Reader
 from queuey.service.schedules import ScheduleUseCases
-from queuey.service.streams import OpenStreams
-from queuey.service.unread import UnreadUseCases
 from queuey.storage import Store, bridge
 
 

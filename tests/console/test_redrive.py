@@ -6,8 +6,8 @@ import re
 from html import unescape
 
 from queuey.console.acts import messages as acts_on_messages
+from queuey.messages.single_messages import MessageUseCases
 from queuey.model.errors import StoreUnavailable
-from queuey.service.messages import MessageUseCases
 from tests.console.acting import Q, act, follow_redirect
 from tests.console.browser import Browser
 from tests.console.test_pages import bury, text_of

@@ -1,7 +1,7 @@
 """Histories of a queue whose expired messages become dead letters, while busy processes stop and crash.
 
-:class:`~queuey.service.messages.MessageUseCases` posts messages, some are claimed and acknowledged, and each process
-carries out the steps of due records. In the end all TTLs have been over for more than a day.
+:class:`~queuey.messages.single_messages.MessageUseCases` posts messages, some are claimed and acknowledged, and each
+process carries out the steps of due records. In the end all TTLs have been over for more than a day.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.messages.single_messages import Draft, MessageUseCases
 from queuey.model import ids
 from queuey.model.errors import RecordChanged, StoreUnavailable
 from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND, Position
@@ -26,7 +27,6 @@ from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.expiry import TIMING, ExpiryRecords
-from queuey.service.messages import Draft, MessageUseCases
 from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE
 from tests.sim.playing import Play
 from tests.sim.replicas import DEADLINE, Faults, ModelStore, Replicas

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuey.messages.ranges import Mark, Range, make_slices, parse_bound, parse_mark
 from queuey.model.ids import FIRST, LAST, LOW_MIN, following, parse_instant, to_hex
 from queuey.model.messages import Slice
-from queuey.service.ranges import Mark, Range, make_slices, parse_bound, parse_mark
 from tests.strategies import positions
 
 

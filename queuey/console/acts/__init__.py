@@ -34,6 +34,7 @@ from queuey.console.acts.schedules import (
     ScheduleAct,
 )
 from queuey.console.sessions import PageRequest, PageRequestFactory, read_form
+from queuey.messages.message_views import format_place
 from queuey.model.errors import (
     Conflict,
     InvalidRequest,
@@ -49,7 +50,6 @@ from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource, status_of
 from queuey.web.requests import Request, read_query
 from queuey.web.responses import Response
-from queuey.web.v1.messages import format_place
 
 QUEUE_ACTS: tuple[Act, ...] = (
     SendMessage(),

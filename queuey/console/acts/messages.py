@@ -17,11 +17,11 @@ from queuey.claims.acts import JobStanding
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.console.acts.act import Act, ActResult, Field, Plan
 from queuey.console.sessions import PageRequest
+from queuey.messages.message_views import format_place, parse_place, read_batch
 from queuey.model import ids
 from queuey.model.errors import InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyRequests
 from queuey.model.messages import MAX_TTL, Location
 from queuey.service.operating.redriving import DeadLetterFilter, DeadLetterPage
-from queuey.web.v1.messages import format_place, parse_place, read_batch
 
 MAX_BODY = 32 * 1024
 """Max characters of a test message."""

@@ -12,6 +12,7 @@ import msgspec
 from queuey.api.progress import GroupOffset
 from queuey.console.acts.act import Act, ActResult, Field, Plan
 from queuey.console.sessions import PageRequest
+from queuey.messages.ranges import parse_mark
 from queuey.model import ids
 from queuey.model.errors import InvalidRequest, MoveNotFound, NotAllowed, OffsetConflict
 from queuey.model.ids import Position
@@ -19,7 +20,6 @@ from queuey.model.messages import RESETTABLE, OffsetChange, Queue, QueueSpec, op
 from queuey.model.rights import format_principal
 from queuey.model.time_parsing import parse_point
 from queuey.queues.views import read_spec
-from queuey.service.ranges import parse_mark
 from queuey.web import validators
 from queuey.web.validators import Errors
 

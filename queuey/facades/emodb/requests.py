@@ -11,9 +11,9 @@ import msgspec
 
 from queuey.facades.emodb.errors import BadArgument, BadBody, BadParameter, WrongContentType
 from queuey.facades.emodb.names import ID_LENGTH, MessageIds
+from queuey.messages.single_messages import Draft
 from queuey.model.messages import Message, Meta
 from queuey.runtime.limits import Limits
-from queuey.service.messages import Draft
 from queuey.web.json_values import check_value
 from queuey.web.requests import Request, read_body, too_large
 from queuey.web.responses import encode

@@ -16,13 +16,13 @@ from queuey.facades.emodb import errors, names, requests
 from queuey.facades.emodb.names import MAX_QUEUE_NAME, Kind, MessageIds, is_queue_of_kind, queue_name
 from queuey.facades.emodb.requests import check_partitioned, read_count_limit, read_limit, read_ttl
 from queuey.facades.facade import Facade, Resource, Setup
+from queuey.messages.range_reads import MAX_SHORT_BYTES
+from queuey.messages.single_messages import Draft
 from queuey.model.errors import MoveNotFound, NotAllowed, QueueNotFound, TooManyClaims
 from queuey.model.messages import Message, Queue, QueueSpec
 from queuey.model.rights import Action, matches
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.requests import ClaimUndecided
-from queuey.service.messages import Draft
-from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.web.endpoint import Match, View
 from queuey.web.requests import Request, parse_form
 from queuey.web.responses import JSON, Response, body_of, json_response

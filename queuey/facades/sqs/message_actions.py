@@ -33,14 +33,14 @@ from queuey.facades.sqs.messages import (
     size_of,
 )
 from queuey.facades.sqs.requests import Result, SignedRequest
+from queuey.messages.range_reads import MAX_SHORT_BYTES
+from queuey.messages.single_messages import Draft, Placed
 from queuey.model.errors import KeyInUse, StoreUnavailable
 from queuey.model.messages import Queue
 from queuey.runtime.waiters import Waiter
 from queuey.service import Service
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.requests import ClaimUndecided
-from queuey.service.messages import Draft, Placed
-from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.web.v1.claims import receipt_suffix
 
 T = TypeVar("T")

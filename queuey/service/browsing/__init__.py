@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 
 from queuey.access.queue_access import QueueAccess
+from queuey.messages.range_reads import Reader
+from queuey.messages.ranges import Range, Reading, make_mark, parse_bound
 from queuey.model import ids
 from queuey.model.deadletters import DeadLetter, decode_stored_dead_letter, generalize_error_text
 from queuey.model.ids import Position
 from queuey.model.messages import Message, Meta, body_bytes
 from queuey.model.task_calls import find_call
-from queuey.service.ranges import Range, Reading, make_mark, parse_bound
-from queuey.service.reading import Reader
 
 __all__ = ["Browsing", "Failures", "MessageFilter", "ScanResult", "Sizes", "group_by_reason", "make_short_cursor"]
 

@@ -21,6 +21,7 @@ from queuey.claims.drafts import EntryDraft
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.claims.state import ClaimTiming, State
+from queuey.messages.single_messages import EnsureExpiry
 from queuey.model.deadletters import Attempt, holds_dead
 from queuey.model.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyClaims
 from queuey.model.ids import Position
@@ -59,7 +60,6 @@ from queuey.service.claims.requests import (
     too_late_error,
 )
 from queuey.service.claims.results import JobResult, Results
-from queuey.service.messages import EnsureExpiry
 from queuey.storage import Store
 
 T = TypeVar("T")

@@ -16,14 +16,14 @@ from typing import Literal
 import msgspec
 
 from queuey.access.queue_access import QueueAccess, find_queue
+from queuey.messages.range_reads import Reader
+from queuey.messages.ranges import Range, parse_bound
+from queuey.messages.single_messages import Draft, MessageUseCases
 from queuey.model import ids
 from queuey.model.errors import ApplicationExists, ApplicationNotFound, QueueNotFound
 from queuey.model.ids import Position
 from queuey.model.messages import AUDITS, Location, Meta, QueueSpec
 from queuey.runtime.event_loop import Core
-from queuey.service.messages import Draft, MessageUseCases
-from queuey.service.ranges import Range, parse_bound
-from queuey.service.reading import Reader
 from queuey.storage import Store, bridge
 
 ENTRY_TTL = 366 * 86_400

@@ -16,6 +16,9 @@ from hashlib import blake2b
 import msgspec
 
 from queuey.access.queue_access import QueueAccess
+from queuey.messages.range_reads import Reader
+from queuey.messages.ranges import Range, parse_bound
+from queuey.messages.single_messages import Draft, MessageUseCases, hash_content
 from queuey.model import ids
 from queuey.model.deadletters import (
     DeadLetter,
@@ -28,9 +31,6 @@ from queuey.model.errors import NotAllowed, NotFound, QueueChanged, QueueyError
 from queuey.model.messages import Location, Message, Meta, PostKey, Queue
 from queuey.runtime.event_loop import Core
 from queuey.service.browsing import MAX_COMPARED_LENGTH, make_short_cursor
-from queuey.service.messages import Draft, MessageUseCases, hash_content
-from queuey.service.ranges import Range, parse_bound
-from queuey.service.reading import Reader
 
 PAGE_SIZE = 100
 KEY_SECONDS = 86_400

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from queuey.access.queue_access import MAX_ATTEMPTS, find_queue
+from queuey.messages.single_messages import MessageUseCases, hash_content
 from queuey.model import ids
 from queuey.model.errors import (
     InvalidRequest,
@@ -37,7 +38,6 @@ from queuey.model.rights import SHARES_TEXT, has_room
 from queuey.model.time_parsing import clock_warning
 from queuey.runtime.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.runtime.event_loop import Core
-from queuey.service.messages import MessageUseCases, hash_content
 from queuey.service.schedules import states
 from queuey.service.schedules.states import Firing, Outcome, Plan, Schedule, State
 from queuey.storage import Store, bridge

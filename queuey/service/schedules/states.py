@@ -23,12 +23,12 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from queuey.messages.single_messages import Draft
 from queuey.model import ids
 from queuey.model.errors import TimeZoneUnknown
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Meta, Record
 from queuey.runtime.due_work import MAX_SECONDS_AHEAD
-from queuey.service.messages import Draft
 from queuey.service.schedules.timetables import Timetable, find_next_instant, iterate_instants
 
 KIND = "schedule"

@@ -8,6 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from queuey.access.operations import bind_by_path
+from queuey.messages.message_views import MessageViews
+from queuey.messages.name_views import NameViews
+from queuey.messages.range_views import RangeViews
+from queuey.messages.read_mark_views import UnreadViews
+from queuey.messages.stream_views import StreamViews
 from queuey.model.messages import OPERATORS
 from queuey.queues.views import QueueViews
 from queuey.web.parts import App
@@ -16,14 +21,9 @@ from queuey.web.v1.explanations import ExplanationViews
 from queuey.web.v1.files import FileViews, HelloView
 from queuey.web.v1.groups.members import GroupViews
 from queuey.web.v1.groups.offsets import OffsetViews
-from queuey.web.v1.messages import MessageViews
 from queuey.web.v1.moves import MoveViews
-from queuey.web.v1.names import NameViews
-from queuey.web.v1.ranges import RangeViews
 from queuey.web.v1.schedules import ScheduleViews
 from queuey.web.v1.spec import APP, CONSUMERS, IDS, MEMBER, NAMED, OPERATIONS, QUEUE, SCHEDULE, document
-from queuey.web.v1.streams import StreamViews
-from queuey.web.v1.unread import UnreadViews
 
 SLASH = "{_:/?}"
 ORIGINAL = frozenset({QUEUE, APP, IDS})

@@ -19,6 +19,10 @@ from queuey.api.messages import QueueReadError
 from queuey.api.values import nesting_depth
 from queuey.claims.acts import JobStanding
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, format_delivery, parse_receipt
+from queuey.messages.message_json import last_digits, render_fetched, render_messages
+from queuey.messages.message_views import parse_locations, parse_place
+from queuey.messages.range_reads import MAX_SHORT_BYTES
+from queuey.messages.range_views import read_partitions
 from queuey.model.errors import ClaimLost, InvalidRequest, QueueyError
 from queuey.model.messages import Queue
 from queuey.runtime.limits import Limits
@@ -28,16 +32,12 @@ from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
 from queuey.service.claims.jobs import JobAnswer, JobPoll
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.claims.results import JobResult
-from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
 from queuey.web.fields import Queries
 from queuey.web.requests import MAX_SHORT_BODY, Request, read_query
 from queuey.web.responses import JSON, Response, body_of, encode, json_response
-from queuey.web.v1.message_json import last_digits, render_fetched, render_messages
-from queuey.web.v1.messages import parse_locations, parse_place
-from queuey.web.v1.ranges import read_partitions
 from queuey.web.validators import Errors
 
 S = TypeVar("S", bound=api.SomeReceipts)

@@ -6,12 +6,12 @@ from queuey.access.authorization import Authorization
 from queuey.access.operations import Views
 from queuey.access.queue_access import QueueAccess
 from queuey.api.queues import QueueExplanation
+from queuey.messages.message_views import parse_place
 from queuey.runtime.limits import Limits
 from queuey.service.explaining import Explaining
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response
-from queuey.web.v1.messages import parse_place
 
 
 class ExplanationViews(Views):

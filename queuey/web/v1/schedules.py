@@ -19,10 +19,11 @@ from queuey.access.authorization import Authorization
 from queuey.access.operations import Views
 from queuey.api import schedules as api
 from queuey.api.messages import ScheduledMessage
+from queuey.messages.message_views import read_batch
+from queuey.messages.single_messages import Draft, MessageUseCases
 from queuey.model.errors import InvalidRequest, RecordChanged, ScheduleNotFound
 from queuey.model.messages import Meta, Queue
 from queuey.runtime.limits import Limits
-from queuey.service.messages import Draft, MessageUseCases
 from queuey.service.schedules import MAX_BODY_BYTES, MAX_NAME_LENGTH, ScheduleReport, ScheduleUseCases
 from queuey.service.schedules.states import Outcome, Plan, keep_message
 from queuey.service.schedules.timetables import Timetable, check_cron, check_zone
@@ -31,7 +32,6 @@ from queuey.web.endpoint import Match
 from queuey.web.fields import Fields
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Response, json_response
-from queuey.web.v1.messages import read_batch
 from queuey.web.validators import Errors, read_object
 
 _FIELDS = frozenset(api.SchedulePlan.__struct_fields__)

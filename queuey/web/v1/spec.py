@@ -11,6 +11,11 @@ import msgspec
 from queuey import __version__
 from queuey.access.operations import Operation
 from queuey.api import claims, groups, jobs, messages, progress, queues, schedules, values
+from queuey.messages.message_views import MessageViews
+from queuey.messages.name_views import NameViews
+from queuey.messages.range_views import RangeViews
+from queuey.messages.read_mark_views import UnreadViews
+from queuey.messages.stream_views import StreamViews
 from queuey.model.messages import OPERATORS
 from queuey.model.rights import Action
 from queuey.queues.views import QueueViews
@@ -39,13 +44,8 @@ from queuey.web.v1.explanations import ExplanationViews
 from queuey.web.v1.files import FileViews, HelloView
 from queuey.web.v1.groups.members import GroupViews
 from queuey.web.v1.groups.offsets import OffsetViews
-from queuey.web.v1.messages import MessageViews
 from queuey.web.v1.moves import MoveViews
-from queuey.web.v1.names import NameViews
-from queuey.web.v1.ranges import RangeViews
 from queuey.web.v1.schedules import ScheduleViews
-from queuey.web.v1.streams import StreamViews
-from queuey.web.v1.unread import UnreadViews
 
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue}"

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from queuey.access.queue_access import QueueAccess
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.messages.single_messages import Draft
 from queuey.model import ids
 from queuey.model.deadletters import decode_dead_letter
 from queuey.model.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreIncompatible, StoreUnavailable
@@ -23,7 +24,6 @@ from queuey.runtime.waiters import Waiter, Watchers
 from queuey.service import Service
 from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
 from queuey.service.claims.follow_ups import OVERDUE_SECONDS
-from queuey.service.messages import Draft
 from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.backends import APP, Backend, Clock
 from tests.blocking import BlockingNames, blocking

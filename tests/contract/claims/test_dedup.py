@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from queuey.messages.single_messages import Draft
 from queuey.model.body_digests import compute_body_digest
 from queuey.model.errors import InvalidRequest, QueueChanged, QueueExists, StoreBusy
 from queuey.model.messages import Meta, Page, Queue, QueueSpec, Slice
 from queuey.service.claims import finding
 from queuey.service.claims.finding import MAX_COVERS
-from queuey.service.messages import Draft
 from queuey.storage import ClaimLogs, Covers, Messages, Store, bridge
 from tests.backends import APP, PROMPT, Backend, Clock
 from tests.blocking import BlockingNames, adopt_own_loop, blocking, post

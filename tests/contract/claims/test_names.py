@@ -10,14 +10,14 @@ import pytest
 
 from queuey.access.queue_access import QueueAccess
 from queuey.claims.receipts import ReceiptStatus
+from queuey.messages import names as names_module
+from queuey.messages.names import TURN_TIMEOUT
+from queuey.messages.single_messages import Draft
 from queuey.model.errors import NameChanged, NameTaken, StoreBusy
 from queuey.model.ids import Position
 from queuey.model.messages import MAX_NAME_LENGTH, Named, Queue, QueueSpec
 from queuey.runtime.limits import Limits
 from queuey.service import Service
-from queuey.service import names as names_module
-from queuey.service.messages import Draft
-from queuey.service.names import TURN_TIMEOUT
 from queuey.storage import Names, Store, bridge
 from tests.backends import Clock
 from tests.blocking import BlockingNames, adopt_own_loop, blocking

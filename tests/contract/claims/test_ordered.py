@@ -11,6 +11,7 @@ import pytest
 from queuey.access.queue_access import QueueAccess
 from queuey.claims.order import MAX_WAITING
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
+from queuey.messages.single_messages import Draft
 from queuey.model import ids
 from queuey.model.deadletters import decode_dead_letter
 from queuey.model.errors import InvalidRequest
@@ -21,7 +22,6 @@ from queuey.service.claims import scans
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.claims.scans import MAX_PAGE_MESSAGES
-from queuey.service.messages import Draft
 from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import BlockingNames, blocking, post

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from queuey.access.queue_access import QueueAccess
 from queuey.claims.receipts import ReceiptStatus
+from queuey.messages.single_messages import Draft
 from queuey.model.deadletters import HEADER_PREFIX, queue_for
 from queuey.model.errors import QueueNotFound
 from queuey.model.ids import TICKS_PER_SECOND
@@ -18,7 +19,6 @@ from queuey.service.claims import ReleaseReason
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.move_turns import MoveOrder
 from queuey.service.expiry import KIND, ExpiryRecords
-from queuey.service.messages import Draft
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking, post

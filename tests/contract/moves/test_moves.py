@@ -16,6 +16,7 @@ from msgspec.structs import asdict
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.progress import MoveState
+from queuey.messages.single_messages import Draft
 from queuey.model.errors import (
     ClaimsRefused,
     InvalidRequest,
@@ -29,7 +30,6 @@ from queuey.model.errors import (
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Message, Meta, Queue, QueueSpec
 from queuey.service import Service
-from queuey.service.messages import Draft
 from queuey.service.moves import MoveCarrier, MoveTiming, MoveUseCases
 from queuey.service.moves import records as module
 from queuey.service.moves.active_move import ActiveMove

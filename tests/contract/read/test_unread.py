@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from queuey.access.queue_access import QueueAccess
+from queuey.messages import read_marks
+from queuey.messages.ranges import OTHER_PARTITIONS
+from queuey.messages.read_marks import EVERYTHING, MarkNews, ReadMark, Unread, make_reader_group
 from queuey.model import ids
 from queuey.model.errors import Conflict, InvalidRequest, QueueNotFound, StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import OffsetChange, Page, Queue, QueueSpec, Slice
 from queuey.runtime.event_loop import Core
-from queuey.service import Service, unread
-from queuey.service.ranges import OTHER_PARTITIONS
-from queuey.service.unread import EVERYTHING, MarkNews, ReadMark, Unread, make_reader_group
+from queuey.service import Service
 from queuey.storage import Messages, Offsets, Store, bridge, offset_changes
 from tests.backends import Clock
 from tests.contract.samples import append_bodies, call_concurrently, fill_queue, make_queue, new_message
@@ -175,7 +176,7 @@ def test_readers_are_no_groups(store: Store, other: Store) -> None:
 
 def test_a_call_reads_so_much(store: Store) -> None:
     """When a call reaches its read limit, it does not count the other queues, and names them; it reads no body."""
-    queues = [make_queue(store) for _ in range(unread.MAX_CONCURRENT_QUEUES + 2)]
+    queues = [make_queue(store) for _ in range(read_marks.MAX_CONCURRENT_QUEUES + 2)]
     append_bodies(store, queues[0], *"abc")
     read_slices: list[Slice] = []
 
@@ -187,10 +188,10 @@ def test_a_call_reads_so_much(store: Store) -> None:
     noted.instead(Messages.read, read)
     service = Service(noted.store)
     accesses = [access(store, queue) for queue in queues]
-    with replace_in(unread, unread.MAX_READ_IDS, 4):
+    with replace_in(read_marks, read_marks.MAX_READ_IDS, 4):
         answers = service.unread.unread(accesses, ANN, 2)
     assert answers[0] == Unread({}, 2, more=True, is_final=False)
-    assert answers[unread.MAX_CONCURRENT_QUEUES :] == [None, None]
+    assert answers[read_marks.MAX_CONCURRENT_QUEUES :] == [None, None]
     assert None not in service.unread.unread(accesses, ANN, 2)
     assert read_slices
     assert not any(piece.bodies for piece in read_slices)
@@ -251,7 +252,7 @@ def test_a_stream_reads_the_marks_that_it_hears_of(store: Store) -> None:
     mark(store, queues[3], place)
     news.request_read(queues[3])
     assert (told(), told()) == ([(queues[3].name, 0)], [])
-    with replace_in(unread, unread.MAX_READ_IDS, 0):
+    with replace_in(read_marks, read_marks.MAX_READ_IDS, 0):
         mark(store, queues[0], place)
         news.request_read(queues[0])
         assert (told(), news.more) == ([], True)

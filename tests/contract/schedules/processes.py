@@ -7,11 +7,11 @@ from collections import Counter
 
 from msgspec.structs import replace
 
+from queuey.messages.single_messages import Draft
 from queuey.model import ids
 from queuey.model.errors import KeyInUse, RecordChanged, StoreUnavailable
 from queuey.model.messages import Queue, Record
 from queuey.service import Service
-from queuey.service.messages import Draft
 from queuey.service.schedules import FireUseCases, ScheduleReport
 from queuey.service.schedules.states import KIND, Missed, Plan, keep_message
 from queuey.service.schedules.timetables import Timetable

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from queuey.access.queue_access import QueueAccess
+from queuey.messages import range_reads
+from queuey.messages.ranges import OTHER_PARTITIONS, Range, Reading, make_mark
+from queuey.messages.streams import Cursor, OpenStreams, Stream
 from queuey.model.errors import QueueChanged
 from queuey.model.ids import FIRST, LOW_MIN, Position
 from queuey.model.messages import Message, Page, Queue
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.runtime.waiters import Waiter
-from queuey.service import reading
-from queuey.service.ranges import OTHER_PARTITIONS, Range, Reading, make_mark
-from queuey.service.streams import Cursor, OpenStreams, Stream
 from tests.sim.cassandra.messages import PARTITIONS, QUEUE, Site
 from tests.sim.cassandra.posts import PostReader, PostSite, PostStorm
 
@@ -29,7 +29,7 @@ class EarlySite(PostSite):
 
     def _start(self) -> None:
         super()._start()
-        self.reader = reading.Reader(self.store, Limits(), Metrics(), self.core)
+        self.reader = range_reads.Reader(self.store, Limits(), Metrics(), self.core)
 
     def access(self, queue: Queue) -> QueueAccess:
         """Returns access to a queue that fails once the queue is purged."""

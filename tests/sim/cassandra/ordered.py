@@ -7,9 +7,9 @@ from itertools import permutations
 
 from msgspec.structs import replace as changed
 
+from queuey.messages.single_messages import Draft
 from queuey.model.ids import Position
 from queuey.model.partitions import by_key
-from queuey.service.messages import Draft
 from tests.sim.cassandra.messages import PARTITIONS, Post
 from tests.sim.cassandra.posts import PostStorm
 

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 import pytest
 
+from queuey.messages import ranges
+from queuey.messages.ranges import Range, Reading
+from queuey.messages.single_messages import MessageUseCases
 from queuey.model import ids
 from queuey.model.errors import Outcome, StoreUnavailable, WriteUndone
 from queuey.model.ids import Position
 from queuey.model.messages import Location, NewMessage, Page, PostResult, Queue, Slice
-from queuey.service import ranges
-from queuey.service.messages import MessageUseCases
-from queuey.service.ranges import Range, Reading
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.tables.messages import SliceReader
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter

@@ -23,10 +23,10 @@ from queuey.claims.entries import decode_entry, encode_entry
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.claims.state import ClaimTiming, State
+from queuey.messages.names import Changed, Name
 from queuey.model.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import Location, Message, Named, NewMessage, Queue
-from queuey.service.names import Changed, Name
 from queuey.storage.cassandra.tables.names import named_of, require_row
 from queuey.storage.cassandra.write import names
 from queuey.storage.cassandra.write.names import Found, NameRow

@@ -18,9 +18,9 @@ import pytest
 
 from queuey.access.authorization import Authenticator, Authorization
 from queuey.access.credentials.readers import Identity, digest_of
+from queuey.messages.range_reads import Reader
 from queuey.model.messages import QueueSpec, Scope
 from queuey.model.rights import ANYBODY, Grant
-from queuey.service.reading import Reader
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, open_store
 from queuey.storage.sqlite.catalogue import SqliteCatalogue

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from queuey.messages.message_views import make_raw_response
 from queuey.model.messages import Message, Meta
-from queuey.web.v1.messages import make_raw_response
 from tests.web.caller import Caller
 
 pytestmark = pytest.mark.one_app

@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuey.messages import message_views
+from queuey.messages.message_views import read_batch, read_single
+from queuey.messages.single_messages import AnyDraft
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import Queue
 from queuey.runtime.limits import Limits
-from queuey.service.messages import AnyDraft
-from queuey.web.v1 import messages
-from queuey.web.v1.messages import read_batch, read_single
 from tests.replacing import replace_in
 from tests.web.gateway_calls import blank_request
 
@@ -64,7 +64,7 @@ def test_a_batch(body: bytes) -> None:
     """Whatever a batch has, it is parsed as item by item, with the same warnings."""
     requests = [blank_request() for _ in range(2)]
     fast = outcome(lambda: read_batch(body, LIMITS, QUEUE, requests[0]))
-    assert fast == outcome(lambda: messages._read_loose_batch(body, LIMITS, QUEUE, requests[1]))
+    assert fast == outcome(lambda: message_views._read_loose_batch(body, LIMITS, QUEUE, requests[1]))
     assert requests[0].ignored == requests[1].ignored
 
 
@@ -82,9 +82,9 @@ def test_a_batch(body: bytes) -> None:
 def test_a_single_message(body: bytes, headers: dict[str, str], queue: Queue | None) -> None:
     """A message is parsed as with a content type that was not seen before."""
     results = []
-    for cached in ({}, {kind: messages._make_meta(kind, None) for kind in ("text/plain", "1", "json")}):
+    for cached in ({}, {kind: message_views._make_meta(kind, None) for kind in ("text/plain", "1", "json")}):
         request = blank_request(**headers)
         request.has_own_headers = "x_header_a" in headers
-        with replace_in(messages, messages._types, cached):
+        with replace_in(message_views, message_views._types, cached):
             results.append(outcome(lambda request=request: [read_single(request, body, LIMITS, queue)]))  # type: ignore[misc]
     assert results[0] == results[1]

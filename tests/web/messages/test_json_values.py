@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from queuey.facades.emodb import requests
 from queuey.facades.emodb.errors import BadArgument, BadBody
+from queuey.messages.message_views import read_batch
 from queuey.model.errors import InvalidRequest, TooLarge
 from queuey.model.messages import Queue
 from queuey.runtime.limits import Limits
 from queuey.web.json_values import MAX_DEPTH, check_value, make_list_decoder
 from queuey.web.requests import Request
-from queuey.web.v1.messages import read_batch
 from queuey.web.validators import JSON_ERRORS, BadField, decode_any
 from tests.web.gateway_calls import blank_request
 

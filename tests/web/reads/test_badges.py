@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from queuey.access.queue_access import QueueAccess
+from queuey.messages import read_marks, streams
+from queuey.messages.ranges import OTHER_PARTITIONS
+from queuey.messages.read_marks import Unread, make_reader_group
 from queuey.model import ids
 from queuey.model.ids import FIRST, Position
 from queuey.model.messages import OffsetChange
-from queuey.service import Service, streams, unread
-from queuey.service.ranges import OTHER_PARTITIONS
-from queuey.service.unread import Unread, make_reader_group
+from queuey.service import Service
 from queuey.storage import Store, bridge
 from queuey.web.gateway import Gateway
 from queuey.web.parts import App
@@ -107,7 +108,7 @@ def world(store: Store, app: App, owner: Caller) -> World:
 @pytest.fixture
 def often() -> Iterator[None]:
     """Marks, and counts of unread messages, are read several times a second."""
-    with replace_in(unread, unread.MIN_MARKS_INTERVAL, 0.2):
+    with replace_in(read_marks, read_marks.MIN_MARKS_INTERVAL, 0.2):
         yield
 
 
@@ -144,7 +145,7 @@ def test_a_removal_by_this_process_is_reported_at_once(
                 await until(lambda: len(one.bodies) == len(two.bodies) == 7)
             await until(lambda: one.badge() == two.badge() == world.count())
 
-    with replace_in(unread, unread.MIN_MARKS_INTERVAL, 1e6):
+    with replace_in(read_marks, read_marks.MIN_MARKS_INTERVAL, 1e6):
         make_runner(app, waiters=50)(work)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from queuey.messages.streams import Cursor
 from queuey.model.ids import parse_position
-from queuey.service.streams import Cursor
 from queuey.storage import Store, bridge
 from queuey.web.gateway import Gateway
 from queuey.web.parts import App

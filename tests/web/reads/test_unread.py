@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from queuey.access.credentials.readers import Identity
+from queuey.messages.ranges import OTHER_PARTITIONS
+from queuey.messages.streams import Cursor
 from queuey.model import ids
 from queuey.model.messages import QueueSpec
 from queuey.model.rights import Grant, Verb
 from queuey.service import Service
-from queuey.service.ranges import OTHER_PARTITIONS
-from queuey.service.streams import Cursor
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
 from queuey.web.gateway import Gateway

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from queuey.messages.single_messages import Draft
 from queuey.model.errors import TimeZoneUnknown
 from queuey.runtime.due_work import sort_steps
-from queuey.service.messages import Draft
 from queuey.service.schedules.states import Plan, Schedule, keep_message, list_next_fire_times
 from queuey.service.schedules.timetables import Timetable, check_cron, check_zone, find_next_instant, iterate_instants
 

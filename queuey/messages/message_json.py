@@ -11,10 +11,10 @@ from base64 import b64encode
 from collections.abc import Sequence
 from functools import lru_cache
 
+from queuey.messages.ranges import Reading
 from queuey.model import ids
 from queuey.model.ids import EPOCH_TICKS, LOW_MIN, TICKS_PER_SECOND
 from queuey.model.messages import Message, Meta
-from queuey.service.ranges import Reading
 from queuey.web.responses import PIECE_SIZE, encode
 
 _MESSAGE = b"%b%08x%b%07d%b%b%b"

@@ -18,21 +18,21 @@ from queuey.access.authorization import Authorization, ListQueues
 from queuey.access.operations import Views
 from queuey.access.queue_access import QueueAccess
 from queuey.api.messages import StreamAsked, StreamFields, StreamQuery
+from queuey.messages.message_json import EARLY_FIELD, render_messages
+from queuey.messages.range_reads import MAX_SHORT_BYTES
+from queuey.messages.range_views import take_partitions
+from queuey.messages.read_mark_views import show_unread
+from queuey.messages.read_marks import MarkNews, UnreadUseCases
+from queuey.messages.streams import Cursor, Event, OpenStreams, Stream, StreamRead
 from queuey.model.errors import InvalidRequest, QueueyError
 from queuey.queues.queues import Queues
 from queuey.runtime.limits import Limits
-from queuey.service.reading import MAX_SHORT_BYTES
-from queuey.service.streams import Cursor, Event, OpenStreams, Stream, StreamRead
-from queuey.service.unread import MarkNews, UnreadUseCases
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.endpoint import Match
 from queuey.web.errors import as_unauthenticated, error_response, error_texts
 from queuey.web.requests import Request, read_query, wants_events
 from queuey.web.responses import Body, Response, encode, make_event
-from queuey.web.v1.message_json import EARLY_FIELD, render_messages
-from queuey.web.v1.ranges import take_partitions
-from queuey.web.v1.unread import show_unread
 from queuey.web.validators import Errors, bad_json
 
 LAST_EVENT = "last_event_id"

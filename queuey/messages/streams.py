@@ -18,14 +18,14 @@ from weakref import WeakSet, WeakValueDictionary
 from msgspec.structs import replace
 
 from queuey.access.queue_access import QueueAccess
+from queuey.messages.range_reads import Reader, Source
+from queuey.messages.ranges import OTHER_PARTITIONS, Mark, Range, Reading, make_mark, parse_bound, parse_mark
+from queuey.messages.read_marks import MarkNews, Marks
 from queuey.model import ids
 from queuey.model.errors import NotAllowed, NotFound, QueueyError
 from queuey.model.ids import FIRST, LAST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.model.messages import Message, Queue
 from queuey.runtime.waiters import Waiter
-from queuey.service.ranges import OTHER_PARTITIONS, Mark, Range, Reading, make_mark, parse_bound, parse_mark
-from queuey.service.reading import Reader, Source
-from queuey.service.unread import MarkNews, Marks
 
 MAX_EARLY_PARTITIONS = 256
 """Max partitions tracked for early messages; with more, the lowest are dropped and get none."""

@@ -17,6 +17,8 @@ from queuey.access.operations import Views
 from queuey.access.queue_access import QueueAccess
 from queuey.api.messages import FetchQuery
 from queuey.api.values import Done
+from queuey.messages.message_json import last_digits, render_fetched
+from queuey.messages.single_messages import AnyDraft, Draft, MessageUseCases, PlainDraft, hash_content
 from queuey.model import ids
 from queuey.model.errors import InvalidRequest, MessageNotFound
 from queuey.model.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
@@ -24,14 +26,12 @@ from queuey.model.messages import MAX_TTL, Location, Message, Meta, PostResult, 
 from queuey.model.partitions import partition_error
 from queuey.model.rights import Action
 from queuey.runtime.limits import Limits
-from queuey.service.messages import AnyDraft, Draft, MessageUseCases, PlainDraft, hash_content
 from queuey.web import validators
 from queuey.web.endpoint import WARNING, Match
 from queuey.web.json_values import make_list_decoder, read_value
 from queuey.web.parameters import REPLAYED_HEADER, read_key
 from queuey.web.requests import MAX_SHORT_BODY, OWN_HEADER_PREFIX, Request, read_body, record_unknown_names, too_large
 from queuey.web.responses import JSON, Header, Response, body_of, json_response
-from queuey.web.v1.message_json import last_digits, render_fetched
 from queuey.web.validators import JSON_ERRORS, Errors, bad_json
 
 T = TypeVar("T")

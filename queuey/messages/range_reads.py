@@ -9,6 +9,8 @@ from functools import partial
 import msgspec
 
 from queuey.access.queue_access import MAX_ATTEMPTS, QueueAccess
+from queuey.messages import ranges
+from queuey.messages.ranges import Merge, Range, Reading
 from queuey.model.errors import NotAllowed, NotFound, QueueyError, StoreBusy
 from queuey.model.messages import Page, Queue, Slice, bytes_at_most, bytes_of
 from queuey.model.partitions import MAX_PARTITIONS
@@ -16,8 +18,6 @@ from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.runtime.waiters import Waiter, WakeSource, Watchers
-from queuey.service import ranges
-from queuey.service.ranges import Merge, Range, Reading
 from queuey.storage import Store, bridge
 from queuey.storage.store_calls import GivenUp
 

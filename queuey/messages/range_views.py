@@ -10,18 +10,18 @@ from queuey.access.authorization import Authorization
 from queuey.access.operations import Views
 from queuey.access.queue_access import QueueAccess
 from queuey.api.messages import ManyRanges, QueueRange, RangeFields, RangeQuery
+from queuey.messages.message_json import render_reading
+from queuey.messages.range_reads import MAX_SHORT_BYTES, Reader, Source, are_empty
+from queuey.messages.ranges import Bound, Range, Reading, parse_bound
 from queuey.model.errors import QueueyError
 from queuey.runtime.limits import Limits
 from queuey.runtime.waiters import Waiter
-from queuey.service.ranges import Bound, Range, Reading, parse_bound
-from queuey.service.reading import MAX_SHORT_BYTES, Reader, Source, are_empty
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
 from queuey.web.fields import Queries
 from queuey.web.requests import Request, read_query
 from queuey.web.responses import JSON, Response, body_of, encode
-from queuey.web.v1.message_json import render_reading
 from queuey.web.validators import Errors, bad_json
 
 Ranges = list[tuple[str, Range]]

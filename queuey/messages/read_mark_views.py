@@ -9,13 +9,13 @@ from queuey.access.authorization import Authorization
 from queuey.access.operations import Views
 from queuey.access.queue_access import QueueAccess
 from queuey.api import messages as api
+from queuey.messages.ranges import OTHER_PARTITIONS, Mark, parse_bound
+from queuey.messages.read_marks import DEFAULT_COUNTED, Marks, Unread, UnreadUseCases
 from queuey.model import ids
 from queuey.model.errors import QueueyError
 from queuey.model.ids import Position
 from queuey.queues.queues import Queues
 from queuey.runtime.limits import Limits
-from queuey.service.ranges import OTHER_PARTITIONS, Mark, parse_bound
-from queuey.service.unread import DEFAULT_COUNTED, Marks, Unread, UnreadUseCases
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from queuey.access.queue_access import find_same_queue
 from queuey.api.claims import JobStatus
+from queuey.messages.single_messages import Draft, EnsureExpiry, hash_content
 from queuey.model.errors import (
     InvalidRequest,
     NameChanged,
@@ -29,7 +30,6 @@ from queuey.model.partitions import by_key
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
-from queuey.service.messages import Draft, EnsureExpiry, hash_content
 from queuey.storage import Store
 
 MAX_ATTEMPTS = 8

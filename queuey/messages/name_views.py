@@ -8,16 +8,16 @@ from queuey.access.authorization import Authorization
 from queuey.access.operations import Views
 from queuey.api.messages import FetchQuery
 from queuey.api.values import Done
+from queuey.messages.message_json import render_fetched
+from queuey.messages.message_views import make_raw_response, read_single, render_posted
+from queuey.messages.names import Changed, NameUseCases
+from queuey.messages.single_messages import Draft
 from queuey.model.errors import InvalidRequest, NotFound
 from queuey.model.messages import MAX_NAME_LENGTH
 from queuey.runtime.limits import Limits
-from queuey.service.messages import Draft
-from queuey.service.names import Changed, NameUseCases
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import JSON, Response, body_of, json_response
-from queuey.web.v1.message_json import render_fetched
-from queuey.web.v1.messages import make_raw_response, read_single, render_posted
 
 
 class NameNotFound(NotFound):

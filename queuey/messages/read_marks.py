@@ -17,13 +17,13 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey.access.queue_access import QueueAccess
+from queuey.messages.ranges import OTHER_PARTITIONS, make_horizon_slice
 from queuey.model import ids
 from queuey.model.errors import NotAllowed, NotFound, QueueChanged, QueueyError
 from queuey.model.ids import FIRST, LAST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.model.messages import Message, OffsetChange, Page, Queue, Slice
 from queuey.model.partitions import check_partitions
 from queuey.runtime.event_loop import Core
-from queuey.service.ranges import OTHER_PARTITIONS, make_horizon_slice
 from queuey.storage import Store, bridge
 from queuey.storage.offset_changes import READER_PREFIX
 from queuey.storage.store_calls import in_thread
