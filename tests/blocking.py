@@ -9,19 +9,19 @@ from typing import Any, TypeVar
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.jobs import JobInfo
-from queuey.claims.acts import JobStanding
-from queuey.claims.receipts import Settlement
-from queuey.claims.state import State
+from queuey.claims.claims import ClaimUseCases
+from queuey.claims.jobs import JobPoll
+from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.log.move_turns import MoveOrder, MoveTurn
+from queuey.claims.rules.operator_acts import JobStanding
+from queuey.claims.rules.partition_state import State
+from queuey.claims.rules.receipts import Settlement
 from queuey.messages.names import Changed, NameUseCases
 from queuey.messages.single_messages import Draft
 from queuey.model.ids import Position
 from queuey.model.messages import Location, Message, PostResult, Queue
 from queuey.runtime.event_loop import Core
 from queuey.service import Service
-from queuey.service.claims import ClaimUseCases
-from queuey.service.claims.claiming import ClaimDelivery
-from queuey.service.claims.jobs import JobPoll
-from queuey.service.claims.move_turns import MoveOrder, MoveTurn
 from queuey.storage.store_calls import LoopCalls
 
 T = TypeVar("T")

@@ -1,6 +1,1 @@
-"""The claim log of a queue partition, the state computed from it, and the decisions on it. No input or output.
-
-A claim gives a message to one caller for a while. Every change is an :class:`~.entries.Entry` of the partition's log. A
-:class:`~.state.State` is the result of all entries up to one. An :class:`~.drafts.EntryDraft` builds the next entry.
-See ``docs/architecture-claims.md``.
-"""
+"""Claims: a message is delivered to one caller until it is acknowledged or released, or its claim expires."""

@@ -6,7 +6,8 @@ import re
 from contextlib import suppress
 from functools import partial
 
-from queuey.claims.receipts import ClaimReceipt
+from queuey.claims.log.requests import ClaimUndecided
+from queuey.claims.rules.receipts import ClaimReceipt
 from queuey.facades.facade import OpenFacade, Resource, Setup, message_id
 from queuey.facades.settings import MAX_FACADE_BODY
 from queuey.messages.message_views import text_or_bytes
@@ -15,7 +16,6 @@ from queuey.messages.single_messages import Draft
 from queuey.model import ids
 from queuey.model.errors import InvalidRequest, NotAllowed, QueueNotFound
 from queuey.model.messages import MAX_TTL, Message, PostResult, Queue, QueueSpec
-from queuey.service.claims.requests import ClaimUndecided
 from queuey.web.endpoint import Match, View
 from queuey.web.errors import NoSuchResource
 from queuey.web.parameters import REPLAYED_HEADER, read_key

@@ -12,7 +12,10 @@ from typing import Any
 import msgspec
 
 from queuey.api.claims import MAX_CLAIM, MAX_CLAIMS
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
+from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.log.requests import ClaimUndecided
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
+from queuey.claims.views import receipt_suffix
 from queuey.facades.facade import OpenFacade, Resource, Setup
 from queuey.facades.settings import MAX_FACADE_BODY
 from queuey.messages.range_reads import MAX_SHORT_BYTES
@@ -20,14 +23,11 @@ from queuey.messages.single_messages import Draft
 from queuey.model.errors import Conflict, InvalidRequest, NotAllowed, QueueNotFound, TooManyWaiters
 from queuey.model.messages import MAX_NAME_LENGTH, MAX_TTL, Message, Meta, Queue, QueueSpec
 from queuey.runtime.waiters import Waiter
-from queuey.service.claims.claiming import ClaimDelivery
-from queuey.service.claims.requests import ClaimUndecided
 from queuey.web import validators
 from queuey.web.endpoint import Match, View
 from queuey.web.json_values import check_value
 from queuey.web.requests import Request, parse_form, read_body
 from queuey.web.responses import Header, Response, encode, json_response
-from queuey.web.v1.claims import receipt_suffix
 from queuey.web.validators import JSON_ERRORS, Errors
 
 FETCH_TIMEOUT = 0.25

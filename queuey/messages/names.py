@@ -68,7 +68,7 @@ class Leavings(Protocol):
 
 
 class NamedJobs(Protocol):
-    """The jobs of named messages, as :class:`~queuey.service.claims.ClaimUseCases` has them."""
+    """The jobs of named messages, as :class:`~queuey.claims.claims.ClaimUseCases` has them."""
 
     @property
     def core(self) -> Core: ...

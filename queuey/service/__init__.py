@@ -13,6 +13,9 @@ from functools import partial
 
 from queuey.access.issued_credentials import Keys, Sessions
 from queuey.access.queue_access import Check, QueueAccess, enter_queue, find_queue
+from queuey.claims.claims import ClaimUseCases
+from queuey.claims.expiry_records import TIMING as EXPIRY_TIMING
+from queuey.claims.expiry_records import ExpiryRecords
 from queuey.messages.names import NameUseCases
 from queuey.messages.range_reads import Reader
 from queuey.messages.read_marks import UnreadUseCases
@@ -28,9 +31,6 @@ from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.runtime.workers import WorkerIdentity, Workers
 from queuey.service.browsing import Browsing
-from queuey.service.claims import ClaimUseCases
-from queuey.service.expiry import TIMING as EXPIRY_TIMING
-from queuey.service.expiry import ExpiryRecords
 from queuey.service.explaining import Explaining
 from queuey.service.groups import GroupUseCases
 from queuey.service.moves import MoveUseCases

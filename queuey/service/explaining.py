@@ -17,8 +17,10 @@ from queuey.api.claims import DEFAULT_COUNTED, Backlog, ClaimCounts, backlog_tex
 from queuey.api.messages import Code, Explanation, Reason
 from queuey.api.progress import Offsets
 from queuey.api.queues import PartitionExplanation, PartitionInfo, QueueExplanation, QueueInfo
-from queuey.claims.places import compute_limited_key_digest
-from queuey.claims.state import State
+from queuey.claims.attempts import Attempts
+from queuey.claims.claims import ClaimUseCases
+from queuey.claims.rules.partition_state import State
+from queuey.claims.rules.places import compute_limited_key_digest
 from queuey.model import ids
 from queuey.model.errors import ClaimsRefused, GroupNotFound
 from queuey.model.ids import Position
@@ -28,8 +30,6 @@ from queuey.model.time_parsing import clock_warning, format_duration, format_ins
 from queuey.model.titles import id_time
 from queuey.queues.queues import Queues
 from queuey.runtime.limits import Limits
-from queuey.service.claims import ClaimUseCases
-from queuey.service.claims.attempts import Attempts
 from queuey.service.offsets import OffsetUseCases
 from queuey.storage import Store, bridge
 

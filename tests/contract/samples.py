@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from msgspec import structs
 
 from queuey.access.queue_access import QueueAccess
+from queuey.claims.claims import ClaimUseCases
 from queuey.model import ids
 from queuey.model.errors import Outcome, StoreUnavailable
 from queuey.model.ids import Position
@@ -29,7 +30,6 @@ from queuey.model.messages import (
     QueueSpec,
     Slice,
 )
-from queuey.service.claims import ClaimUseCases
 from queuey.storage import Store, bridge
 from queuey.storage.store_calls import GivenUp
 from tests.backends import APP

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from queuey.access.credentials.readers import digest_of
+from queuey.claims.claims import ClaimUseCases
+from queuey.claims.log.requests import ClaimUndecided
 from queuey.facades import rqms
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
 from queuey.model.errors import StoreFull, StoreUnavailable
-from queuey.service.claims import ClaimUseCases
-from queuey.service.claims.requests import ClaimUndecided
 from queuey.storage import Messages, Store, bridge
 from queuey.web.gateway import Gateway
 from tests.facades.serving import facade_app

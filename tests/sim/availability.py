@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
-from queuey.claims.entries import Entry, decode_entry
-from queuey.claims.state import State
+from queuey.claims.rules.entries import Entry, decode_entry
+from queuey.claims.rules.partition_state import State
 from queuey.model import ids
 from queuey.model.ids import Position
 from queuey.model.messages import LogEntry

@@ -16,7 +16,9 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.claims.expiry_records import TIMING, ExpiryRecords
+from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.messages.single_messages import Draft, MessageUseCases
 from queuey.model import ids
 from queuey.model.errors import RecordChanged, StoreUnavailable
@@ -25,8 +27,6 @@ from queuey.model.messages import KEPT_SECONDS, Message, NewMessage, Page, PostR
 from queuey.runtime.due_work import DueRunner
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
-from queuey.service.claims.claiming import ClaimDelivery
-from queuey.service.expiry import TIMING, ExpiryRecords
 from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE
 from tests.sim.playing import Play
 from tests.sim.replicas import DEADLINE, Faults, ModelStore, Replicas

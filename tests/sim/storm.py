@@ -9,8 +9,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from queuey.claims.acts import JobStanding, cancel, make_available_now
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.claims.log.claim_search import ClaimDelivery, PiggybackedAck
+from queuey.claims.log.requests import ClaimUndecided
+from queuey.claims.rules.operator_acts import JobStanding, cancel, make_available_now
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.model.body_digests import choose_partition, compute_body_digest
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import Position
@@ -19,8 +21,6 @@ from queuey.model.partitions import by_key
 from queuey.runtime.limits import Limits
 from queuey.runtime.waiters import Waiter
 from queuey.runtime.workers import WorkerIdentity
-from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
-from queuey.service.claims.requests import ClaimUndecided
 from queuey.storage.store_calls import Done
 from tests.harness.checking.claims import (
     FINAL_OUTCOMES,

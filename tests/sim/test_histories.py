@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from queuey.claims.order import MAX_WAITING
-from queuey.claims.state import MAX_ABOVE
-from queuey.service.claims import scans
+from queuey.claims.log import scanners
+from queuey.claims.rules.order import MAX_WAITING
+from queuey.claims.rules.partition_state import MAX_ABOVE
 from tests.harness.checking.claims import SIMULATED
 from tests.harness.checking.rules import check
 from tests.sim.expiry import History
@@ -53,8 +53,8 @@ def test_guarantees_in_many_histories(name: str) -> None:
         assert find_violations(range(FIRST, FIRST + (MANY if name == "any" else MANY // 4)), kind.play) == []
 
 
-ABOVE: Patches = [(scans, MAX_ABOVE, 2)]
-WAITING: Patches = [(scans, MAX_WAITING, 2)]
+ABOVE: Patches = [(scanners, MAX_ABOVE, 2)]
+WAITING: Patches = [(scanners, MAX_WAITING, 2)]
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from queuey.claims.entries import decode_entry
-from queuey.claims.receipts import Settlement
+from queuey.claims.claims import ClaimUseCases
+from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.log.forwarding import CLAIM_TOPIC, FORWARDING_SECONDS, SETTLE_TOPIC
+from queuey.claims.rules.entries import decode_entry
+from queuey.claims.rules.receipts import Settlement
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import LogEntry, LogPage, Page, Queue, Slice
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.runtime.waiters import Watchers
 from queuey.runtime.workers import Answer, Topic, WorkerIdentity, Workers
-from queuey.service.claims import ClaimUseCases
-from queuey.service.claims.claiming import ClaimDelivery
-from queuey.service.claims.forwarding import CLAIM_TOPIC, FORWARDING_SECONDS, SETTLE_TOPIC
 from queuey.storage.store_calls import Done
 from tests.replacing import replace_in
 from tests.sim import world

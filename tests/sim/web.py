@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from queuey.claims.state import ClaimTiming
+from queuey.claims.claims import ClaimUseCases
+from queuey.claims.log.follow_ups import SnapshotPolicy
+from queuey.claims.rules.partition_state import ClaimTiming
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.runtime.waiters import Watchers
 from queuey.runtime.workers import LOST_SECONDS, Answer, GiveUp, Topic, WorkerIdentity, Workers
-from queuey.service.claims import ClaimUseCases
-from queuey.service.claims.follow_ups import SnapshotPolicy
 from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE
 from tests.sim.replicas import Faults, ModelStore, Replicas
 from tests.sim.world import Process, SimulatedCore, World

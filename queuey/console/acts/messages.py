@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from queuey.access.queue_access import QueueAccess
-from queuey.claims.acts import JobStanding
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
+from queuey.claims.rules.operator_acts import JobStanding
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.console.acts.act import Act, ActResult, Field, Plan
 from queuey.console.sessions import PageRequest
 from queuey.messages.message_views import format_place, parse_place, read_batch

@@ -19,7 +19,7 @@ from typing import Literal
 from zlib import crc32
 
 from queuey.api.progress import Move
-from queuey.claims.receipts import ClaimReceipt
+from queuey.claims.rules.receipts import ClaimReceipt
 from queuey.facades.emodb.errors import BadArgument
 from queuey.model import ids
 from queuey.model.messages import Message

@@ -11,7 +11,9 @@ from typing import Any
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import MAX_COUNTED
-from queuey.claims.receipts import ClaimReceipt
+from queuey.claims.claims import ClaimUseCases
+from queuey.claims.log.requests import ClaimUndecided
+from queuey.claims.rules.receipts import ClaimReceipt
 from queuey.facades.emodb import errors, names, requests
 from queuey.facades.emodb.names import MAX_QUEUE_NAME, Kind, MessageIds, is_queue_of_kind, queue_name
 from queuey.facades.emodb.requests import check_partitioned, read_count_limit, read_limit, read_ttl
@@ -21,8 +23,6 @@ from queuey.messages.single_messages import Draft
 from queuey.model.errors import MoveNotFound, NotAllowed, QueueNotFound, TooManyClaims
 from queuey.model.messages import Message, Queue, QueueSpec
 from queuey.model.rights import Action, matches
-from queuey.service.claims import ClaimUseCases
-from queuey.service.claims.requests import ClaimUndecided
 from queuey.web.endpoint import Match, View
 from queuey.web.requests import Request, parse_form
 from queuey.web.responses import JSON, Response, body_of, json_response

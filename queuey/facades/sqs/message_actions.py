@@ -10,7 +10,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from queuey.access.authorization import Authorization
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
+from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.log.requests import ClaimUndecided
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
+from queuey.claims.views import receipt_suffix
 from queuey.facades.sqs import requests
 from queuey.facades.sqs.attributes import (
     MAX_DELAY,
@@ -39,9 +42,6 @@ from queuey.model.errors import KeyInUse, StoreUnavailable
 from queuey.model.messages import Queue
 from queuey.runtime.waiters import Waiter
 from queuey.service import Service
-from queuey.service.claims.claiming import ClaimDelivery
-from queuey.service.claims.requests import ClaimUndecided
-from queuey.web.v1.claims import receipt_suffix
 
 T = TypeVar("T")
 E = TypeVar("E", bound="requests.Entry | requests.SentEntry")

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.views import receipt_suffix
 from queuey.facades.facade import message_id
 from queuey.facades.sqs.attributes import StoredAttributes, arn_of, stored_attributes
 from queuey.facades.sqs.errors import SqsError, invalid, missing
@@ -26,8 +28,6 @@ from queuey.facades.sqs.requests import AttributeValue, MessageParameters
 from queuey.messages.single_messages import Draft
 from queuey.model import deadletters, ids
 from queuey.model.messages import Message, Meta, PostKey, Queue, body_bytes
-from queuey.service.claims.claiming import ClaimDelivery
-from queuey.web.v1.claims import receipt_suffix
 
 SQS_HEADER = "sqs-attributes"
 """Header of a stored message that has its SQS fields as JSON (:class:`SqsAttributes`)."""

@@ -20,12 +20,12 @@ from msgspec.structs import replace
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.progress import Move, MoveState
+from queuey.claims.claims import ClaimUseCases
 from queuey.model import ids
 from queuey.model.errors import InvalidRequest, MoveNotFound, QueueyError, RecordChanged
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Record
 from queuey.runtime.due_work import DueRunner, DueTiming, DueWork, NextStep
-from queuey.service.claims import ClaimUseCases
 from queuey.service.moves.active_move import ActiveMove
 from queuey.service.moves.records import ENDED_STATES, KIND, MoveRecord, MoveRecords, Progress, State, decode
 from queuey.storage import Store, bridge

@@ -1,7 +1,7 @@
 """One move that this process works on, partition by partition.
 
 Any number of processes may take the steps of one move concurrently, each may stop after any step, and none needs to
-know of the others. The log of the partition decides (:mod:`queuey.claims`)::
+know of the others. The log of the partition decides (:mod:`queuey.claims.rules`)::
 
             ┌───────────── the log: messages are taken, one chunk ◄──────────────┐
             ▼                                                                    │
@@ -31,6 +31,8 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from queuey.access.queue_access import QueueAccess
+from queuey.claims.claims import ClaimUseCases
+from queuey.claims.log.move_turns import FETCH_BATCH_SIZE, MoveOrder, MoveTurn
 from queuey.model import ids
 from queuey.model.body_digests import choose_target_partition
 from queuey.model.deadletters import convert_for_move
@@ -45,8 +47,6 @@ from queuey.model.errors import (
 )
 from queuey.model.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.model.messages import Location, Message, NewMessage, PostKey, Queue
-from queuey.service.claims import ClaimUseCases
-from queuey.service.claims.move_turns import FETCH_BATCH_SIZE, MoveOrder, MoveTurn
 from queuey.service.moves.records import Move, Progress
 from queuey.storage import Store
 
@@ -115,7 +115,7 @@ class PartitionMove(ABC):
 
     @abstractmethod
     async def ask(self, *, moved: int = 0, last: Position = FIRST, give_back: bool = False) -> MoveTurn:
-        """Asks the log for a turn; see :class:`~queuey.service.claims.move_turns.MoveOrder`."""
+        """Asks the log for a turn; see :class:`~queuey.claims.log.move_turns.MoveOrder`."""
 
     @abstractmethod
     async def fetch(self, positions: list[Position]) -> list[Message]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from queuey.access.operations import bind_by_path
+from queuey.claims.views import ClaimViews
 from queuey.messages.message_views import MessageViews
 from queuey.messages.name_views import NameViews
 from queuey.messages.range_views import RangeViews
@@ -16,7 +17,6 @@ from queuey.messages.stream_views import StreamViews
 from queuey.model.messages import OPERATORS
 from queuey.queues.views import QueueViews
 from queuey.web.parts import App
-from queuey.web.v1.claims import ClaimViews
 from queuey.web.v1.explanations import ExplanationViews
 from queuey.web.v1.files import FileViews, HelloView
 from queuey.web.v1.groups.members import GroupViews

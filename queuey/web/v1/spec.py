@@ -11,6 +11,7 @@ import msgspec
 from queuey import __version__
 from queuey.access.operations import Operation
 from queuey.api import claims, groups, jobs, messages, progress, queues, schedules, values
+from queuey.claims.views import ClaimViews
 from queuey.messages.message_views import MessageViews
 from queuey.messages.name_views import NameViews
 from queuey.messages.range_views import RangeViews
@@ -39,7 +40,6 @@ from queuey.web.parameters import (
     TTL,
     USUAL_ERRORS,
 )
-from queuey.web.v1.claims import ClaimViews
 from queuey.web.v1.explanations import ExplanationViews
 from queuey.web.v1.files import FileViews, HelloView
 from queuey.web.v1.groups.members import GroupViews

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from queuey.claims.receipts import MAX_UNCOUNTED, ClaimReceipt, ReceiptStatus
+from queuey.claims.claims import ClaimUseCases, ReleaseReason
+from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.rules.receipts import MAX_UNCOUNTED, ClaimReceipt, ReceiptStatus
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Backoff, Queue, QueueSpec
-from queuey.service.claims import ClaimUseCases, ReleaseReason
-from queuey.service.claims.claiming import ClaimDelivery
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking

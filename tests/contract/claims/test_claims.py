@@ -12,7 +12,9 @@ import pytest
 from msgspec import structs
 
 from queuey.access.queue_access import QueueAccess
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.claims.log.claim_search import ClaimDelivery, PiggybackedAck
+from queuey.claims.log.follow_ups import OVERDUE_SECONDS
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.messages.single_messages import Draft
 from queuey.model import ids
 from queuey.model.deadletters import decode_dead_letter
@@ -22,8 +24,6 @@ from queuey.model.messages import LogPage, Meta, Principal, Queue, QueueSpec
 from queuey.runtime.event_loop import Core
 from queuey.runtime.waiters import Waiter, Watchers
 from queuey.service import Service
-from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
-from queuey.service.claims.follow_ups import OVERDUE_SECONDS
 from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.backends import APP, Backend, Clock
 from tests.blocking import BlockingNames, blocking

@@ -11,6 +11,9 @@ from msgspec.structs import replace as replace_fields
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import Backlog
+from queuey.claims.claims import ClaimUseCases
+from queuey.claims.expiry_records import KIND, ExpiryRecords
+from queuey.claims.log.follow_ups import OVERDUE_SECONDS
 from queuey.model import ids
 from queuey.model.deadletters import HEADER_PREFIX, queue_for
 from queuey.model.errors import QueueNotFound, StoreUnavailable
@@ -19,9 +22,6 @@ from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.service import Service
-from queuey.service.claims import ClaimUseCases
-from queuey.service.claims.follow_ups import OVERDUE_SECONDS
-from queuey.service.expiry import KIND, ExpiryRecords
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Messages, Records, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking

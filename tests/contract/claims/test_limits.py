@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from queuey.claims.receipts import ReceiptStatus
+from queuey.claims.log.claim_search import PiggybackedAck
+from queuey.claims.rules.receipts import ReceiptStatus
 from queuey.messages.single_messages import Draft
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import Queue, QueueSpec
 from queuey.model.partitions import by_key
-from queuey.service.claims.claiming import PiggybackedAck
 from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import blocking, post

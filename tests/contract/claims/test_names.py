@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuey.access.queue_access import QueueAccess
-from queuey.claims.receipts import ReceiptStatus
+from queuey.claims.rules.receipts import ReceiptStatus
 from queuey.messages import names as names_module
 from queuey.messages.names import TURN_TIMEOUT
 from queuey.messages.single_messages import Draft

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from queuey.access.queue_access import QueueAccess
-from queuey.claims.order import MAX_WAITING
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
+from queuey.claims.log import scanners
+from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.log.requests import ClaimUndecided
+from queuey.claims.log.scanners import MAX_PAGE_MESSAGES
+from queuey.claims.rules.order import MAX_WAITING
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.messages.single_messages import Draft
 from queuey.model import ids
 from queuey.model.deadletters import decode_dead_letter
@@ -18,10 +22,6 @@ from queuey.model.errors import InvalidRequest
 from queuey.model.messages import Location, NewMessage, Queue, QueueSpec, Slice
 from queuey.model.partitions import by_key
 from queuey.service import Service
-from queuey.service.claims import scans
-from queuey.service.claims.claiming import ClaimDelivery
-from queuey.service.claims.requests import ClaimUndecided
-from queuey.service.claims.scans import MAX_PAGE_MESSAGES
 from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import BlockingNames, blocking, post
@@ -251,7 +251,7 @@ def test_very_much_waits(store: Store) -> None:
     queue = make_ordered(store)
     here = enter(store, queue)
     send(*here, *(f"a{number}" for number in range(8)), "b1")
-    with replace_in(scans, MAX_WAITING, 5), replace_in(scans, MAX_PAGE_MESSAGES, 2):
+    with replace_in(scanners, MAX_WAITING, 5), replace_in(scanners, MAX_PAGE_MESSAGES, 2):
         first = claim(here, limit=1)
         with pytest.raises(ClaimUndecided, match="wait until earlier messages"):
             claim(here)

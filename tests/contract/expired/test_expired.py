@@ -7,7 +7,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from queuey.access.queue_access import QueueAccess
-from queuey.claims.receipts import ReceiptStatus
+from queuey.claims.claims import ReleaseReason
+from queuey.claims.expiry_records import KIND, ExpiryRecords
+from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.log.move_turns import MoveOrder
+from queuey.claims.rules.receipts import ReceiptStatus
 from queuey.messages.single_messages import Draft
 from queuey.model.deadletters import HEADER_PREFIX, queue_for
 from queuey.model.errors import QueueNotFound
@@ -15,10 +19,6 @@ from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Queue, QueueSpec, Record
 from queuey.runtime.event_loop import Core
 from queuey.service import Service
-from queuey.service.claims import ReleaseReason
-from queuey.service.claims.claiming import ClaimDelivery
-from queuey.service.claims.move_turns import MoveOrder
-from queuey.service.expiry import KIND, ExpiryRecords
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking, post

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from queuey.claims.receipts import ReceiptStatus
+from queuey.claims.attempts import Attempts
+from queuey.claims.claims import ReleaseReason
+from queuey.claims.jobs import CANCELLED_ERROR
+from queuey.claims.rules.receipts import ReceiptStatus
 from queuey.messages.single_messages import Draft
 from queuey.model import ids
 from queuey.model.errors import InvalidRequest, MessageNotFound, StoreUnavailable
-from queuey.service.claims import ReleaseReason
-from queuey.service.claims.attempts import Attempts
-from queuey.service.claims.jobs import CANCELLED_ERROR
 from queuey.storage import ClaimLogs, Ledger, Messages, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking, post

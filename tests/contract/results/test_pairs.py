@@ -16,14 +16,14 @@ import pytest
 from msgspec import UNSET
 
 from queuey import storage
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
+from queuey.claims import jobs
+from queuey.claims.job_ends import JobEnd, Leaving, Results
+from queuey.claims.jobs import JobStatuses, LogView
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.messages.single_messages import Draft
 from queuey.model.errors import Conflict, InvalidRequest, MessageNotFound
 from queuey.model.ids import Position
 from queuey.model.messages import Location, Queue, QueueSpec
-from queuey.service.claims import jobs
-from queuey.service.claims.jobs import JobStatuses, LogView
-from queuey.service.claims.results import JobEnd, Leaving, Results
 from queuey.storage import Store, bridge
 from queuey.storage.store_calls import in_thread
 from tests.backends import APP, Clock

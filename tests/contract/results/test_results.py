@@ -11,14 +11,14 @@ import pytest
 from msgspec import UNSET
 
 from queuey.api.jobs import JobInfo
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
+from queuey.claims.claims import ReleaseReason
+from queuey.claims.job_ends import ROW_GRACE_SECONDS, Results
+from queuey.claims.jobs import JobPoll
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import Location, QueueSpec
-from queuey.service.claims import ReleaseReason
-from queuey.service.claims.jobs import JobPoll
-from queuey.service.claims.results import ROW_GRACE_SECONDS, Results
 from queuey.storage import LEDGER_TTL, ClaimLogs, Ledger, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking

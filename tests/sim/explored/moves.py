@@ -15,14 +15,14 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from queuey.claims.covers import CoverDraft, ScanDuplicates, split_duplicates
-from queuey.claims.drafts import EntryDraft
-from queuey.claims.polls import Poll
-from queuey.claims.receipts import ClaimReceipt
-from queuey.claims.state import ClaimTiming, State
+from queuey.claims.log.move_turns import MAX_CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn, Sources
+from queuey.claims.rules.covers import CoverDraft, ScanDuplicates, split_duplicates
+from queuey.claims.rules.entry_draft import EntryDraft
+from queuey.claims.rules.partition_state import ClaimTiming, State
+from queuey.claims.rules.polls import Poll
+from queuey.claims.rules.receipts import ClaimReceipt
 from queuey.model.ids import FIRST, Position
 from queuey.model.messages import Location, Message, Page, Queue, Slice
-from queuey.service.claims.move_turns import MAX_CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn, Sources
 from queuey.service.moves.active_move import PartitionMove
 from tests.sim import world as simulated
 

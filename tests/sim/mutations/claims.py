@@ -10,25 +10,25 @@ from typing import Any
 
 from msgspec.structs import replace as changed
 
-from queuey.claims.covers import CoverDraft, ScanDuplicates
-from queuey.claims.drafts import EntryDraft
-from queuey.claims.entries import CoverMade, Entry
-from queuey.claims.order import KeyHolders, OrderCheck
-from queuey.claims.places import FreePlaces, LikelyPlaces, Places
-from queuey.claims.receipts import ClaimReceipt, LastDelivery
-from queuey.claims.state import ClaimTiming, State
+from queuey.claims.claims import ClaimUseCases
+from queuey.claims.log.finder import Duplicates
+from queuey.claims.log.follow_ups import FollowUps, publish
+from queuey.claims.log.forwarding import Forwarding
+from queuey.claims.log.log_cache import Key
+from queuey.claims.log.partition_log import REQUEST_TIMEOUT, PartitionLog, RoundEnd
+from queuey.claims.log.requests import PollRequest, Request, SettleRequest
+from queuey.claims.log.scanners import Candidates, ContiguousRead, OrderedScanner, ScanDemand
+from queuey.claims.rules.covers import CoverDraft, ScanDuplicates
+from queuey.claims.rules.entries import CoverMade, Entry
+from queuey.claims.rules.entry_draft import EntryDraft
+from queuey.claims.rules.order import KeyHolders, OrderCheck
+from queuey.claims.rules.partition_state import ClaimTiming, State
+from queuey.claims.rules.places import FreePlaces, LikelyPlaces, Places
+from queuey.claims.rules.receipts import ClaimReceipt, LastDelivery
 from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import Location, LogEntry, Message, NewMessage, Page, Queue, Slice
-from queuey.service.claims import ClaimUseCases
-from queuey.service.claims.finding import Duplicates
-from queuey.service.claims.follow_ups import FollowUps, publish
-from queuey.service.claims.forwarding import Forwarding
-from queuey.service.claims.log_cache import Key
-from queuey.service.claims.partition_log import REQUEST_TIMEOUT, PartitionLog, RoundEnd
-from queuey.service.claims.requests import PollRequest, Request, SettleRequest
-from queuey.service.claims.scans import Candidates, ContiguousRead, OrderedScanner, ScanDemand
 from queuey.storage.store_calls import Done
 from tests.sim.replicas import DELAY, Log, ModelStore, Replicas
 from tests.sim.world import Process

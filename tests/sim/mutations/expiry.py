@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from msgspec.structs import replace as changed
 
-from queuey.claims.expiry import EndedMessages, find_expirable
-from queuey.claims.order import Waiting
-from queuey.claims.state import State
+from queuey.claims.expiry_records import ExpiryRecord, ExpiryRecords, Search
+from queuey.claims.log.expiry_turns import ExpiryRequest, ExpiryTurn
+from queuey.claims.log.finder import Finder
+from queuey.claims.rules.expiry import EndedMessages, find_expirable
+from queuey.claims.rules.order import Waiting
+from queuey.claims.rules.partition_state import State
 from queuey.model.ids import Position
 from queuey.model.messages import NewMessage, Queue, Record
-from queuey.service.claims.expiry_turns import ExpiryRequest, ExpiryTurn
-from queuey.service.claims.finding import Finder
-from queuey.service.expiry import ExpiryRecord, ExpiryRecords, Search
 from tests.sim.expiry import KeptStore
 
 

@@ -10,22 +10,23 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from queuey.claims import drafts
-from queuey.claims.covers import CoverDraft
-from queuey.claims.drafts import EntryDraft
-from queuey.claims.expiry import find_expirable, ticks_until_due
-from queuey.claims.order import KeyHolders, OrderCheck, Waiting
-from queuey.claims.places import FreePlaces, LikelyPlaces, Places
-from queuey.claims.state import State
+from queuey.claims.claims import ClaimUseCases
+from queuey.claims.expiry_records import ExpiryRecords
+from queuey.claims.log import expiry_turns, finder, follow_ups, scanners
+from queuey.claims.log.expiry_turns import ExpiryRequest
+from queuey.claims.log.finder import MAX_COVERS, Duplicates, Finder
+from queuey.claims.log.follow_ups import MAX_LETTERS, FollowUps
+from queuey.claims.log.forwarding import Forwarding
+from queuey.claims.log.partition_log import PartitionLog
+from queuey.claims.log.scanners import MAX_PAGE_MESSAGES, MAX_SCAN_PAGES, Candidates, OrderedScanner
+from queuey.claims.rules import entry_draft
+from queuey.claims.rules.covers import CoverDraft
+from queuey.claims.rules.entry_draft import EntryDraft
+from queuey.claims.rules.expiry import find_expirable, ticks_until_due
+from queuey.claims.rules.order import KeyHolders, OrderCheck, Waiting
+from queuey.claims.rules.partition_state import State
+from queuey.claims.rules.places import FreePlaces, LikelyPlaces, Places
 from queuey.runtime.limits import Limits
-from queuey.service.claims import ClaimUseCases, expiry_turns, finding, follow_ups, scans
-from queuey.service.claims.expiry_turns import ExpiryRequest
-from queuey.service.claims.finding import MAX_COVERS, Duplicates, Finder
-from queuey.service.claims.follow_ups import MAX_LETTERS, FollowUps
-from queuey.service.claims.forwarding import Forwarding
-from queuey.service.claims.partition_log import PartitionLog
-from queuey.service.claims.scans import MAX_PAGE_MESSAGES, MAX_SCAN_PAGES, Candidates, OrderedScanner
-from queuey.service.expiry import ExpiryRecords
 from queuey.storage.cassandra.write.names import NameRow
 from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE
 from tests.sim import expiry as expiring
@@ -38,9 +39,9 @@ from tests.sim.web import Setup
 Patches = Sequence[Patch]
 LETTERS: Patches = [(follow_ups, MAX_LETTERS, 1)]
 """Dead letters are published one by one."""
-LITTLE: Patches = [(finding, MAX_COVERS, 1), *LETTERS]
+LITTLE: Patches = [(finder, MAX_COVERS, 1), *LETTERS]
 """Besides, a state has one cover at most."""
-SHORT_SCANS: Patches = [(scans, MAX_PAGE_MESSAGES, 2), (scans, MAX_SCAN_PAGES, 1)]
+SHORT_SCANS: Patches = [(scanners, MAX_PAGE_MESSAGES, 2), (scanners, MAX_SCAN_PAGES, 1)]
 
 
 class Kind(NamedTuple):
@@ -280,7 +281,7 @@ MUTATIONS: dict[str, Mutation] = {
         (ticks_until_due, expiry.expire_by_one_clock),
         (expiry_turns, ticks_until_due, expiry.expire_by_one_clock),
     ),
-    "live claims are left": vanishing("E3", 1, (drafts, find_expirable, expiry.find_expirable_with_claims)),
+    "live claims are left": vanishing("E3", 1, (entry_draft, find_expirable, expiry.find_expirable_with_claims)),
     "the next turn comes soon while dead letters are open": vanishing(
         "E1", 182, around(ExpiryRequest.result, expiry.make_turn_without_outbox)
     ),

@@ -7,13 +7,14 @@ from functools import partial
 
 import pytest
 
-from queuey.claims import drafts
-from queuey.claims.drafts import MAX_ENTRY_IDS
-from queuey.claims.state import MAX_OUTSTANDING
+from queuey.claims.claims import ClaimUseCases
+from queuey.claims.log import finder
+from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.rules import entry_draft
+from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS
+from queuey.claims.rules.partition_state import MAX_OUTSTANDING
 from queuey.model.errors import TooManyClaims
 from queuey.model.messages import Location, Message, Page, Queue, Slice, bytes_of
-from queuey.service.claims import ClaimUseCases, finding
-from queuey.service.claims.claiming import ClaimDelivery
 from tests.replacing import replace_in
 from tests.sim.replicas import DELAY, ModelStore
 from tests.sim.test_sharing import QUEUE, SOON, Scene
@@ -58,7 +59,7 @@ def test_a_full_partition_finds_out_what_is_gone(restarted: bool) -> None:  # no
     scene = Scene()
     _, claims = scene.start(ModelStore)
     scene.fill(1, 3)
-    with replace_in(finding, MAX_OUTSTANDING, 3):
+    with replace_in(finder, MAX_OUTSTANDING, 3):
         given = claim_soon(scene, claims, 3)
         for delivery in given:
             scene.replicas.undo(1, delivery.message.position)
@@ -105,7 +106,7 @@ def test_messages_behind_many_that_are_gone() -> None:
         scene.replicas.undo(1, delivery.message.position)
     begin(claims.core, claims.release(QUEUE, [one.receipt for one in deliveries]), partial(scene.told, scene.settled))
     scene.let(2 * DELAY)
-    with replace_in(finding, MAX_ENTRY_IDS, 4), replace_in(drafts, MAX_ENTRY_IDS, 4):
+    with replace_in(finder, MAX_ENTRY_IDS, 4), replace_in(entry_draft, MAX_ENTRY_IDS, 4):
         assert claim_soon(scene, claims) == []  # By now the process knows how far unseen messages are missing.
         scene.fill(1, 1)
         assert len(claim_soon(scene, claims)) == 1

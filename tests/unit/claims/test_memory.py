@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import queuey
+from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.log.log_cache import Key, LogCache
 from queuey.model.messages import Queue
 from queuey.runtime.limits import Limits
-from queuey.service.claims.claiming import ClaimDelivery
-from queuey.service.claims.log_cache import Key, LogCache
 from tests.sim.replicas import Faults, Replicas
 from tests.sim.web import Setup, Web
 from tests.sim.world import World, begin

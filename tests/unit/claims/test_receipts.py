@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.claims.receipts import ClaimReceipt, parse_receipt
+from queuey.claims.rules.receipts import ClaimReceipt, parse_receipt
 from queuey.model import ids
 from queuey.model.partitions import MAX_PARTITIONS
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from queuey.claims.drafts import EntryDraft
+from queuey.claims.rules.entry_draft import EntryDraft
 from queuey.model.errors import Outcome, StoreUnavailable
 from queuey.model.messages import LogPage, Queue
 from tests.replacing import replace

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.claims.drafts import EntryDraft
-from queuey.claims.entries import Entry, UnknownFormat, decode_entry, encode_entry
-from queuey.claims.order import Waiting, compute_key_digest
-from queuey.claims.polls import Poll
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.claims.state import MAX_ABOVE, MAX_OUTSTANDING, MAX_SUPERSEDED, ClaimTiming, State
+from queuey.claims.rules.entries import Entry, UnknownFormat, decode_entry, encode_entry
+from queuey.claims.rules.entry_draft import EntryDraft
+from queuey.claims.rules.order import Waiting, compute_key_digest
+from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_OUTSTANDING, MAX_SUPERSEDED, ClaimTiming, State
+from queuey.claims.rules.polls import Poll
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.model import ids
 from queuey.model.ids import Position
 from queuey.model.messages import Message, Meta

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.service.claims.claiming import (
+from queuey.claims.log.claim_search import (
     AVOIDANCE_SECONDS,
     MAX_ROTATION_SECONDS,
     MAX_TURN_SECONDS,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import astuple
 
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.claims.log.forwarding import CLAIM_TOPIC, SETTLE_TOPIC, _Claim, _Settle
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.model.messages import Message, Meta, Queue
-from queuey.service.claims.forwarding import CLAIM_TOPIC, SETTLE_TOPIC, _Claim, _Settle
 
 QUEUE = Queue(application="a", name="q", uid=(1 << 62) - 1, qid=1)
 RECEIPT = ClaimReceipt(1, 1 << 59, -(1 << 63), 7, (1 << 56) - 1)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from queuey.claims.state import MAX_OUTSTANDING
+from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.rules.partition_state import MAX_OUTSTANDING
 from queuey.model.messages import Record
 from queuey.service import Service
-from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.moves.records import KIND
 from queuey.storage import Records, Store, bridge
 from queuey.web.parts import App

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from queuey.claims.receipts import ClaimReceipt
-from queuey.service.claims.partition_log import PartitionLog
-from queuey.service.claims.requests import Request
+from queuey.claims.log.partition_log import PartitionLog
+from queuey.claims.log.requests import Request
+from queuey.claims.rules.receipts import ClaimReceipt
 
 Key = tuple[int, int]
 """A queue's ``qid``, and a partition."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from queuey.claims.drafts import EntryDraft
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
-from queuey.claims.state import MAX_ABOVE
+from queuey.claims.rules.entry_draft import EntryDraft
+from queuey.claims.rules.partition_state import MAX_ABOVE
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 
 JobStanding = Literal["claimed", "waiting", "delayed", "removed", "done", "refused"]
 """Status of a message after an action.

@@ -8,14 +8,14 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from queuey.claims.covers import CoverDraft
-from queuey.claims.entries import ClaimGroup, Entry, MoveStep, group_by_expiry
-from queuey.claims.expiry import MAX_OUTBOX, EndedMessages, find_expirable
-from queuey.claims.order import KeyHolders, OrderCheck, Waiting, compute_key_digest
-from queuey.claims.places import ClaimLimits, FreePlaces, Places, compute_limited_key_digest
-from queuey.claims.polls import Poll
-from queuey.claims.receipts import ClaimReceipt, LastDelivery, ReceiptStatus, Settlement
-from queuey.claims.state import MAX_ABOVE, MAX_CLAIM_MILLISECONDS, MAX_OUTSTANDING, ClaimTiming, State
+from queuey.claims.rules.covers import CoverDraft
+from queuey.claims.rules.entries import ClaimGroup, Entry, MoveStep, group_by_expiry
+from queuey.claims.rules.expiry import MAX_OUTBOX, EndedMessages, find_expirable
+from queuey.claims.rules.order import KeyHolders, OrderCheck, Waiting, compute_key_digest
+from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_CLAIM_MILLISECONDS, MAX_OUTSTANDING, ClaimTiming, State
+from queuey.claims.rules.places import ClaimLimits, FreePlaces, Places, compute_limited_key_digest
+from queuey.claims.rules.polls import Poll
+from queuey.claims.rules.receipts import ClaimReceipt, LastDelivery, ReceiptStatus, Settlement
 from queuey.model import ids
 from queuey.model.ids import Position
 from queuey.model.messages import Message, bytes_at_most, rendered_bytes

@@ -69,7 +69,7 @@ class MoveState(msgspec.Struct, array_like=True):
 
 
 class CoverChanges(msgspec.Struct, frozen=True, array_like=True):
-    """Changes of covers (:mod:`queuey.claims.covers`).
+    """Changes of covers (:mod:`queuey.claims.rules.covers`).
 
     Attributes:
         made: Covers of this entry's deliveries.

@@ -14,12 +14,9 @@ from typing import Any
 
 import msgspec
 
-from queuey.claims.polls import Poll
-from queuey.claims.receipts import ClaimReceipt, Settlement
-from queuey.model.errors import QueueyError, TooManyClaims, in_doubt
-from queuey.model.messages import Message, Queue, bytes_of
-from queuey.service.claims.log_cache import LogCache
-from queuey.service.claims.requests import (
+from queuey.claims.job_ends import JobResult
+from queuey.claims.log.log_cache import LogCache
+from queuey.claims.log.requests import (
     ClaimUndecided,
     PollRequest,
     Request,
@@ -28,7 +25,10 @@ from queuey.service.claims.requests import (
     make_release_request,
     too_late_error,
 )
-from queuey.service.claims.results import JobResult
+from queuey.claims.rules.polls import Poll
+from queuey.claims.rules.receipts import ClaimReceipt, Settlement
+from queuey.model.errors import QueueyError, TooManyClaims, in_doubt
+from queuey.model.messages import Message, Queue, bytes_of
 from queuey.storage.store_calls import GivenUp
 
 AVOIDANCE_SECONDS = 1.0

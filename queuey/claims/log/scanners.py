@@ -16,11 +16,11 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from queuey.claims.covers import MAX_UNCONFIRMED, ScanDuplicates
-from queuey.claims.drafts import MAX_ENTRY_IDS
-from queuey.claims.expiry import EndedMessages
-from queuey.claims.order import MAX_WAITING, Waiting
-from queuey.claims.state import MAX_ABOVE, State
+from queuey.claims.rules.covers import MAX_UNCONFIRMED, ScanDuplicates
+from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS
+from queuey.claims.rules.expiry import EndedMessages
+from queuey.claims.rules.order import MAX_WAITING, Waiting
+from queuey.claims.rules.partition_state import MAX_ABOVE, State
 from queuey.model import ids
 from queuey.model.ids import FIRST, LOW_MIN, Position
 from queuey.model.messages import Location, Message, Page, Slice, bytes_of, rendered_bytes

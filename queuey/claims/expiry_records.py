@@ -28,14 +28,14 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey.access.queue_access import find_same_queue
-from queuey.claims.expiry import ticks_until_due
+from queuey.claims.claims import ClaimUseCases
+from queuey.claims.log.follow_ups import OVERDUE_SECONDS
+from queuey.claims.rules.expiry import ticks_until_due
 from queuey.model.errors import QueueChanged, QueueyError, RecordChanged, StoreBusy, StoreUnavailable, in_doubt
 from queuey.model.ids import FIRST, TICKS_MAX, TICKS_PER_SECOND
 from queuey.model.messages import NewMessage, Queue, Record
 from queuey.runtime.due_work import DueTiming, DueWork, NextStep
 from queuey.runtime.event_loop import Core
-from queuey.service.claims import ClaimUseCases
-from queuey.service.claims.follow_ups import OVERDUE_SECONDS
 from queuey.storage import Store
 
 KIND = "expiry"

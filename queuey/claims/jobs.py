@@ -11,10 +11,17 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from queuey.api.jobs import UNFINISHED, JobInfo
-from queuey.claims.acts import JobStanding, cancel, make_available_now
-from queuey.claims.drafts import EntryDraft
-from queuey.claims.receipts import ClaimReceipt, LastDelivery
-from queuey.claims.state import ClaimTiming, State
+from queuey.claims.attempts import Attempts
+from queuey.claims.job_ends import EXPIRED_ERROR, JobEnd, Leaving, Results
+from queuey.claims.log.follow_ups import TOO_MANY_DELIVERIES_ERROR
+from queuey.claims.log.log_cache import Key, LogCache
+from queuey.claims.log.partition_log import PartitionLog
+from queuey.claims.log.requests import JobRequest, Request, StateQuery, too_many_done_error
+from queuey.claims.overview import ClaimOverview
+from queuey.claims.rules.entry_draft import EntryDraft
+from queuey.claims.rules.operator_acts import JobStanding, cancel, make_available_now
+from queuey.claims.rules.partition_state import ClaimTiming, State
+from queuey.claims.rules.receipts import ClaimReceipt, LastDelivery
 from queuey.model import ids
 from queuey.model.deadletters import Attempt, DeadLetter, decode_dead_letter, queue_for
 from queuey.model.errors import InvalidRequest, MessageNotFound, QueueNotFound
@@ -23,13 +30,6 @@ from queuey.model.messages import Location, Message, Queue
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.waiters import Waiter, WakeSource
-from queuey.service.claims.attempts import Attempts
-from queuey.service.claims.follow_ups import TOO_MANY_DELIVERIES_ERROR
-from queuey.service.claims.log_cache import Key, LogCache
-from queuey.service.claims.overview import ClaimOverview
-from queuey.service.claims.partition_log import PartitionLog
-from queuey.service.claims.requests import JobRequest, Request, StateQuery, too_many_done_error
-from queuey.service.claims.results import EXPIRED_ERROR, JobEnd, Leaving, Results
 from queuey.storage import LEDGER_TTL, Store, bridge
 
 REFRESH_INTERVAL = 0.5

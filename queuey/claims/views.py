@@ -17,8 +17,13 @@ from queuey.api import claims as api
 from queuey.api.jobs import MAX_JOBS, MAX_RESULT, MAX_RESULTS, JobInfos, JobsById
 from queuey.api.messages import QueueReadError
 from queuey.api.values import nesting_depth
-from queuey.claims.acts import JobStanding
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, format_delivery, parse_receipt
+from queuey.claims.claims import QUEUE_ERRORS, ClaimUseCases, ReleaseReason
+from queuey.claims.job_ends import JobResult
+from queuey.claims.jobs import JobAnswer, JobPoll
+from queuey.claims.log.claim_search import ClaimDelivery, PiggybackedAck
+from queuey.claims.log.requests import ClaimUndecided
+from queuey.claims.rules.operator_acts import JobStanding
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement, format_delivery, parse_receipt
 from queuey.messages.message_json import last_digits, render_fetched, render_messages
 from queuey.messages.message_views import parse_locations, parse_place
 from queuey.messages.range_reads import MAX_SHORT_BYTES
@@ -27,11 +32,6 @@ from queuey.model.errors import ClaimLost, InvalidRequest, QueueyError
 from queuey.model.messages import Queue
 from queuey.runtime.limits import Limits
 from queuey.runtime.waiters import Waiter
-from queuey.service.claims import QUEUE_ERRORS, ClaimUseCases, ReleaseReason
-from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
-from queuey.service.claims.jobs import JobAnswer, JobPoll
-from queuey.service.claims.requests import ClaimUndecided
-from queuey.service.claims.results import JobResult
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts

@@ -8,28 +8,28 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from queuey.claims.covers import CoverDraft, ScanDuplicates, split_duplicates
-from queuey.claims.drafts import MAX_ENTRY_IDS
-from queuey.claims.expiry import EndedMessages, split_ended
-from queuey.claims.order import (
+from queuey.claims.log.follow_ups import delivery_limit
+from queuey.claims.log.move_turns import ReadingRequest, Sources
+from queuey.claims.log.requests import PollRequest, Request, SettleRequest
+from queuey.claims.log.scanners import MAX_PAGE_MESSAGES, Candidates, OrderedScanner, ScanDemand, Scanner, ScanResult
+from queuey.claims.rules.covers import CoverDraft, ScanDuplicates, split_duplicates
+from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS
+from queuey.claims.rules.expiry import EndedMessages, split_ended
+from queuey.claims.rules.order import (
     Waiting,
     compute_key_digest,
     count_deliverable_in_order,
     find_ended_in_order,
     find_freed_keys,
 )
-from queuey.claims.places import ClaimLimits, LikelyPlaces, compute_limited_key_digest, find_claim_limits
-from queuey.claims.state import MAX_OUTSTANDING, ClaimTiming, State
+from queuey.claims.rules.partition_state import MAX_OUTSTANDING, ClaimTiming, State
+from queuey.claims.rules.places import ClaimLimits, LikelyPlaces, compute_limited_key_digest, find_claim_limits
 from queuey.model import ids
 from queuey.model.errors import QueueyError
 from queuey.model.ids import FIRST, Position
 from queuey.model.messages import Location, Message, Page, Queue, Slice, bytes_of
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
-from queuey.service.claims.follow_ups import delivery_limit
-from queuey.service.claims.move_turns import ReadingRequest, Sources
-from queuey.service.claims.requests import PollRequest, Request, SettleRequest
-from queuey.service.claims.scans import MAX_PAGE_MESSAGES, Candidates, OrderedScanner, ScanDemand, Scanner, ScanResult
 from queuey.storage import Store
 
 MAX_COVERS = 5_000

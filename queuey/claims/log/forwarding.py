@@ -15,13 +15,8 @@ from typing import Any, cast
 
 import msgspec
 
-from queuey.claims.polls import Poll
-from queuey.claims.receipts import ClaimReceipt, Settlement
-from queuey.model.messages import Message, Queue
-from queuey.runtime.event_loop import Core
-from queuey.runtime.workers import Answer, GiveUp, Topic, Workers
-from queuey.service.claims.log_cache import Key
-from queuey.service.claims.requests import (
+from queuey.claims.log.log_cache import Key
+from queuey.claims.log.requests import (
     Claimed,
     ClaimTotals,
     PollRequest,
@@ -30,6 +25,11 @@ from queuey.service.claims.requests import (
     SettleRequest,
     make_release_request,
 )
+from queuey.claims.rules.polls import Poll
+from queuey.claims.rules.receipts import ClaimReceipt, Settlement
+from queuey.model.messages import Message, Queue
+from queuey.runtime.event_loop import Core
+from queuey.runtime.workers import Answer, GiveUp, Topic, Workers
 
 FORWARDING_SECONDS = 30.0
 """Number of seconds for which a worker forwards requests after it was refused."""

@@ -13,7 +13,8 @@ import msgspec
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import Backlog, ClaimCounts, Job, JobStatus, PartitionClaims, QueueSize
-from queuey.claims.state import State
+from queuey.claims.attempts import Attempts, DeliveryRecord
+from queuey.claims.rules.partition_state import State
 from queuey.model import ids
 from queuey.model.body_digests import compute_body_digest
 from queuey.model.deadletters import queue_for
@@ -25,7 +26,6 @@ from queuey.model.texts import shorten
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
-from queuey.service.claims.attempts import Attempts, DeliveryRecord
 from queuey.storage import Store, bridge
 
 T = TypeVar("T")

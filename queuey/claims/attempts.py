@@ -12,7 +12,7 @@ from hashlib import blake2b
 import msgspec
 from msgspec.structs import replace
 
-from queuey.claims.receipts import LastDelivery
+from queuey.claims.rules.receipts import LastDelivery
 from queuey.model.deadletters import Attempt
 from queuey.model.errors import StoreBusy
 from queuey.model.ids import Position

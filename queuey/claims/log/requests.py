@@ -13,17 +13,17 @@ from functools import partial
 from typing import Any, Literal, cast
 from zlib import crc32
 
-from queuey.claims.acts import JobStanding
-from queuey.claims.drafts import MAX_ENTRY_IDS, EntryDraft
-from queuey.claims.entries import Entry
-from queuey.claims.order import MAX_WAITING
-from queuey.claims.polls import Poll
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.claims.state import MAX_ABOVE, MAX_OUTSTANDING, State
+from queuey.claims.log.follow_ups import delivery_limit
+from queuey.claims.rules.entries import Entry
+from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS, EntryDraft
+from queuey.claims.rules.operator_acts import JobStanding
+from queuey.claims.rules.order import MAX_WAITING
+from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_OUTSTANDING, State
+from queuey.claims.rules.polls import Poll
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.model.deadletters import queue_for
 from queuey.model.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.model.messages import Backoff, Message, Queue
-from queuey.service.claims.follow_ups import delivery_limit
 
 SettleKind = Literal["acknowledge", "renew", "release", "fail", "give_up", "verify", "check"]
 Claimed = tuple[Message, int, ClaimReceipt, int, int, bool]

@@ -17,10 +17,39 @@ import msgspec
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import MAX_STATES, JobStatus
-from queuey.claims.drafts import EntryDraft
-from queuey.claims.polls import Poll
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.claims.state import ClaimTiming, State
+from queuey.claims.attempts import Attempts, JobState
+from queuey.claims.job_ends import JobResult, Results
+from queuey.claims.jobs import JobActs, JobStatuses, JobWatch
+from queuey.claims.log.claim_search import (
+    ClaimDelivery,
+    ClaimSearch,
+    PartitionRotation,
+    PiggybackedAck,
+    gather_answers,
+    group_by_partition,
+    order_settlements,
+)
+from queuey.claims.log.expiry_turns import ExpiryRequest, ExpiryTurn
+from queuey.claims.log.follow_ups import SnapshotPolicy
+from queuey.claims.log.forwarding import Forwarding
+from queuey.claims.log.log_cache import Key, LogCache
+from queuey.claims.log.move_turns import MoveOrder, MoveRequest, MoveTurn
+from queuey.claims.log.partition_log import PartitionLog, RecordOutbox
+from queuey.claims.log.requests import (
+    ChangeRequest,
+    ClaimTotals,
+    ClaimUndecided,
+    Request,
+    SettleKind,
+    SettleRequest,
+    StateQuery,
+    too_late_error,
+)
+from queuey.claims.log.wakeups import ClaimWakeups
+from queuey.claims.rules.entry_draft import EntryDraft
+from queuey.claims.rules.partition_state import ClaimTiming, State
+from queuey.claims.rules.polls import Poll
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.messages.single_messages import EnsureExpiry
 from queuey.model.deadletters import Attempt, holds_dead
 from queuey.model.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyClaims
@@ -31,35 +60,6 @@ from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.runtime.waiters import Waiter, WakeSource, Watchers
 from queuey.runtime.workers import Workers
-from queuey.service.claims.attempts import Attempts, JobState
-from queuey.service.claims.claiming import (
-    ClaimDelivery,
-    ClaimSearch,
-    PartitionRotation,
-    PiggybackedAck,
-    gather_answers,
-    group_by_partition,
-    order_settlements,
-)
-from queuey.service.claims.expiry_turns import ExpiryRequest, ExpiryTurn
-from queuey.service.claims.follow_ups import SnapshotPolicy
-from queuey.service.claims.forwarding import Forwarding
-from queuey.service.claims.jobs import JobActs, JobStatuses, JobWatch
-from queuey.service.claims.log_cache import Key, LogCache
-from queuey.service.claims.move_turns import MoveOrder, MoveRequest, MoveTurn
-from queuey.service.claims.news import ClaimWakeups
-from queuey.service.claims.partition_log import PartitionLog, RecordOutbox
-from queuey.service.claims.requests import (
-    ChangeRequest,
-    ClaimTotals,
-    ClaimUndecided,
-    Request,
-    SettleKind,
-    SettleRequest,
-    StateQuery,
-    too_late_error,
-)
-from queuey.service.claims.results import JobResult, Results
 from queuey.storage import Store
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class ClaimUseCases(JobActs):
 
     Attributes:
         ensure_expiry: Awaited by use cases that store messages.
-        record_outbox: As for :class:`~queuey.service.claims.partition_log.PartitionLog`.
+        record_outbox: As for :class:`~queuey.claims.log.partition_log.PartitionLog`.
     """
 
     def __init__(

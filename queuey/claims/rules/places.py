@@ -14,7 +14,7 @@ from functools import cache, partial
 
 import msgspec
 
-from queuey.claims.state import State
+from queuey.claims.rules.partition_state import State
 from queuey.model.ids import Position
 from queuey.model.messages import Message, Queue
 from queuey.model.partitions import key_digest

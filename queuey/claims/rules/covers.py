@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 
 import msgspec
 
-from queuey.claims.entries import CoverChanges, CoverMade
+from queuey.claims.rules.entries import CoverChanges, CoverMade
 from queuey.model import ids
 from queuey.model.body_digests import compute_body_digest
 from queuey.model.ids import LOW_MIN, Position

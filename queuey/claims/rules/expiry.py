@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from queuey.claims.state import MAX_ABOVE, State
+from queuey.claims.rules.partition_state import MAX_ABOVE, State
 from queuey.model.ids import LAST, TICKS_PER_SECOND, Position
 from queuey.model.messages import KEPT_SECONDS, Message
 

@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from queuey.claims.covers import ScanDuplicates
-from queuey.claims.drafts import MAX_ENTRY_IDS, EntryDraft
-from queuey.claims.expiry import EndedMessages
-from queuey.claims.state import MAX_ABOVE, MAX_OUTSTANDING, State
+from queuey.claims.log.requests import Request
+from queuey.claims.log.scanners import MAX_SCAN_PAGES, ContiguousRead, Fetch, Read, SplitDuplicates, SplitEnded
+from queuey.claims.rules.covers import ScanDuplicates
+from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS, EntryDraft
+from queuey.claims.rules.expiry import EndedMessages
+from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_OUTSTANDING, State
 from queuey.model import ids
 from queuey.model.deadletters import queue_for
 from queuey.model.ids import FIRST, LAST, LOW_MIN, Position
 from queuey.model.messages import Message, Queue, Slice, bytes_of, rendered_bytes
-from queuey.service.claims.requests import Request
-from queuey.service.claims.scans import MAX_SCAN_PAGES, ContiguousRead, Fetch, Read, SplitDuplicates, SplitEnded
 
 MAX_CHUNK_MESSAGES = MAX_ENTRY_IDS
 """Max messages of a chunk."""

@@ -15,7 +15,7 @@ class Poll(msgspec.Struct, gc=False):
         ttl: Duration of the claims in seconds; 0: return messages without claiming them.
         max_bytes: Max bytes of the messages in the answer, not counting the last one.
         worker: The caller's name for itself; may be blank.
-        given: The messages for the caller, set by :meth:`queuey.claims.drafts.EntryDraft.deliver`.
+        given: The messages for the caller, set by :meth:`queuey.claims.rules.entry_draft.EntryDraft.deliver`.
     """
 
     limit: int

@@ -19,31 +19,10 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from queuey.access.queue_access import find_same_queue
-from queuey.claims.covers import CoverDraft, ScanDuplicates
-from queuey.claims.drafts import EntryDraft
-from queuey.claims.entries import Entry, UnknownFormat, decode_entry, encode_entry
-from queuey.claims.polls import Poll
-from queuey.claims.receipts import SECRET_BITS, ReceiptStatus
-from queuey.claims.state import ClaimTiming, State
-from queuey.model.deadletters import queue_for
-from queuey.model.errors import (
-    InvalidRequest,
-    Outcome,
-    QueueChanged,
-    QueueyError,
-    StoreClosed,
-    StoreIncompatible,
-    StoreUnavailable,
-    in_doubt,
-)
-from queuey.model.ids import Position
-from queuey.model.messages import LogEntry, LogPage, Queue
-from queuey.runtime.event_loop import Core
-from queuey.runtime.limits import Limits
-from queuey.service.claims.finding import Duplicates, Finder
-from queuey.service.claims.follow_ups import FollowUpRunner, LogCompaction, SnapshotPolicy
-from queuey.service.claims.move_turns import ReadingRequest
-from queuey.service.claims.requests import (
+from queuey.claims.log.finder import Duplicates, Finder
+from queuey.claims.log.follow_ups import FollowUpRunner, LogCompaction, SnapshotPolicy
+from queuey.claims.log.move_turns import ReadingRequest
+from queuey.claims.log.requests import (
     ClaimTotals,
     ClaimUndecided,
     PollRequest,
@@ -59,7 +38,28 @@ from queuey.service.claims.requests import (
     too_many_claims_error,
     too_many_waiting_error,
 )
-from queuey.service.claims.scans import Candidates, OrderedScanner
+from queuey.claims.log.scanners import Candidates, OrderedScanner
+from queuey.claims.rules.covers import CoverDraft, ScanDuplicates
+from queuey.claims.rules.entries import Entry, UnknownFormat, decode_entry, encode_entry
+from queuey.claims.rules.entry_draft import EntryDraft
+from queuey.claims.rules.partition_state import ClaimTiming, State
+from queuey.claims.rules.polls import Poll
+from queuey.claims.rules.receipts import SECRET_BITS, ReceiptStatus
+from queuey.model.deadletters import queue_for
+from queuey.model.errors import (
+    InvalidRequest,
+    Outcome,
+    QueueChanged,
+    QueueyError,
+    StoreClosed,
+    StoreIncompatible,
+    StoreUnavailable,
+    in_doubt,
+)
+from queuey.model.ids import Position
+from queuey.model.messages import LogEntry, LogPage, Queue
+from queuey.runtime.event_loop import Core
+from queuey.runtime.limits import Limits
 from queuey.storage import Store
 
 REQUEST_TIMEOUT = 5.0

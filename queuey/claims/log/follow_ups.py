@@ -16,8 +16,10 @@ from math import inf
 
 import msgspec
 
-from queuey.claims.receipts import LastDelivery
-from queuey.claims.state import State
+from queuey.claims.attempts import Attempts, record_expired_claims
+from queuey.claims.job_ends import EXPIRED_ERROR, Results
+from queuey.claims.rules.partition_state import State
+from queuey.claims.rules.receipts import LastDelivery
 from queuey.model import deadletters, ids
 from queuey.model.body_digests import choose_target_partition
 from queuey.model.deadletters import Attempt, Cause
@@ -26,8 +28,6 @@ from queuey.model.ids import Position
 from queuey.model.messages import Location, Message, NewMessage, PostKey, Queue, QueueSpec
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
-from queuey.service.claims.attempts import Attempts, record_expired_claims
-from queuey.service.claims.results import EXPIRED_ERROR, Results
 from queuey.storage import Store
 
 OVERDUE_SECONDS = 10.0

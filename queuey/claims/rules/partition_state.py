@@ -26,9 +26,17 @@ from typing import Literal
 
 import msgspec
 
-from queuey.claims.covers import Covers, EncodedCover
-from queuey.claims.entries import FORMAT, Entry, MoveState, MoveStep, UnknownFormat, format_of, require_known_format
-from queuey.claims.receipts import LastDelivery
+from queuey.claims.rules.covers import Covers, EncodedCover
+from queuey.claims.rules.entries import (
+    FORMAT,
+    Entry,
+    MoveState,
+    MoveStep,
+    UnknownFormat,
+    format_of,
+    require_known_format,
+)
+from queuey.claims.rules.receipts import LastDelivery
 from queuey.model.ids import FIRST, Position
 
 MAX_CLAIM_MILLISECONDS = 46_800_000

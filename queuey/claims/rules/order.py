@@ -20,7 +20,7 @@ from itertools import islice
 
 import msgspec
 
-from queuey.claims.state import State
+from queuey.claims.rules.partition_state import State
 from queuey.model.ids import FIRST, Position
 from queuey.model.messages import Message
 from queuey.model.partitions import key_digest

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from queuey.claims.drafts import MAX_ENTRY_IDS, EntryDraft
-from queuey.claims.expiry import CLAIMED_GRACE_SECONDS, ticks_until_due
-from queuey.claims.state import State
+from queuey.claims.log.move_turns import ReadingRequest, Sources
+from queuey.claims.log.scanners import MAX_COPIES, MAX_PAGE_MESSAGES
+from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS, EntryDraft
+from queuey.claims.rules.expiry import CLAIMED_GRACE_SECONDS, ticks_until_due
+from queuey.claims.rules.partition_state import State
 from queuey.model import ids
 from queuey.model.ids import FIRST, LOW_MIN, TICKS_MAX, TICKS_PER_SECOND, Position
 from queuey.model.messages import Queue, Slice
-from queuey.service.claims.move_turns import ReadingRequest, Sources
-from queuey.service.claims.scans import MAX_COPIES, MAX_PAGE_MESSAGES
 
 MAX_PAGES = 8
 """Max pages read in one turn, during which other requests to the log wait."""

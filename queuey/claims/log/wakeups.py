@@ -20,15 +20,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from queuey.claims.places import find_claim_limits
-from queuey.claims.state import ClaimTiming, State
+from queuey.claims.log.log_cache import Key, LogCache
+from queuey.claims.log.partition_log import PartitionLog
+from queuey.claims.log.requests import StateQuery
+from queuey.claims.log.scanners import LOOK_BACK_INTERVAL
+from queuey.claims.rules.partition_state import ClaimTiming, State
+from queuey.claims.rules.places import find_claim_limits
 from queuey.model.errors import QueueyError, StoreUnavailable
 from queuey.model.messages import Queue
 from queuey.runtime.event_loop import Core
-from queuey.service.claims.log_cache import Key, LogCache
-from queuey.service.claims.partition_log import PartitionLog
-from queuey.service.claims.requests import StateQuery
-from queuey.service.claims.scans import LOOK_BACK_INTERVAL
 from queuey.storage import Store
 
 POLL_INTERVAL = 0.5

@@ -21,12 +21,12 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from queuey.claims.receipts import ClaimReceipt
+from queuey.claims.attempts import choose_ledger_piece
+from queuey.claims.rules.receipts import ClaimReceipt
 from queuey.model.deadletters import decode_dead_letter
 from queuey.model.errors import StoreBusy
 from queuey.model.ids import Position
 from queuey.model.messages import NewMessage, Queue
-from queuey.service.claims.attempts import choose_ledger_piece
 from queuey.storage import LEDGER_TTL, Ledger, exchange
 
 ROW_GRACE_SECONDS = 60.0
