@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from queuey.api.groups import GroupInfo, GroupListQuery, GroupQuery
 from queuey.console.pages import is_part
 from queuey.console.sessions import PageRequestFactory
+from queuey.groups.member_views import GroupViews
+from queuey.groups.shown_groups import LAG_PAGE_SIZE
 from queuey.model.errors import GroupNotFound
-from queuey.service.groups.views import LAG_PAGE_SIZE
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_query
 from queuey.web.responses import Response
-from queuey.web.v1.groups.members import GroupViews
 
 FIELDS = frozenset({"start"})
 LIST_FIELDS = frozenset({"start", "lag"})

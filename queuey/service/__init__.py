@@ -16,6 +16,8 @@ from queuey.access.queue_access import Check, QueueAccess, enter_queue, find_que
 from queuey.claims.claims import ClaimUseCases
 from queuey.claims.expiry_records import TIMING as EXPIRY_TIMING
 from queuey.claims.expiry_records import ExpiryRecords
+from queuey.groups.groups import GroupUseCases
+from queuey.groups.offsets import OffsetUseCases
 from queuey.messages.names import NameUseCases
 from queuey.messages.range_reads import Reader
 from queuey.messages.read_marks import UnreadUseCases
@@ -32,9 +34,7 @@ from queuey.runtime.metrics import Metrics
 from queuey.runtime.workers import WorkerIdentity, Workers
 from queuey.service.browsing import Browsing
 from queuey.service.explaining import Explaining
-from queuey.service.groups import GroupUseCases
 from queuey.service.moves import MoveUseCases
-from queuey.service.offsets import OffsetUseCases
 from queuey.service.operating.audit import AuditLog
 from queuey.service.operating.redriving import Redriving
 from queuey.service.schedules import ScheduleUseCases

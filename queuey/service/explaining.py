@@ -21,6 +21,7 @@ from queuey.claims.attempts import Attempts
 from queuey.claims.claims import ClaimUseCases
 from queuey.claims.rules.partition_state import State
 from queuey.claims.rules.places import compute_limited_key_digest
+from queuey.groups.offsets import OffsetUseCases
 from queuey.model import ids
 from queuey.model.errors import ClaimsRefused, GroupNotFound
 from queuey.model.ids import Position
@@ -30,7 +31,6 @@ from queuey.model.time_parsing import clock_warning, format_duration, format_ins
 from queuey.model.titles import id_time
 from queuey.queues.queues import Queues
 from queuey.runtime.limits import Limits
-from queuey.service.offsets import OffsetUseCases
 from queuey.storage import Store, bridge
 
 MAX_EXPLAINED_PARTITIONS = 10

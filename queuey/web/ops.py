@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 
 from queuey import __version__
 from queuey.claims.claims import ClaimUseCases
+from queuey.groups.offsets import OffsetUseCases
 from queuey.model.errors import QueueyError, StoreUnavailable
 from queuey.model.messages import Queue
 from queuey.model.time_parsing import clock_warning
@@ -24,7 +25,6 @@ from queuey.queues.queues import Queues
 from queuey.runtime import metrics
 from queuey.runtime.metrics import BACKLOG_STATES, GroupLag, QueueBacklog, Snapshot
 from queuey.runtime.workers import Answer, Topic, Workers
-from queuey.service.offsets import OffsetUseCases
 from queuey.storage import Store, bridge
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request

@@ -13,11 +13,11 @@ from queuey.access.credentials.readers import digest_of
 from queuey.access.queue_access import QueueAccess
 from queuey.api.progress import RecordedOffsets
 from queuey.console.acts import APPLICATION_ACTS, MAX_ACT_RATE, QUEUE_ACTS
+from queuey.groups.offsets import OffsetUseCases
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import to_hex
 from queuey.model.messages import AUDITS, OffsetChange, QueueSpec, Scope
 from queuey.model.rights import VERBS, Caller, Grant, may_create_key, parse_scope
-from queuey.service.offsets import OffsetUseCases
 from queuey.service.operating.audit import PAGE_SIZE, AuditLog
 from queuey.storage import Store, bridge
 from queuey.web.parts import App

@@ -9,6 +9,8 @@ from typing import Any
 
 from queuey.access.operations import bind_by_path
 from queuey.claims.views import ClaimViews
+from queuey.groups.member_views import GroupViews
+from queuey.groups.offset_views import OffsetViews
 from queuey.messages.message_views import MessageViews
 from queuey.messages.name_views import NameViews
 from queuey.messages.range_views import RangeViews
@@ -19,8 +21,6 @@ from queuey.queues.views import QueueViews
 from queuey.web.parts import App
 from queuey.web.v1.explanations import ExplanationViews
 from queuey.web.v1.files import FileViews, HelloView
-from queuey.web.v1.groups.members import GroupViews
-from queuey.web.v1.groups.offsets import OffsetViews
 from queuey.web.v1.moves import MoveViews
 from queuey.web.v1.schedules import ScheduleViews
 from queuey.web.v1.spec import APP, CONSUMERS, IDS, MEMBER, NAMED, OPERATIONS, QUEUE, SCHEDULE, document

@@ -12,6 +12,8 @@ from queuey import __version__
 from queuey.access.operations import Operation
 from queuey.api import claims, groups, jobs, messages, progress, queues, schedules, values
 from queuey.claims.views import ClaimViews
+from queuey.groups.member_views import GroupViews
+from queuey.groups.offset_views import OffsetViews
 from queuey.messages.message_views import MessageViews
 from queuey.messages.name_views import NameViews
 from queuey.messages.range_views import RangeViews
@@ -42,8 +44,6 @@ from queuey.web.parameters import (
 )
 from queuey.web.v1.explanations import ExplanationViews
 from queuey.web.v1.files import FileViews, HelloView
-from queuey.web.v1.groups.members import GroupViews
-from queuey.web.v1.groups.offsets import OffsetViews
 from queuey.web.v1.moves import MoveViews
 from queuey.web.v1.schedules import ScheduleViews
 

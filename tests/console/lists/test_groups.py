@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from queuey.console import pages
-from queuey.service.groups import views
+from queuey.groups import shown_groups
 from queuey.storage import Catalogue, Store
 from tests.console.browser import Browser
 from tests.console.conftest import logged_in
@@ -57,7 +57,7 @@ def test_pages_of_a_group(browser: Browser, owner: Caller) -> None:
     for name in ("q", "r"):
         owner.create(name)
     Member(owner, queues=["q", "r"]).send_heartbeat(wait=1)
-    with replace_in(views, views.LAG_PAGE_SIZE, 1):
+    with replace_in(shown_groups, shown_groups.LAG_PAGE_SIZE, 1):
         page = browser.get(f"{LIST}/g").text
         assert "Partitions of q" in page
         assert f'<a class="button" rel="next" href="{LIST}/g?start=r">' in page

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.groups import Heartbeat
-from queuey.groups.state import JoinRequest
+from queuey.groups.rules.group_state import JoinRequest
 from queuey.model import ids
 from queuey.model.errors import GroupNotFound
 from queuey.model.messages import OffsetChange

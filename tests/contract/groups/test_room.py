@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.groups.drafts import ABANDONED_MS
-from queuey.groups.state import MAX_PARTITIONS
+from queuey.groups import groups, queue_searches
+from queuey.groups.rules.group_state import MAX_PARTITIONS
+from queuey.groups.rules.state_draft import ABANDONED_MS
 from queuey.model.errors import TooManyGroups
 from queuey.model.rights import Caller
-from queuey.service import Service, groups
-from queuey.service.groups import searches
+from queuey.service import Service
 from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.contract.groups.group import Group
@@ -66,7 +66,7 @@ def test_abandoned_groups_make_room(store: Store, services: list[Service], clock
 
 
 @pytest.mark.parametrize(
-    ("rights", "limit"), [("k-*", searches.MAX_LISTED), ("*-k", MAX_PARTITIONS)], ids=["read", "matched"]
+    ("rights", "limit"), [("k-*", queue_searches.MAX_LISTED), ("*-k", MAX_PARTITIONS)], ids=["read", "matched"]
 )
 def test_patterns_mean_queues_within_the_rights(
     store: Store, services: list[Service], clock: Clock, rights: str, limit: int
@@ -82,7 +82,7 @@ def test_patterns_mean_queues_within_the_rights(
     for name in ("k-1-k", "k-2-k", "z-1"):
         make_queue(store, name, application=group.application)
     group.limit_key("narrow", rights)
-    with replace_in(searches, limit, 10), replace_in(searches, searches.PAGE_SIZE, 5):
+    with replace_in(queue_searches, limit, 10), replace_in(queue_searches, queue_searches.PAGE_SIZE, 5):
         narrow, owner = group.join(patterns=["*"], key="narrow"), group.join(patterns=["z-*"])
         group.settle([("k-1-k", 1), ("k-2-k", 1), ("z-1", 1)], narrow, owner)
     assert set(narrow.owned) == {("k-1-k", 1), ("k-2-k", 1)}

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from itertools import product
 
-from queuey.groups.drafts import GroupDraft, ReadRights
-from queuey.groups.planning import View, Views
-from queuey.groups.rows import find_changed_rows, read_state
-from queuey.groups.state import GroupState, JoinRequest
+from queuey.groups.rules.group_state import GroupState, JoinRequest
+from queuey.groups.rules.planning import View, Views
+from queuey.groups.rules.rows import find_changed_rows, read_state
+from queuey.groups.rules.state_draft import GroupDraft, ReadRights
 from queuey.model.groups import StoredGroup
 from queuey.model.messages import Queue
 from queuey.model.rights import Caller, Credential, Grant, Verb

@@ -9,9 +9,9 @@ from contextlib import suppress
 import pytest
 from msgspec.structs import replace
 
-from queuey.groups import state as bounds
-from queuey.groups.drafts import GroupDraft
-from queuey.groups.state import JoinRequest, MemberState
+from queuey.groups.rules import group_state as bounds
+from queuey.groups.rules.group_state import JoinRequest, MemberState
+from queuey.groups.rules.state_draft import GroupDraft
 from queuey.model.errors import InvalidRequest, TooManyMembers
 from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, queue
 

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.groups.rows import MAX_PARTITION_BYTES, MAX_QUEUE_BYTES, find_changed_rows, max_queue_bytes, read_state
-from queuey.groups.state import GroupState, Member, PlannedQueue, Subscription, Target
+from queuey.groups.rules.group_state import GroupState, Member, PlannedQueue, Subscription, Target
+from queuey.groups.rules.rows import (
+    MAX_PARTITION_BYTES,
+    MAX_QUEUE_BYTES,
+    find_changed_rows,
+    max_queue_bytes,
+    read_state,
+)
 from queuey.model.errors import StoreIncompatible
 from queuey.model.groups import CHUNK, MEMBER, GroupRow, Head, StoredGroup
 from queuey.model.rights import Caller, Credential, Grant

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import pytest
 
-from queuey.groups import drafts, state
-from queuey.service import groups, schedules
+from queuey.groups import groups
+from queuey.groups.rules import group_state, state_draft
+from queuey.service import schedules
 from queuey.storage import Store, offset_changes
 from queuey.web.admission.scheduling import SharedQuota
 from queuey.web.gateway import Gateway
@@ -75,15 +76,15 @@ SHARED = {
         (429, "TooManyGroups"),
     ),
     "members of a group": Shared(
-        drafts,
-        state.MAX_MEMBERS,
+        state_draft,
+        group_state.MAX_MEMBERS,
         lambda caller, queue, _number: join(caller, "g", queue),
         remove_member,
         (429, "TooManyMembers"),
     ),
     "subscriptions of a group": Shared(
-        drafts,
-        state.MAX_SUBSCRIPTIONS,
+        state_draft,
+        group_state.MAX_SUBSCRIPTIONS,
         lambda caller, queue, number: join(caller, "g", queue, f"{queue}-{number}"),
         remove_member,
         (400, "queues"),

@@ -15,16 +15,16 @@ from msgspec.structs import replace
 from queuey.access.credentials.members import credential_of
 from queuey.access.credentials.readers import digest_of
 from queuey.api.groups import Heartbeat
-from queuey.groups.drafts import GroupDraft
-from queuey.groups.planning import View, make_plan
-from queuey.groups.rows import find_changed_rows
-from queuey.groups.state import MAX_MEMBERS, GroupState, JoinRequest, Member, Subscription
+from queuey.groups.local_group import LocalGroup, hash_secret
+from queuey.groups.rules.group_state import MAX_MEMBERS, GroupState, JoinRequest, Member, Subscription
+from queuey.groups.rules.planning import View, make_plan
+from queuey.groups.rules.rows import find_changed_rows
+from queuey.groups.rules.state_draft import GroupDraft
 from queuey.model.groups import GroupChange, Head
 from queuey.model.messages import Queue, QueueSpec
 from queuey.model.rights import Caller
 from queuey.runtime.limits import Limits
 from queuey.service import Service
-from queuey.service.groups.local_group import LocalGroup, hash_secret
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
 from queuey.web.gateway import Gateway

@@ -15,9 +15,9 @@ import pytest
 
 from queuey.access.credentials.members import PresentRights, credential_of
 from queuey.access.credentials.readers import ApplicationKeys, Identity, digest_of
+from queuey.groups.groups import GroupUseCases
 from queuey.model.rights import Caller as Known
 from queuey.model.rights import Grant, parse_scope
-from queuey.service.groups import GroupUseCases
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
 from queuey.web.gateway import Gateway

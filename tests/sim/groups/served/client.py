@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from queuey.api.groups import Heartbeat, HeartbeatAnswer, Joined, PartitionCommit
 from queuey.client.errors import AnswerTimeout, ErrorAnswer, error_for
-from queuey.groups.state import JoinRequest
+from queuey.groups.rules.group_state import JoinRequest
 from queuey.model import ids
 from queuey.model.errors import QueueyError
 from queuey.model.messages import OffsetChange

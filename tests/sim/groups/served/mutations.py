@@ -12,22 +12,22 @@ from qdo.coordination import CommittedOffset, ServiceSession
 from qdo.coordination import OwnedOffset as OwnedPartitionOffset
 from qdo.partitions import Partition
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
-from queuey.groups import drafts
-from queuey.groups.drafts import GroupDraft, ReadRights
-from queuey.groups.owners import HandOver, hand_over
-from queuey.groups.planning import Plan, Views, make_plan
-from queuey.groups.state import GroupState, Member
+from queuey.groups import hand_overs, local_group, state_changes
+from queuey.groups.hand_overs import HandOvers
+from queuey.groups.heartbeat_answers import Targets, find_highest_epoch
+from queuey.groups.local_group import LocalGroup
+from queuey.groups.queue_searches import find_queues
+from queuey.groups.rules import state_draft
+from queuey.groups.rules.group_state import GroupState, Member
+from queuey.groups.rules.owners import HandOver, hand_over
+from queuey.groups.rules.planning import Plan, Views, make_plan
+from queuey.groups.rules.state_draft import GroupDraft, ReadRights
+from queuey.groups.state_cache import StateCache
+from queuey.groups.state_changes import StateChanges
 from queuey.model.groups import ClockSample, GroupChange, GroupSessions, Head, MemberCommit, OwnedOffset, OwnedOffsets
 from queuey.model.messages import OffsetChange, Queue
 from queuey.model.rights import Credential
 from queuey.runtime.event_loop import Core
-from queuey.service.groups import hand_overs, local_group, state_changes
-from queuey.service.groups.answers import Targets, find_highest_epoch
-from queuey.service.groups.hand_overs import HandOvers
-from queuey.service.groups.local_group import LocalGroup
-from queuey.service.groups.searches import find_queues
-from queuey.service.groups.state_cache import StateCache
-from queuey.service.groups.state_changes import StateChanges
 from queuey.storage import Store
 from queuey.storage.offset_changes import Decision, decide
 from tests.sim.groups.served import store
@@ -409,7 +409,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "each process hands over": broken(Dying, "balance", 67, leave_hand_overs_to_planner),
     "owners are asked to give back": broken(Forgetful, "balance", 83, (GroupStore.ask_member, lambda *_: None)),
-    "a new member has no targets": broken(Changing, "O5", 0, (drafts, make_plan, make_plan_with_new_members)),
+    "a new member has no targets": broken(Changing, "O5", 0, (state_draft, make_plan, make_plan_with_new_members)),
     "a hand-over asks for another plan": broken(
         Generous, "balance", 11, (hand_overs, hand_over, hand_over_without_another_plan)
     ),

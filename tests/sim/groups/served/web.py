@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from queuey.access.queue_access import QueueAccess, find_queue
 from queuey.api.groups import Heartbeat
+from queuey.groups.groups import GroupUseCases
+from queuey.groups.offsets import OffsetUseCases
 from queuey.model.errors import NotAllowed
 from queuey.model.messages import OffsetChange, Queue
 from queuey.model.rights import Credential, is_allowed
 from queuey.runtime.waiters import Waiter, Watchers
-from queuey.service.groups import GroupUseCases
-from queuey.service.offsets import OffsetUseCases
 from queuey.storage.store_calls import Done
 from tests.sim.groups.served.processes import GroupCore, Machine
 from tests.sim.groups.served.store import GroupStore

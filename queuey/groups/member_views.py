@@ -16,12 +16,12 @@ from queuey.access.authorization import Authorization
 from queuey.access.operations import Views
 from queuey.api import groups as api
 from queuey.api.values import Done
-from queuey.groups.state import JoinRequest
+from queuey.groups.groups import GroupUseCases
+from queuey.groups.rules.group_state import JoinRequest
 from queuey.model.errors import NotAuthenticated, QueueyError, TooManyWaiters
 from queuey.model.messages import Queue
 from queuey.model.rights import Credential, is_allowed
 from queuey.runtime.limits import Limits
-from queuey.service.groups import GroupUseCases
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.endpoint import Match

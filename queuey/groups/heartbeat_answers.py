@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 
 from queuey.api.groups import Heartbeat, HeartbeatAnswer, Partitions, Taken, ToGiveBack
-from queuey.groups.state import GroupState, Member, PlannedQueue
+from queuey.groups.rules.group_state import GroupState, Member, PlannedQueue
 from queuey.model import ids
 from queuey.model.groups import OwnedOffset
 

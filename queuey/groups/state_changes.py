@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from queuey.groups.drafts import GroupDraft
-from queuey.groups.planning import View, Views, make_plan
-from queuey.groups.state import GroupState, Member
+from queuey.groups.heartbeat_answers import Targets
+from queuey.groups.queue_searches import find_queues
+from queuey.groups.rules.group_state import GroupState, Member
+from queuey.groups.rules.planning import View, Views, make_plan
+from queuey.groups.rules.state_draft import GroupDraft
+from queuey.groups.state_cache import GroupContext, StateCache
 from queuey.model.errors import QueueyError, StoreBusy, StoreClosed, StoreUnavailable
 from queuey.model.groups import GroupChange, GroupSessions
 from queuey.model.messages import Queue
 from queuey.model.rights import Credential
-from queuey.service.groups.answers import Targets
-from queuey.service.groups.searches import find_queues
-from queuey.service.groups.state_cache import GroupContext, StateCache
 from queuey.storage import Store
 
 MAX_ATTEMPTS = 20

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from queuey.groups.state import GroupState
+from queuey.groups.rules.group_state import GroupState
 from queuey.model.groups import OwnedOffset, OwnedOffsets
 
 

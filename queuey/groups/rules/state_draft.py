@@ -8,9 +8,7 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from queuey.groups.planning import Views, make_plan
-from queuey.groups.rows import find_changed_rows, subscription_size
-from queuey.groups.state import (
+from queuey.groups.rules.group_state import (
     MAX_MEMBERS,
     MAX_SUBSCRIPTION_BYTES,
     MAX_SUBSCRIPTIONS,
@@ -21,6 +19,8 @@ from queuey.groups.state import (
     Subscription,
     Target,
 )
+from queuey.groups.rules.planning import Views, make_plan
+from queuey.groups.rules.rows import find_changed_rows, subscription_size
 from queuey.model.errors import InvalidRequest, TooManyMembers
 from queuey.model.groups import GroupChange
 from queuey.model.messages import Queue

@@ -15,16 +15,16 @@ from functools import partial
 from hashlib import sha256
 
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
-from queuey.groups.drafts import GroupDraft
-from queuey.groups.state import GroupState, Member
+from queuey.groups.hand_overs import HandOvers
+from queuey.groups.heartbeat_answers import Rows, Targets, answer_heartbeat, find_highest_epoch, list_give_backs
+from queuey.groups.rules.group_state import GroupState, Member
+from queuey.groups.rules.state_draft import GroupDraft
+from queuey.groups.state_cache import GroupContext, StateCache
+from queuey.groups.state_changes import MAX_ATTEMPTS, MAX_STATE_AGE, StateChanges, clock_slack, make_draft
 from queuey.model.errors import MemberGone, QueueyError, StoreUnavailable
 from queuey.model.groups import ClockSample, OwnedOffset
 from queuey.model.rights import Credential
 from queuey.runtime.waiters import Waiter
-from queuey.service.groups.answers import Rows, Targets, answer_heartbeat, find_highest_epoch, list_give_backs
-from queuey.service.groups.hand_overs import HandOvers
-from queuey.service.groups.state_cache import GroupContext, StateCache
-from queuey.service.groups.state_changes import MAX_ATTEMPTS, MAX_STATE_AGE, StateChanges, clock_slack, make_draft
 
 POLL_INTERVAL, QUICK_POLL_INTERVAL = 0.5, 0.2
 """Seconds between reads of the head; the second value applies while a member waits or has to give back partitions."""

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from queuey.groups.assignment import assign
-from queuey.groups.rows import choose_chunk, max_queue_bytes
-from queuey.groups.state import (
+from queuey.groups.rules.group_state import (
     MAX_CHUNK_BYTES,
     MAX_PARTITIONS,
     MAX_PLAN_BYTES,
@@ -17,6 +16,7 @@ from queuey.groups.state import (
     Subscription,
     Target,
 )
+from queuey.groups.rules.rows import choose_chunk, max_queue_bytes
 from queuey.model.messages import Queue
 from queuey.model.rights import is_allowed
 

@@ -12,13 +12,13 @@ from queuey.access.operations import Views
 from queuey.access.queue_access import QueueAccess
 from queuey.api import progress as api
 from queuey.api.groups import MAX_EPOCH, MemberCommits
+from queuey.groups.groups import GroupUseCases
+from queuey.groups.offsets import OffsetUseCases
 from queuey.model import ids
 from queuey.model.groups import MAX_NOTE_BYTES
 from queuey.model.messages import OffsetChange
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
-from queuey.service.groups import GroupUseCases
-from queuey.service.offsets import OffsetUseCases
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_body

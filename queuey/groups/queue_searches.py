@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from operator import attrgetter
 
-from queuey.groups.state import MAX_PARTITIONS, GroupState
+from queuey.groups.rules.group_state import MAX_PARTITIONS, GroupState
 from queuey.model.deadletters import matches_patterns
 from queuey.model.errors import QueueNotFound
 from queuey.model.messages import Queue

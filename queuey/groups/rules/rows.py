@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from queuey.groups.state import CHUNK_COUNT, GroupState, Member, PlannedQueue, Subscription, Target
+from queuey.groups.rules.group_state import CHUNK_COUNT, GroupState, Member, PlannedQueue, Subscription, Target
 from queuey.model.errors import StoreIncompatible
 from queuey.model.groups import CHUNK, MEMBER, SUBSCRIPTION, GroupRow, StoredGroup
 

@@ -9,8 +9,8 @@ from operator import attrgetter
 from msgspec.structs import replace
 
 from queuey.api.groups import GroupInfo, MemberInfo, OwnedPartition
-from queuey.groups.owners import is_owner
-from queuey.groups.state import GroupState
+from queuey.groups.rules.group_state import GroupState
+from queuey.groups.rules.owners import is_owner
 from queuey.model import ids
 from queuey.model.errors import QueueChanged
 from queuey.model.groups import OwnedOffset, SeenMember

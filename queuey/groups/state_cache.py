@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from queuey.groups.drafts import ReadRights
-from queuey.groups.rows import read_state
-from queuey.groups.state import GroupState
+from queuey.groups.heartbeat_answers import Targets
+from queuey.groups.rules.group_state import GroupState
+from queuey.groups.rules.rows import read_state
+from queuey.groups.rules.state_draft import ReadRights
 from queuey.model.errors import GroupElsewhere
 from queuey.model.groups import Head, StoredGroup
 from queuey.runtime.event_loop import Core
-from queuey.service.groups.answers import Targets
 from queuey.storage import Store
 
 

@@ -14,8 +14,14 @@ from msgspec.structs import replace
 from queuey.access.queue_access import QueueAccess
 from queuey.api.groups import GroupInfo, GroupNames, Heartbeat, HeartbeatAnswer, Joined
 from queuey.api.progress import RecordedOffset, RecordedOffsets
-from queuey.groups.drafts import GroupDraft, ReadRights
-from queuey.groups.state import MAX_PARTITIONS, GroupState, JoinRequest, Member
+from queuey.groups import shown_groups
+from queuey.groups.local_group import LocalGroup, hash_secret
+from queuey.groups.offsets import require_group_name
+from queuey.groups.queue_searches import find_queues, list_planned, read_queues
+from queuey.groups.rules.group_state import MAX_PARTITIONS, GroupState, JoinRequest, Member
+from queuey.groups.rules.state_draft import GroupDraft, ReadRights
+from queuey.groups.state_cache import GroupContext
+from queuey.groups.state_changes import MAX_ATTEMPTS, clock_slack, make_draft
 from queuey.model import ids
 from queuey.model.errors import (
     Conflict,
@@ -34,12 +40,6 @@ from queuey.model.rights import SHARES_TEXT, Credential, has_room
 from queuey.runtime.event_loop import Core
 from queuey.runtime.waiters import Waiter
 from queuey.runtime.workers import Answer, Topic, Workers
-from queuey.service.groups import views
-from queuey.service.groups.local_group import LocalGroup, hash_secret
-from queuey.service.groups.searches import find_queues, list_planned, read_queues
-from queuey.service.groups.state_cache import GroupContext
-from queuey.service.groups.state_changes import MAX_ATTEMPTS, clock_slack, make_draft
-from queuey.service.offsets import require_group_name
 from queuey.storage import Store
 
 MAX_GROUPS = 1000
@@ -322,14 +322,14 @@ class GroupUseCases:
         patterns = () if viewer is None else viewer.caller.find_patterns(application, "measure")
         if few:
             names = await self._core.in_thread(partial(list_planned, state, patterns))
-            queues = await read_queues(self._store, application, names[: views.LAG_PAGE_SIZE])
+            queues = await read_queues(self._store, application, names[: shown_groups.LAG_PAGE_SIZE])
         else:
             queues = await find_queues(self._core, self._store, application, state, fresh=False)
         shown: list[Queue] = []
         await self._core.for_each(queues, lambda queue: shown.append(queue) if visible(queue) else None)
-        info = await views.make_group_info(self._store, group, state, shown, start, lag=lag, seen=seen)
+        info = await shown_groups.make_group_info(self._store, group, state, shown, start, lag=lag, seen=seen)
         if "*" not in patterns:
-            info = await self._core.in_thread(partial(views.hide_members, info, state, shown, viewer))
+            info = await self._core.in_thread(partial(shown_groups.hide_members, info, state, shown, viewer))
         return info
 
     async def list_names(self, application: str, *, start: str = "", limit: int = 100) -> GroupNames:

@@ -8,13 +8,13 @@ from contextlib import suppress
 from operator import itemgetter
 from weakref import WeakValueDictionary
 
-from queuey.groups.owners import hand_over
-from queuey.groups.state import GroupState
+from queuey.groups.heartbeat_answers import Rows
+from queuey.groups.rules.group_state import GroupState
+from queuey.groups.rules.owners import hand_over
+from queuey.groups.state_cache import GroupContext, StateCache
 from queuey.model.errors import Conflict, NotFound, QueueChanged, StoreBusy
 from queuey.model.groups import OwnedOffset, OwnedOffsets
 from queuey.model.messages import Queue
-from queuey.service.groups.answers import Rows
-from queuey.service.groups.state_cache import GroupContext, StateCache
 
 MAX_ATTEMPTS = 20
 MAX_STATE_AGE = 0.5

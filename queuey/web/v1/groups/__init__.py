@@ -1,1 +1,0 @@
-"""Views of consumer groups: their offsets in queues, and groups whose members the service manages."""
