@@ -21,6 +21,7 @@ from queuey.console.sessions import PageRequest, PageRequestFactory, SessionCall
 from queuey.model.errors import NotAuthenticated, StoreUnavailable
 from queuey.model.messages import Finding
 from queuey.model.rights import Caller
+from queuey.schedules.views import ScheduleSaver
 from queuey.service import Service
 from queuey.service.browsing.history import History
 from queuey.settings import Include, Users
@@ -31,7 +32,6 @@ from queuey.web.ops import Collection
 from queuey.web.parts import App
 from queuey.web.requests import Request, wants_events
 from queuey.web.responses import STATUS_LINES, TEXT, Header, Response
-from queuey.web.v1.schedules import ScheduleSaver
 
 if TYPE_CHECKING:
     from queuey.access.credentials.code_flow import Provider

@@ -18,6 +18,7 @@ from queuey.console import cookies, pages
 from queuey.model.errors import InvalidRequest, NoCredential, NotAllowed, NotAuthenticated
 from queuey.model.messages import Key, Queue
 from queuey.model.rights import Action, Caller, matches
+from queuey.schedules.views import ScheduleSaver
 from queuey.service import Service
 from queuey.service.browsing.history import History
 from queuey.settings import Users
@@ -25,7 +26,6 @@ from queuey.storage import Applications, bridge
 from queuey.web.endpoint import Match, View
 from queuey.web.requests import Request, parse_form, read_body, read_query
 from queuey.web.responses import Response
-from queuey.web.v1.schedules import ScheduleSaver
 
 MAX_FORM = 8 * 1024
 """Max bytes of a form, whose longest field is a key or an address."""

@@ -32,12 +32,12 @@ from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.runtime.workers import WorkerIdentity, Workers
+from queuey.schedules.schedules import ScheduleUseCases
 from queuey.service.browsing import Browsing
 from queuey.service.explaining import Explaining
 from queuey.service.moves import MoveUseCases
 from queuey.service.operating.audit import AuditLog
 from queuey.service.operating.redriving import Redriving
-from queuey.service.schedules import ScheduleUseCases
 from queuey.storage import Store, bridge
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from queuey.model import ids
 from queuey.runtime.event_loop import Core
-from queuey.service.schedules import MAX_SCHEDULES
-from queuey.service.schedules.states import KIND, decode
+from queuey.schedules.schedule_states import KIND, decode
+from queuey.schedules.schedules import MAX_SCHEDULES
 from queuey.storage import bridge
 
 if TYPE_CHECKING:

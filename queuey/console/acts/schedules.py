@@ -14,7 +14,7 @@ from queuey.console.acts.messages import SendMessage, read_item
 from queuey.console.sessions import PageRequest
 from queuey.model.errors import Conflict, InvalidRequest, NotAllowed, NotFound, ScheduleNotFound, StoreUnavailable
 from queuey.model.time_parsing import parse_duration
-from queuey.service.schedules import ScheduleReport
+from queuey.schedules.schedules import ScheduleReport
 
 
 class ScheduleAct(Act):

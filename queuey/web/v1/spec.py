@@ -23,6 +23,7 @@ from queuey.model.messages import OPERATORS
 from queuey.model.rights import Action
 from queuey.queues.views import QueueViews
 from queuey.runtime.limits import Limits
+from queuey.schedules.views import ScheduleViews
 from queuey.web import openapi, parameters
 from queuey.web.openapi import JSON, Api, Example, ResponseSpec, Tag
 from queuey.web.parameters import (
@@ -45,7 +46,6 @@ from queuey.web.parameters import (
 from queuey.web.v1.explanations import ExplanationViews
 from queuey.web.v1.files import FileViews, HelloView
 from queuey.web.v1.moves import MoveViews
-from queuey.web.v1.schedules import ScheduleViews
 
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue}"

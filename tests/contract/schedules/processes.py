@@ -11,10 +11,10 @@ from queuey.messages.single_messages import Draft
 from queuey.model import ids
 from queuey.model.errors import KeyInUse, RecordChanged, StoreUnavailable
 from queuey.model.messages import Queue, Record
+from queuey.schedules.schedule_states import KIND, Missed, Plan, keep_message
+from queuey.schedules.schedules import FireUseCases, ScheduleReport
+from queuey.schedules.timetables import Timetable
 from queuey.service import Service
-from queuey.service.schedules import FireUseCases, ScheduleReport
-from queuey.service.schedules.states import KIND, Missed, Plan, keep_message
-from queuey.service.schedules.timetables import Timetable
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Records, Store, bridge
 from tests.backends import APP, Clock
 from tests.contract.samples import read_one, whole_partition

@@ -18,9 +18,9 @@ from queuey.model.errors import (
     TooManySchedules,
 )
 from queuey.model.messages import QueueSpec
-from queuey.service import schedules as use_cases
-from queuey.service.schedules import states
-from queuey.service.schedules.states import Missed
+from queuey.schedules import schedule_states
+from queuey.schedules import schedules as use_cases
+from queuey.schedules.schedule_states import Missed
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Records, Store, bridge
 from tests.backends import APP, Clock
 from tests.contract.samples import call_concurrently, make_queue
@@ -111,7 +111,7 @@ def test_both_go_on(process: Process, other: Store, number: int) -> None:
     process.kill_at(number, after=False)
     with suppress(Killed):
         process.settle("s")
-    record = bridge.run(process.between.real.records.record(states.KIND, APP, "s"))
+    record = bridge.run(process.between.real.records.record(schedule_states.KIND, APP, "s"))
     assert record is not None
     Process(other, process.clock).settle("s")
     for method in (Records.record, ClaimLogs.claim_time, Catalogue.queue, Records.set_record, KeyedPosts.append_once):
@@ -197,7 +197,7 @@ class TestMissed:
         begin(process, missed="catch_up")
         process.clock.advance(20 + 60 * 150)
         process.settle("s")
-        assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": states.MAX_CAUGHT_UP}
+        assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": schedule_states.MAX_CAUGHT_UP}
 
     def test_while_paused(self, process: Process, store: Store) -> None:
         """Ticks during a pause are not caught up, whatever the schedule says of missed ticks."""
@@ -228,14 +228,14 @@ class TestUnknown:
         self.stop_after_post(process)
         queue = bridge.run(other.catalogue.queue(APP, "q"))
         before = bodies(other, queue)
-        process.clock.advance(states.MAX_FIRING_SECONDS + 1)
+        process.clock.advance(schedule_states.MAX_FIRING_SECONDS + 1)
         late = Process(other, process.clock)
         late.step("s")
         report = late.report("s")
         assert report.last is not None
         assert (report.last.state, report.firing) == ("unknown", None)
         assert bodies(other, queue) == before
-        assert states.MAX_FIRING_SECONDS * 2 < states.KEY_SECONDS
+        assert schedule_states.MAX_FIRING_SECONDS * 2 < schedule_states.KEY_SECONDS
 
     def test_purged_in_between(self, process: Process, other: Store) -> None:
         """After a purge, which forgets the key, the message is not posted again."""
@@ -311,10 +311,10 @@ class TestChanging:
         process.put("s", current_plan)
         # As if a process whose clock is behind had made it.
         record = process.find("s")
-        again = replace(states.decode(record.value), next=first)
+        again = replace(schedule_states.decode(record.value), next=first)
         bridge.run(
             store.records.set_record(
-                replace(record, value=states.encode(again), due=states.find_next_step_ticks(again))
+                replace(record, value=schedule_states.encode(again), due=schedule_states.find_next_step_ticks(again))
             )
         )
         process.settle("s")

@@ -14,9 +14,9 @@ import pytest
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Queue
 from queuey.runtime.due_work import DueTiming
+from queuey.schedules.schedule_states import KIND
+from queuey.schedules.schedules import ScheduleUseCases
 from queuey.service import Service
-from queuey.service.schedules import ScheduleUseCases
-from queuey.service.schedules.states import KIND
 from queuey.storage import Catalogue, KeyedPosts, Ledger, Records, Store, bridge
 from tests.backends import APP, Clock
 from tests.contract.samples import eventually, make_queue

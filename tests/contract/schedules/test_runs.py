@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from queuey.model import ids
 from queuey.model.errors import KeyInUse, NotFound, StoreUnavailable
 from queuey.model.messages import Queue
-from queuey.service.schedules import ScheduleReport
-from queuey.service.schedules.states import KIND
+from queuey.schedules.schedule_states import KIND
+from queuey.schedules.schedules import ScheduleReport
 from queuey.storage import Catalogue, KeyedPosts, Records, Store, bridge
 from tests.backends import APP, Clock
 from tests.contract.samples import fresh_name, make_queue, method_of, read_one, whole_partition

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from queuey.access.credentials.readers import Identity, digest_of
 from queuey.model.messages import Scope
 from queuey.model.rights import VERBS, Grant
-from queuey.service import schedules
+from queuey.schedules import schedules
 from queuey.storage import Store, bridge
 from queuey.web.app import make_app
 from queuey.web.v1.spec import OPERATIONS

@@ -17,7 +17,7 @@ import pytest
 
 from queuey.groups import groups
 from queuey.groups.rules import group_state, state_draft
-from queuey.service import schedules
+from queuey.schedules import schedules
 from queuey.storage import Store, offset_changes
 from queuey.web.admission.scheduling import SharedQuota
 from queuey.web.gateway import Gateway

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuey.service import schedules
+from queuey.schedules import schedules
 from queuey.storage import Store
 from tests.replacing import replace_in
 from tests.web.caller import Caller, limited_caller

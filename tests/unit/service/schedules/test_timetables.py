@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from queuey.messages.single_messages import Draft
 from queuey.model.errors import TimeZoneUnknown
 from queuey.runtime.due_work import sort_steps
-from queuey.service.schedules.states import Plan, Schedule, keep_message, list_next_fire_times
-from queuey.service.schedules.timetables import Timetable, check_cron, check_zone, find_next_instant, iterate_instants
+from queuey.schedules.schedule_states import Plan, Schedule, keep_message, list_next_fire_times
+from queuey.schedules.timetables import Timetable, check_cron, check_zone, find_next_instant, iterate_instants
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo", "Pacific/Apia"]
 DAY = 86_400

@@ -29,7 +29,7 @@ from queuey.model.errors import TimeZoneUnknown
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Meta, Record
 from queuey.runtime.due_work import MAX_SECONDS_AHEAD
-from queuey.service.schedules.timetables import Timetable, find_next_instant, iterate_instants
+from queuey.schedules.timetables import Timetable, find_next_instant, iterate_instants
 
 KIND = "schedule"
 """Kind of the due-work records."""

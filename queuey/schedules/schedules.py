@@ -38,8 +38,8 @@ from queuey.model.rights import SHARES_TEXT, has_room
 from queuey.model.time_parsing import clock_warning
 from queuey.runtime.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.runtime.event_loop import Core
-from queuey.service.schedules import states
-from queuey.service.schedules.states import Firing, Outcome, Plan, Schedule, State
+from queuey.schedules import schedule_states
+from queuey.schedules.schedule_states import Firing, Outcome, Plan, Schedule, State
 from queuey.storage import Store, bridge
 from queuey.storage.lasting_failures import Trouble
 
@@ -59,7 +59,7 @@ _FIRE_RETRY_INTERVAL = 0.1
 """Interval in seconds between attempts to fire while another process is posting."""
 QUEUE_GONE_TEXT = "the queue was purged or created again while the message was being posted"
 FIRING_TOO_OLD_TEXT = (
-    f"the message could not be posted within {states.MAX_FIRING_SECONDS} seconds; it may have been stored"
+    f"the message could not be posted within {schedule_states.MAX_FIRING_SECONDS} seconds; it may have been stored"
 )
 
 logger = logging.getLogger(__name__)
@@ -128,18 +128,18 @@ class ScheduleUseCases:
             RecordChanged: Too many concurrent changes of the schedule.
         """
         for _ in range(_MAX_ATTEMPTS):
-            record = bridge.run(self._store.records.record(states.KIND, application, name))
+            record = bridge.run(self._store.records.record(schedule_states.KIND, application, name))
             now = ids.ticks_to_seconds(self._store.claim_logs.claim_time())
             if record is None:
                 schedule = Schedule(secrets.randbits(62), now, now, change(None, now))
                 self._require_room(application, may_see)
             else:
-                before = states.decode(record.value)
+                before = schedule_states.decode(record.value)
                 if not may_see(before.plan.queue):
                     raise NotAllowed(f"Schedule {name!r} belongs to a queue that the credential may not manage.")
                 schedule = replace(before, changed=now, plan=change(before.plan, now))
             schedule = self._reschedule_if_changed(None if record is None else before, schedule, now)
-            new = record or Record(states.KIND, application, name, b"", 0)
+            new = record or Record(schedule_states.KIND, application, name, b"", 0)
             try:
                 saved = self._save_and_plan(new, schedule)
             except RecordChanged:
@@ -152,24 +152,26 @@ class ScheduleUseCases:
         old, new = None if before is None else before.plan, schedule.plan
         if old is not None and old.timetable == new.timetable and old.paused == new.paused:
             return schedule
-        return states.reschedule(schedule, now)
+        return schedule_states.reschedule(schedule, now)
 
     def _require_room(self, application: str, may_see: MaySee) -> None:
         """Checks that there is room for another schedule of the caller, who owns the ones that it manages."""
         records = self._store.records
         held = len(
-            bridge.run(records.due_records(states.KIND, ids.TICKS_MAX, application=application, limit=MAX_SCHEDULES))
+            bridge.run(
+                records.due_records(schedule_states.KIND, ids.TICKS_MAX, application=application, limit=MAX_SCHEDULES)
+            )
         )
         own, is_admin = 0, may_see("")  # Only patterns for all queues match a blank name.
         if not is_admin and held >= MAX_SCHEDULES // 2:
-            stored = bridge.run(records.records(states.KIND, application, limit=MAX_SCHEDULES))
-            own = sum(may_see(states.decode(record.value).plan.queue) for record in stored)
+            stored = bridge.run(records.records(schedule_states.KIND, application, limit=MAX_SCHEDULES))
+            own = sum(may_see(schedule_states.decode(record.value).plan.queue) for record in stored)
         if not has_room(MAX_SCHEDULES, held, own, is_admin=is_admin):
             text = f"An application has at most {MAX_SCHEDULES:,} schedules. Remove unused ones. {SHARES_TEXT}"
             raise TooManySchedules(text)
 
     def _save_and_plan(self, record: Record, schedule: Schedule) -> Record:
-        saved = bridge.run(self._store.records.set_record(states.make_record(record, schedule)))
+        saved = bridge.run(self._store.records.set_record(schedule_states.make_record(record, schedule)))
         self._runner.plan(saved)
         return saved
 
@@ -186,9 +188,9 @@ class ScheduleUseCases:
         while len(managed) <= MAX_LISTED and (records is None or len(records) > MAX_LISTED):
             start = start if records is None else f"{records[-1].name}\0"
             records = bridge.run(
-                self._store.records.records(states.KIND, application, start=start, limit=MAX_LISTED + 1)
+                self._store.records.records(schedule_states.KIND, application, start=start, limit=MAX_LISTED + 1)
             )
-            managed += [record for record in records if may_see(states.decode(record.value).plan.queue)]
+            managed += [record for record in records if may_see(schedule_states.decode(record.value).plan.queue)]
         following = managed[MAX_LISTED].name if len(managed) > MAX_LISTED else None
         return [_make_report(record) for record in managed[:MAX_LISTED]], following
 
@@ -221,7 +223,7 @@ class ScheduleUseCases:
         """
         for _ in range(_MAX_ATTEMPTS):
             record = await self._core.in_thread(partial(self._find_managed, application, name, may_see))
-            schedule = states.decode(record.value)
+            schedule = schedule_states.decode(record.value)
             try:
                 if schedule.firing is not None:
                     await self._firing.take_step(record)
@@ -235,24 +237,24 @@ class ScheduleUseCases:
             finally:
                 self._runner.watch()
             self._runner.plan(ended)
-            after = states.decode(ended.value)
+            after = schedule_states.decode(ended.value)
             if not may_see(after.plan.queue):  # The schedule was moved to another queue meanwhile.
-                ended = states.make_record(record, replace(schedule, last=after.last))
+                ended = schedule_states.make_record(record, replace(schedule, last=after.last))
             return _make_report(ended)
         raise StoreBusy(f"Schedule {name!r} is being fired by other processes. Try again.")
 
     def _find_managed(self, application: str, name: str, may_see: MaySee) -> Record:
         """Returns a schedule's record; raises ``ScheduleNotFound`` also if the caller may not manage it."""
-        record = bridge.run(self._store.records.record(states.KIND, application, name))
-        if record is None or not may_see(states.decode(record.value).plan.queue):
+        record = bridge.run(self._store.records.record(schedule_states.KIND, application, name))
+        if record is None or not may_see(schedule_states.decode(record.value).plan.queue):
             raise ScheduleNotFound(name)
         return record
 
 
 def _make_report(record: Record) -> ScheduleReport:
-    schedule = states.decode(record.value)
+    schedule = schedule_states.decode(record.value)
     firing = None if schedule.firing is None else schedule.firing.instant
-    following = states.list_next_fire_times(schedule, MAX_NEXT_INSTANTS)
+    following = schedule_states.list_next_fire_times(schedule, MAX_NEXT_INSTANTS)
     return ScheduleReport(
         record.name, schedule.plan, schedule.created, schedule.changed, following, firing, schedule.last
     )
@@ -265,7 +267,7 @@ class FireUseCases(DueWork):
         counts: Ticks of this process by state.
     """
 
-    kind = states.KIND
+    kind = schedule_states.KIND
 
     def __init__(self, store: Store, messages: MessageUseCases, core: Core) -> None:
         self._store = store
@@ -293,22 +295,22 @@ class FireUseCases(DueWork):
             TooManyRequests: No thread was free in time. Nothing was changed.
             KeyInUse: Another process is posting the message.
         """
-        schedule = states.decode(record.value)
+        schedule = schedule_states.decode(record.value)
         if schedule.firing is not None:
             return await self._finish(record, schedule, schedule.firing)
         now = self.now()
-        ticks = await self._core.in_thread(partial(states.choose_tick, schedule, ids.ticks_to_seconds(now)))
+        ticks = await self._core.in_thread(partial(schedule_states.choose_tick, schedule, ids.ticks_to_seconds(now)))
         if ticks.instant is not None:
-            return await self._fire(record, states.pass_instant(schedule, ticks), ticks.instant, now)
+            return await self._fire(record, schedule_states.pass_instant(schedule, ticks), ticks.instant, now)
         if ticks.next == schedule.next:
             return record
-        record = await self.save(record, states.record_skip(schedule, ticks, ids.ticks_to_seconds(now)))
+        record = await self.save(record, schedule_states.record_skip(schedule, ticks, ids.ticks_to_seconds(now)))
         self.counts["skipped"] += ticks.skipped is not None
         return record
 
     async def fire_now(self, record: Record) -> Record:
         """Fires a waiting schedule regardless of its timetable. Raises as :meth:`take_step`."""
-        now, schedule = self.now(), states.decode(record.value)
+        now, schedule = self.now(), schedule_states.decode(record.value)
         instant = ids.ticks_to_seconds(now)
         if schedule.last is not None and instant <= schedule.last.instant < instant + 1:
             instant = math.nextafter(schedule.last.instant, math.inf)  # Two runs of one instant would share a key.
@@ -324,7 +326,7 @@ class FireUseCases(DueWork):
         except NotFound as error:
             outcome = self._make_outcome(instant, schedule.plan.queue, "failed", str(error))
             return await self._record_outcome(record, schedule, outcome)
-        schedule = states.begin_firing(schedule, instant, queue.qid, now)
+        schedule = schedule_states.begin_firing(schedule, instant, queue.qid, now)
         record = await self.save(record, schedule)
         assert schedule.firing is not None  # noqa: S101 - it has begun
         try:
@@ -349,21 +351,21 @@ class FireUseCases(DueWork):
         for _ in range(_MAX_ATTEMPTS):
             with suppress(RecordChanged):
                 return await self._record_outcome(record, schedule, outcome)
-            present = await self._store.records.record(states.KIND, record.application, record.name)
-            if present is None or (changed := states.decode(present.value)).identity != schedule.identity:
-                return states.make_record(record, states.end_firing(schedule, outcome))
+            present = await self._store.records.record(schedule_states.KIND, record.application, record.name)
+            if present is None or (changed := schedule_states.decode(present.value)).identity != schedule.identity:
+                return schedule_states.make_record(record, schedule_states.end_firing(schedule, outcome))
             record, schedule = present, changed
             if schedule.last is not None and schedule.last.instant == firing.instant:
                 return record
             if schedule.firing is None or schedule.firing.key != firing.key:
-                return states.make_record(record, replace(schedule, last=outcome))
+                return schedule_states.make_record(record, replace(schedule, last=outcome))
         raise StoreBusy(f"Schedule {record.name!r} is being changed by others. Try again.")
 
     async def _post_once(self, application: str, firing: Firing) -> Outcome:
         """Posts a firing's message and returns the outcome; posts nothing if the firing began too long ago."""
         ended = partial(self._make_outcome, firing.instant, firing.queue)
         for _ in range(MAX_ATTEMPTS):
-            if abs(self.now() - firing.began) > states.MAX_FIRING_SECONDS * TICKS_PER_SECOND:
+            if abs(self.now() - firing.began) > schedule_states.MAX_FIRING_SECONDS * TICKS_PER_SECOND:
                 return ended("unknown", FIRING_TOO_OLD_TEXT)
             try:
                 posted = await self._post(application, firing)
@@ -383,15 +385,15 @@ class FireUseCases(DueWork):
         if queue.qid != firing.qid:
             return None
         drafts = [firing.message.draft]
-        key = PostKey(firing.key, hash_content(drafts), states.KEY_SECONDS)
+        key = PostKey(firing.key, hash_content(drafts), schedule_states.KEY_SECONDS)
         return await self._messages.post(queue, drafts, key=key)
 
     def _make_outcome(self, instant: float, queue: str, state: State, error: str = "") -> Outcome:
         ended = ids.ticks_to_seconds(self.now())
-        return Outcome(instant, ended, state, error=error[: states.MAX_ERROR_LENGTH], queue=queue)
+        return Outcome(instant, ended, state, error=error[: schedule_states.MAX_ERROR_LENGTH], queue=queue)
 
     async def _record_outcome(self, record: Record, schedule: Schedule, outcome: Outcome) -> Record:
-        record = await self.save(record, states.end_firing(schedule, outcome))
+        record = await self.save(record, schedule_states.end_firing(schedule, outcome))
         self.counts[outcome.state] += 1
         return record
 
@@ -400,4 +402,4 @@ class FireUseCases(DueWork):
         return self._store.claim_logs.claim_time()
 
     async def save(self, record: Record, schedule: Schedule) -> Record:
-        return await self._store.records.set_record(states.make_record(record, schedule))
+        return await self._store.records.set_record(schedule_states.make_record(record, schedule))

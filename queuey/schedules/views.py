@@ -24,9 +24,9 @@ from queuey.messages.single_messages import Draft, MessageUseCases
 from queuey.model.errors import InvalidRequest, RecordChanged, ScheduleNotFound
 from queuey.model.messages import Meta, Queue
 from queuey.runtime.limits import Limits
-from queuey.service.schedules import MAX_BODY_BYTES, MAX_NAME_LENGTH, ScheduleReport, ScheduleUseCases
-from queuey.service.schedules.states import Outcome, Plan, keep_message
-from queuey.service.schedules.timetables import Timetable, check_cron, check_zone
+from queuey.schedules.schedule_states import Outcome, Plan, keep_message
+from queuey.schedules.schedules import MAX_BODY_BYTES, MAX_NAME_LENGTH, ScheduleReport, ScheduleUseCases
+from queuey.schedules.timetables import Timetable, check_cron, check_zone
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.fields import Fields

@@ -1,0 +1,1 @@
+"""Schedules: messages that are posted at scheduled times."""
