@@ -6,7 +6,7 @@ takes it, and this one drops the record from its plan. So one process usually do
 processes search now and then for overdue records, because their process may have ended. If several processes try the
 same step, one succeeds.
 
-:mod:`queuey.schedules.schedules` and :mod:`queuey.service.moves` define the steps.
+:mod:`queuey.schedules.schedules` and :mod:`queuey.moves.moves` define the steps.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from queuey.messages.single_messages import MessageUseCases
 from queuey.messages.streams import OpenStreams
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Queue
+from queuey.moves.moves import MoveUseCases
 from queuey.queues.queues import Queues
 from queuey.runtime.arrival_news import News
 from queuey.runtime.due_work import DueRunner
@@ -35,7 +36,6 @@ from queuey.runtime.workers import WorkerIdentity, Workers
 from queuey.schedules.schedules import ScheduleUseCases
 from queuey.service.browsing import Browsing
 from queuey.service.explaining import Explaining
-from queuey.service.moves import MoveUseCases
 from queuey.service.operating.audit import AuditLog
 from queuey.service.operating.redriving import Redriving
 from queuey.storage import Store, bridge

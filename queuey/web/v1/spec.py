@@ -21,6 +21,7 @@ from queuey.messages.read_mark_views import UnreadViews
 from queuey.messages.stream_views import StreamViews
 from queuey.model.messages import OPERATORS
 from queuey.model.rights import Action
+from queuey.moves.views import MoveViews
 from queuey.queues.views import QueueViews
 from queuey.runtime.limits import Limits
 from queuey.schedules.views import ScheduleViews
@@ -45,7 +46,6 @@ from queuey.web.parameters import (
 )
 from queuey.web.v1.explanations import ExplanationViews
 from queuey.web.v1.files import FileViews, HelloView
-from queuey.web.v1.moves import MoveViews
 
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue}"

@@ -29,11 +29,11 @@ from queuey.model.errors import (
 )
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Message, Meta, Queue, QueueSpec
+from queuey.moves import move_records as module
+from queuey.moves.active_move import ActiveMove
+from queuey.moves.move_records import KIND, MAX_LISTED, MAX_RUNNING, Move, MoveRecords, Progress, decode
+from queuey.moves.moves import MoveCarrier, MoveTiming, MoveUseCases
 from queuey.service import Service
-from queuey.service.moves import MoveCarrier, MoveTiming, MoveUseCases
-from queuey.service.moves import records as module
-from queuey.service.moves.active_move import ActiveMove
-from queuey.service.moves.records import KIND, MAX_LISTED, MAX_RUNNING, Move, MoveRecords, Progress, decode
 from queuey.storage import Catalogue, KeyedPosts, Messages, Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import blocking, post

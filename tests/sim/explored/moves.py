@@ -23,7 +23,7 @@ from queuey.claims.rules.polls import Poll
 from queuey.claims.rules.receipts import ClaimReceipt
 from queuey.model.ids import FIRST, Position
 from queuey.model.messages import Location, Message, Page, Queue, Slice
-from queuey.service.moves.active_move import PartitionMove
+from queuey.moves.active_move import PartitionMove
 from tests.sim import world as simulated
 
 Event = Literal["cancel", "purge", "acknowledge", "release"]

@@ -11,8 +11,8 @@ import pytest
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.rules.partition_state import MAX_OUTSTANDING
 from queuey.model.messages import Record
+from queuey.moves.move_records import KIND
 from queuey.service import Service
-from queuey.service.moves.records import KIND
 from queuey.storage import Records, Store, bridge
 from queuey.web.parts import App
 from tests.backends import Clock

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from queuey.access.authorization import Authorization
 from queuey.access.operations import Views
 from queuey.api.progress import MoveList, MoveState, NewMove
+from queuey.moves.moves import MoveUseCases
 from queuey.runtime.limits import Limits
-from queuey.service.moves import MoveUseCases
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response

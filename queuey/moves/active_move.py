@@ -47,7 +47,7 @@ from queuey.model.errors import (
 )
 from queuey.model.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.model.messages import Location, Message, NewMessage, PostKey, Queue
-from queuey.service.moves.records import Move, Progress
+from queuey.moves.move_records import Move, Progress
 from queuey.storage import Store
 
 KEY_TTL = 7 * 86_400

@@ -2,7 +2,7 @@
 
 See ``docs/architecture-claims-jobs.md``. The process at work on a move updates its record every second, and the record
 becomes due some seconds after the last update. So if that process stops, another one continues. If the first one still
-works after all, that does no harm: see :mod:`queuey.service.moves.active_move`.
+works after all, that does no harm: see :mod:`queuey.moves.active_move`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from queuey.model import ids
 from queuey.model.errors import InvalidRequest, MoveNotFound, QueueyError, RecordChanged
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Record
+from queuey.moves.active_move import ActiveMove
+from queuey.moves.move_records import ENDED_STATES, KIND, MoveRecord, MoveRecords, Progress, State, decode
 from queuey.runtime.due_work import DueRunner, DueTiming, DueWork, NextStep
-from queuey.service.moves.active_move import ActiveMove
-from queuey.service.moves.records import ENDED_STATES, KIND, MoveRecord, MoveRecords, Progress, State, decode
 from queuey.storage import Store, bridge
 
 M = TypeVar("M", bound=Move)

@@ -1,0 +1,1 @@
+"""Moves all messages of a queue to another one."""
