@@ -18,8 +18,8 @@ from queuey.model.deadletters import holds_dead
 from queuey.model.errors import InvalidRequest, NotFound
 from queuey.model.messages import Meta, Queue
 from queuey.model.rights import Caller, application_of_scoped_name, owner_name
-from queuey.service.browsing import group_by_reason
-from queuey.service.operating.audit import Entry
+from queuey.operations.audit_log import Entry
+from queuey.operations.message_search import group_by_reason
 from queuey.web.errors import NoSuchResource
 from queuey.web.responses import Response
 

@@ -15,8 +15,8 @@ from queuey.console import cookies, pages
 from queuey.model import ids
 from queuey.model.errors import ClaimsRefused, NoCredential, QueueyError, StoreClosed, TooManyRequests
 from queuey.model.time_parsing import format_duration
+from queuey.operations.queue_activity import CELL_SECONDS, UNKNOWN_DEPTH, Cells, History
 from queuey.service import Service
-from queuey.service.browsing.history import CELL_SECONDS, UNKNOWN_DEPTH, Cells, History
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_response

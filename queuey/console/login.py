@@ -17,7 +17,7 @@ from queuey.access.issued_credentials import TOKEN_BYTES, Sessions, UserLogin
 from queuey.console import cookies, pages
 from queuey.console.sessions import SessionCallers, find_form_defect, name_of_key, read_fields, read_form
 from queuey.model.errors import InvalidToken, IssuerUnavailable, NotAuthenticated, TooManyRequests
-from queuey.service.operating.audit import AuditLog
+from queuey.operations.audit_log import AuditLog
 from queuey.storage import Applications
 from queuey.web.admission.rates import NamedRateLimiter, Rate
 from queuey.web.admission.scheduling import rate_limit_name

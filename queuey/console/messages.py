@@ -21,7 +21,7 @@ from queuey.model.errors import MessageNotFound
 from queuey.model.messages import Message, Meta, Queue
 from queuey.model.partitions import by_key
 from queuey.model.time_parsing import parse_point
-from queuey.service.browsing import MessageFilter, ScanResult
+from queuey.operations.message_search import MessageFilter, ScanResult
 from queuey.web import validators
 from queuey.web.responses import Response
 from queuey.web.validators import Errors

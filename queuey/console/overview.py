@@ -20,8 +20,8 @@ from queuey.model.deadletters import holds_dead, queue_for
 from queuey.model.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, StoreBusy
 from queuey.model.messages import Finding, Queue
 from queuey.model.rights import VERBS, is_allowed
-from queuey.service.browsing import Failure, group_by_reason
-from queuey.service.browsing.history import ActivityQuery, Cells
+from queuey.operations.message_search import Failure, group_by_reason
+from queuey.operations.queue_activity import ActivityQuery, Cells
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response

@@ -21,14 +21,14 @@ from queuey.console.sessions import PageRequest, PageRequestFactory, SessionCall
 from queuey.model.errors import NotAuthenticated, StoreUnavailable
 from queuey.model.messages import Finding
 from queuey.model.rights import Caller
+from queuey.operations.health_views import Collection
+from queuey.operations.queue_activity import History
 from queuey.schedules.views import ScheduleSaver
 from queuey.service import Service
-from queuey.service.browsing.history import History
 from queuey.settings import Include, Users
 from queuey.storage import bridge
 from queuey.web.endpoint import Handler, Match, View
 from queuey.web.errors import NoSuchResource
-from queuey.web.ops import Collection
 from queuey.web.parts import App
 from queuey.web.requests import Request, wants_events
 from queuey.web.responses import STATUS_LINES, TEXT, Header, Response

@@ -18,9 +18,9 @@ from queuey.console import cookies, pages
 from queuey.model.errors import InvalidRequest, NoCredential, NotAllowed, NotAuthenticated
 from queuey.model.messages import Key, Queue
 from queuey.model.rights import Action, Caller, matches
+from queuey.operations.queue_activity import History
 from queuey.schedules.views import ScheduleSaver
 from queuey.service import Service
-from queuey.service.browsing.history import History
 from queuey.settings import Users
 from queuey.storage import Applications, bridge
 from queuey.web.endpoint import Match, View

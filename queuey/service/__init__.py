@@ -26,6 +26,10 @@ from queuey.messages.streams import OpenStreams
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Queue
 from queuey.moves.moves import MoveUseCases
+from queuey.operations.audit_log import AuditLog
+from queuey.operations.explanations import Explaining
+from queuey.operations.message_search import Browsing
+from queuey.operations.redrive import Redriving
 from queuey.queues.queues import Queues
 from queuey.runtime.arrival_news import News
 from queuey.runtime.due_work import DueRunner
@@ -34,10 +38,6 @@ from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.runtime.workers import WorkerIdentity, Workers
 from queuey.schedules.schedules import ScheduleUseCases
-from queuey.service.browsing import Browsing
-from queuey.service.explaining import Explaining
-from queuey.service.operating.audit import AuditLog
-from queuey.service.operating.redriving import Redriving
 from queuey.storage import Store, bridge
 
 

@@ -18,12 +18,13 @@ from typing import Any, NoReturn
 from queuey.access.authorization import Authenticator, Authorization
 from queuey.access.credentials.members import PresentRights
 from queuey.access.credentials.readers import ApplicationKeys, CredentialReader
+from queuey.operations import health_views
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics, make_snapshot
 from queuey.service import Service
 from queuey.storage import Store
-from queuey.web import ops, v1
+from queuey.web import v1
 from queuey.web.endpoint import Endpoint, Handler, Match, Resources, View
 from queuey.web.errors import NoSuchResource
 from queuey.web.parts import App
@@ -72,10 +73,10 @@ def _add_operator_resources(config: Any, app: App) -> None:  # noqa: ANN401 - Py
     Metrics are at ``/metrics``, or at ``/__metrics__`` if a facade has other paths.
     """
     service = app.service
-    backlogs = ops.Backlogs(service.queues, service.claims, app.shown_backlogs)
-    lags = ops.GroupLags(service.queues, service.offsets, app.shown_lags)
-    counts = ops.WorkerCounts(lambda: make_snapshot(service.metrics, service.statistics()), service.workers)
-    views = ops.OpsViews(
+    backlogs = health_views.Backlogs(service.queues, service.claims, app.shown_backlogs)
+    lags = health_views.GroupLags(service.queues, service.offsets, app.shown_lags)
+    counts = health_views.WorkerCounts(lambda: make_snapshot(service.metrics, service.statistics()), service.workers)
+    views = health_views.OpsViews(
         service.store, service.stopping, counts.collect_all, backlogs=backlogs.measure, lags=lags.measure
     )
     resources: list[tuple[str, str, Handler]] = [

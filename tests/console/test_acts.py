@@ -18,7 +18,7 @@ from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import to_hex
 from queuey.model.messages import AUDITS, OffsetChange, QueueSpec, Scope
 from queuey.model.rights import VERBS, Caller, Grant, may_create_key, parse_scope
-from queuey.service.operating.audit import PAGE_SIZE, AuditLog
+from queuey.operations.audit_log import PAGE_SIZE, AuditLog
 from queuey.storage import Store, bridge
 from queuey.web.parts import App
 from tests.console.acting import Q, act, follow_redirect, read_form

@@ -11,7 +11,7 @@ from typing import Any
 from queuey.console import charts, cookies, queue
 from queuey.console.charts import sample_depths
 from queuey.model.messages import NewMessage, QueueSpec
-from queuey.service.browsing.history import CELL_SECONDS, CELLS_PER_RING, UNKNOWN_DEPTH, Cells, History
+from queuey.operations.queue_activity import CELL_SECONDS, CELLS_PER_RING, UNKNOWN_DEPTH, Cells, History
 from queuey.storage import Store, bridge
 from queuey.web.gateway import Gateway
 from queuey.web.parts import App

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from queuey.console import messages, pages
 from queuey.model.messages import Message, Meta, NewMessage, QueueSpec
-from queuey.service.browsing import MessageFilter
+from queuey.operations.message_search import MessageFilter
 from queuey.storage import Store, bridge
 from tests.console.browser import Browser, simplify_html
 from tests.console.test_pages import text_of

@@ -15,9 +15,9 @@ from queuey.model import ids
 from queuey.model.deadletters import Cause, DeadLetter, make_headers
 from queuey.model.errors import NotAuthenticated, QueueChanged
 from queuey.model.messages import Meta, NewMessage, Queue, QueueSpec
+from queuey.operations.message_search import MessageFilter as Sought
+from queuey.operations.redrive import DeadLetterFilter
 from queuey.service import Service
-from queuey.service.browsing import MessageFilter as Sought
-from queuey.service.operating.redriving import DeadLetterFilter
 from queuey.storage import KeyedPosts, Store, bridge
 from tests.backends import APP
 from tests.contract.samples import eventually

@@ -11,12 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import queuey
 from queuey.model.errors import StoreFull, StoreUnavailable
+from queuey.operations import health_views
+from queuey.operations.health_views import HEARTBEAT_INTERVAL, MEASURE_INTERVAL, Backlogs, GroupLags, OpsViews
 from queuey.runtime.metrics import make_exposition
 from queuey.service import Service
 from queuey.storage import Ledger, Store
-from queuey.web import ops
 from queuey.web.gateway import Gateway
-from queuey.web.ops import HEARTBEAT_INTERVAL, MEASURE_INTERVAL, Backlogs, GroupLags, OpsViews
 from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
@@ -195,10 +195,10 @@ def test_no_more_backlogs_than_may_be_shown(owner: Caller, store: Store, caplog:
     for name in ("a", "b", "c"):
         owner.create(name, partitions=4)
     service, patterns = Service(store), [("queuey", "*")]
-    with replace_in(ops, ops.MAX_QUEUES, 2):
+    with replace_in(health_views, health_views.MAX_QUEUES, 2):
         assert [one.queue for one in Backlogs(service.queues, service.claims, patterns).measure()] == ["a", "b"]
     assert "more than 2 queues match" in caplog.text
-    with replace_in(ops, ops.MAX_PARTITIONS, 7):
+    with replace_in(health_views, health_views.MAX_PARTITIONS, 7):
         assert [one.queue for one in Backlogs(service.queues, service.claims, patterns).measure()] == ["a"]
     assert "too many queues" in caplog.text
 

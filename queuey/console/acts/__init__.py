@@ -44,7 +44,7 @@ from queuey.model.errors import (
     StoreUnavailable,
     TooManyRequests,
 )
-from queuey.service.operating.audit import Entry, Outcome, SubmittedForm
+from queuey.operations.audit_log import Entry, Outcome, SubmittedForm
 from queuey.web.admission.rates import NamedRateLimiter, Rate
 from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource, status_of

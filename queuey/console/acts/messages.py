@@ -21,7 +21,7 @@ from queuey.messages.message_views import format_place, parse_place, read_batch
 from queuey.model import ids
 from queuey.model.errors import InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyRequests
 from queuey.model.messages import MAX_TTL, Location
-from queuey.service.operating.redriving import DeadLetterFilter, DeadLetterPage
+from queuey.operations.redrive import DeadLetterFilter, DeadLetterPage
 
 MAX_BODY = 32 * 1024
 """Max characters of a test message."""

@@ -18,10 +18,10 @@ from queuey.messages.read_mark_views import UnreadViews
 from queuey.messages.stream_views import StreamViews
 from queuey.model.messages import OPERATORS
 from queuey.moves.views import MoveViews
+from queuey.operations.explanation_views import ExplanationViews
 from queuey.queues.views import QueueViews
 from queuey.schedules.views import ScheduleViews
 from queuey.web.parts import App
-from queuey.web.v1.explanations import ExplanationViews
 from queuey.web.v1.files import FileViews, HelloView
 from queuey.web.v1.spec import APP, CONSUMERS, IDS, MEMBER, NAMED, OPERATIONS, QUEUE, SCHEDULE, document
 

@@ -22,6 +22,7 @@ from queuey.messages.stream_views import StreamViews
 from queuey.model.messages import OPERATORS
 from queuey.model.rights import Action
 from queuey.moves.views import MoveViews
+from queuey.operations.explanation_views import ExplanationViews
 from queuey.queues.views import QueueViews
 from queuey.runtime.limits import Limits
 from queuey.schedules.views import ScheduleViews
@@ -44,7 +45,6 @@ from queuey.web.parameters import (
     TTL,
     USUAL_ERRORS,
 )
-from queuey.web.v1.explanations import ExplanationViews
 from queuey.web.v1.files import FileViews, HelloView
 
 APP = "/v1/{app}"

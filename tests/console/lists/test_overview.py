@@ -9,7 +9,7 @@ from queuey.console import applications, groups
 from queuey.console.filters import moment_absolute
 from queuey.model.messages import QueueSpec
 from queuey.model.rights import parse_scope
-from queuey.service.browsing.history import CELL_SECONDS, History
+from queuey.operations.queue_activity import CELL_SECONDS, History
 from queuey.storage import Store, bridge
 from queuey.web.parts import App
 from tests.console.browser import Browser, simplify_html

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.model.messages import Queue
-from queuey.runtime.workers import WorkerIdentity, Workers
-from queuey.service.browsing import history
-from queuey.service.browsing.history import (
+from queuey.operations import queue_activity
+from queuey.operations.queue_activity import (
     CELL_SECONDS,
     CELLS_PER_RING,
     RECENT_CELLS,
@@ -19,6 +18,7 @@ from queuey.service.browsing.history import (
     Cells,
     History,
 )
+from queuey.runtime.workers import WorkerIdentity, Workers
 from tests.contract.samples import eventually
 from tests.replacing import replace_in, with_fields
 
@@ -63,7 +63,7 @@ def test_queues_that_were_used_longest_ago_are_forgotten() -> None:
     """A process keeps a limited number of rings, of the queues that were used last; to count messages is no use."""
     clock = Moving()
     kept = History(Workers(), clock)
-    with replace_in(history, history.MAX_QUEUES, 8):
+    with replace_in(queue_activity, queue_activity.MAX_QUEUES, 8):
         for uid in range(20):
             clock.now += CELL_SECONDS
             kept.record(queue(uid), 1, 0)
@@ -94,7 +94,7 @@ def test_applications_take_turns_at_being_counted() -> None:
     for uid in range(20):
         clock.now += CELL_SECONDS
         kept.record(queue(uid), 1, 0)
-    with replace_in(history, history.MAX_SAMPLED, 6):
+    with replace_in(queue_activity, queue_activity.MAX_SAMPLED, 6):
         assert [name for _, name in kept.recently_used()] == ["q19", "single", "quiet2", "q18", "quiet1", "q17"]
 
 
@@ -133,7 +133,7 @@ def test_activity_of_an_application() -> None:
     }
     assert [activity.uid for activity in kept.read_activity(ActivityQuery("a", ("q1", "*3")))] == [3, 1]
     assert [activity.uid for activity in kept.read_activity(ActivityQuery("a", uids=(2, 9)))] == [2]
-    with replace_in(history, history.MAX_ACTIVE_QUEUES, 2):
+    with replace_in(queue_activity, queue_activity.MAX_ACTIVE_QUEUES, 2):
         assert [activity.uid for activity in kept.read_activity(ActivityQuery("a"))] == [3, 2]
     clock.now += CELLS_PER_RING * CELL_SECONDS
     assert kept.read_activity(ActivityQuery("a")) == []

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 
 import pytest
 
+from queuey.operations.health_views import COUNTS_TOPIC, Collection, WorkerCounts
 from queuey.runtime.metrics import Snapshot
 from queuey.runtime.workers import Answer, WorkerIdentity, Workers
 from queuey.storage import Store
 from queuey.web.app import make_app
-from queuey.web.ops import COUNTS_TOPIC, Collection, WorkerCounts
 from queuey.web.parts import App
 from tests.contract.samples import eventually
 from tests.web.caller import Caller

@@ -29,8 +29,8 @@ from queuey.model.deadletters import (
 )
 from queuey.model.errors import NotAllowed, NotFound, QueueChanged, QueueyError
 from queuey.model.messages import Location, Message, Meta, PostKey, Queue
+from queuey.operations.message_search import MAX_COMPARED_LENGTH, make_short_cursor
 from queuey.runtime.event_loop import Core
-from queuey.service.browsing import MAX_COMPARED_LENGTH, make_short_cursor
 
 PAGE_SIZE = 100
 KEY_SECONDS = 86_400
@@ -44,7 +44,7 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reason: Original queue, class of the last error and common form of its text. Class and text are cut
-            to :data:`~queuey.service.browsing.MAX_COMPARED_LENGTH` characters.
+            to :data:`~queuey.operations.message_search.MAX_COMPARED_LENGTH` characters.
         place: Location of a single dead letter.
     """
 

@@ -7,8 +7,8 @@ from queuey.access.operations import Views
 from queuey.access.queue_access import QueueAccess
 from queuey.api.queues import QueueExplanation
 from queuey.messages.message_views import parse_place
+from queuey.operations.explanations import Explaining
 from queuey.runtime.limits import Limits
-from queuey.service.explaining import Explaining
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response
