@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.jobs import JobInfo
+from queuey.app.service import Service
 from queuey.claims.claims import ClaimUseCases
 from queuey.claims.jobs import JobPoll
 from queuey.claims.log.claim_search import ClaimDelivery
@@ -21,7 +22,6 @@ from queuey.messages.single_messages import Draft
 from queuey.model.ids import Position
 from queuey.model.messages import Location, Message, PostResult, Queue
 from queuey.runtime.event_loop import Core
-from queuey.service import Service
 from queuey.storage.store_calls import LoopCalls
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class Blocking:
 
 
 class BlockingClaims(Blocking):
-    """Blocking calls of :class:`~queuey.service.ClaimUseCases`."""
+    """Blocking calls of :class:`~queuey.app.service.ClaimUseCases`."""
 
     claim: Callable[..., list[ClaimDelivery]]
     acknowledge: Callable[..., list[Settlement]]

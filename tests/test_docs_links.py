@@ -26,8 +26,8 @@ from qdo.cli import settings as qdo_settings
 from qdo.worker.metrics import WorkerMetrics
 from queuey import cli as queuey_cli
 from queuey import settings
+from queuey.app.service import Service
 from queuey.runtime.metrics import Metrics, make_exposition, make_snapshot
-from queuey.service import Service
 from queuey.storage.sqlite import open_store
 from tests import pages
 from tests.harness import __main__ as fault_runs

@@ -158,5 +158,5 @@ def test_demos_leave_the_environment_alone(target: str) -> None:
 @pytest.mark.needs_programs
 def test_start_without_warnings() -> None:
     """The start of the service does not warn about imports that only Pyramid can change."""
-    command = [sys.executable, "-W", "error:pkg_resources is deprecated", "-c", "import queuey.web.app"]
+    command = [sys.executable, "-W", "error:pkg_resources is deprecated", "-c", "import queuey.app.application"]
     subprocess.run(command, cwd=ROOT, check=True)

@@ -10,13 +10,13 @@ from pathlib import Path
 from bench.started import service
 from bench.started.nodes import Nodes
 from bench.started.processes import Process
+from queuey.app.opening import retry_until_available
 from queuey.model.messages import Queue
 from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraOptions, open_store
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.cluster.options import parse_url
 from queuey.storage.cassandra.cluster.timing import MANY_CENTRES_TIMING
-from queuey.storage.opening import retry_until_available
 
 KEYSPACE = "bench"
 STATED_TIMES = ("deadline", "delay", "difference")

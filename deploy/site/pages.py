@@ -15,9 +15,9 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
-from queuey.web import api_page
+from queuey.app import api_page
+from queuey.app.operations import document
 from queuey.web.responses import encode
-from queuey.web.v1.spec import document
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = {

@@ -35,7 +35,7 @@ def nesting_depth(value: object) -> int:
 
 
 def bounded(limit: str, description: str = "", **bounds: Any) -> Meta:  # noqa: ANN401 - arguments of msgspec.Meta
-    """Describes a value with an upper bound in :class:`queuey.service.Limits`; ``limit`` is its name there."""
+    """Describes a value with an upper bound in :class:`queuey.app.service.Limits`; ``limit`` is its name there."""
     return Meta(extra_json_schema={"x-limit": limit}, description=description or None, **bounds)
 
 

@@ -36,18 +36,18 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from queuey.access.credentials.users import make_readers
+from queuey.app.opening import open_store, refuse_password
 from queuey.model.errors import QueueyError
 from queuey.runtime.limits import Limits
 from queuey.runtime.logs import LineFormatter
 from queuey.runtime.workers import WorkerIdentity
 from queuey.settings import Include, Settings, is_loopback, select_settings
 from queuey.settings.definitions import patterns_of
-from queuey.storage.opening import open_store, refuse_password
 from queuey.terminal.signals import stop_with_parent
 from queuey.web.http import processes
 
 if TYPE_CHECKING:
-    from queuey.web.parts import App
+    from queuey.app.parts import App
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def open_service(settings: Settings, includes: Iterable[Include] = (), *, listen
     Raises:
         StoreUnavailable, StoreIncompatible, SettingsError: The store cannot be used.
     """
-    from queuey.web.app import make_app  # noqa: PLC0415 - not in the parent process
+    from queuey.app.application import make_app  # noqa: PLC0415 - not in the parent process
 
     readers = make_readers(settings.users) if settings.users else []
     longest = settings.longest_body(settings.max_body)

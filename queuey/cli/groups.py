@@ -108,7 +108,7 @@ def move(
 
     Members continue when their heartbeats reach a service here.
     """
-    from queuey.service import Service
+    from queuey.app.service import Service
 
     with store_at.open() as store:
         service = Service(store)

@@ -59,8 +59,8 @@ class ConsoleExtension(ServiceExtension, frozen=True, kw_only=True):
         if self.console != "on":
             return None
         from queuey.access.credentials.users import make_providers  # noqa: PLC0415 - as above
+        from queuey.app.opening import make_examiner  # noqa: PLC0415 - as above
         from queuey.console.resources import make_console  # noqa: PLC0415 - only where it is served
-        from queuey.storage.opening import make_examiner  # noqa: PLC0415 - as above
 
         providers = make_providers(settings.users, readers, os.environ)
         return make_console(
@@ -84,7 +84,7 @@ class LocalConsoleExtension(ConsoleExtension, frozen=True, kw_only=True):
         )
 
     def include(self, settings: Settings, readers: Sequence[object]) -> Include:
+        from queuey.app.opening import make_examiner  # noqa: PLC0415 - as above
         from queuey.console.resources import make_console  # noqa: PLC0415 - only where it is served
-        from queuey.storage.opening import make_examiner  # noqa: PLC0415 - as above
 
         return make_console(make_examiner(settings, whole=False), samples=True, users=settings.users, is_local=True)

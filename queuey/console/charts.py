@@ -11,12 +11,12 @@ from queuey.access.authorization import Authorization
 from queuey.access.issued_credentials import UserLogin
 from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import Backlog
+from queuey.app.service import Service
 from queuey.console import cookies, pages
 from queuey.model import ids
 from queuey.model.errors import ClaimsRefused, NoCredential, QueueyError, StoreClosed, TooManyRequests
 from queuey.model.time_parsing import format_duration
 from queuey.operations.queue_activity import CELL_SECONDS, UNKNOWN_DEPTH, Cells, History
-from queuey.service import Service
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_response

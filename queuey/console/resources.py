@@ -11,6 +11,8 @@ from urllib.parse import quote, urlsplit
 
 from queuey import __version__
 from queuey.access.authorization import Authorization
+from queuey.app.parts import App
+from queuey.app.service import Service
 from queuey.console import applications, cookies, messages, overview, pages, queue
 from queuey.console.acts import ActViews
 from queuey.console.charts import ChartView, sample_depths
@@ -24,12 +26,10 @@ from queuey.model.rights import Caller
 from queuey.operations.health_views import Collection
 from queuey.operations.queue_activity import History
 from queuey.schedules.views import ScheduleSaver
-from queuey.service import Service
 from queuey.settings import Include, Users
 from queuey.storage import bridge
 from queuey.web.endpoint import Handler, Match, View
 from queuey.web.errors import NoSuchResource
-from queuey.web.parts import App
 from queuey.web.requests import Request, wants_events
 from queuey.web.responses import STATUS_LINES, TEXT, Header, Response
 

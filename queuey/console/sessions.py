@@ -14,13 +14,13 @@ from queuey.access.credentials.readers import ApplicationKeys, Identity
 from queuey.access.credentials.user_identity import identity_of_login
 from queuey.access.issued_credentials import Session, Sessions, UserLogin
 from queuey.access.queue_access import QueueAccess
+from queuey.app.service import Service
 from queuey.console import cookies, pages
 from queuey.model.errors import InvalidRequest, NoCredential, NotAllowed, NotAuthenticated
 from queuey.model.messages import Key, Queue
 from queuey.model.rights import Action, Caller, matches
 from queuey.operations.queue_activity import History
 from queuey.schedules.views import ScheduleSaver
-from queuey.service import Service
 from queuey.settings import Users
 from queuey.storage import Applications, bridge
 from queuey.web.endpoint import Match, View

@@ -23,6 +23,8 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from queuey.access.credentials.readers import Identity
+from queuey.app.application import make_app
+from queuey.app.opening import check_store_settings, is_cassandra, open_store, store_path
 from queuey.app.serve import LEAVE_TIMEOUT, new_loop
 from queuey.client.calls.call import HttpAnswer, read_error
 from queuey.client.errors import ApiError, InvalidArgument
@@ -34,9 +36,7 @@ from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.settings import Settings, load, select_settings
 from queuey.storage import Store, bridge
-from queuey.storage.opening import check_store_settings, is_cassandra, open_store, store_path
 from queuey.storage.store_calls import LoopCalls
-from queuey.web.app import make_app
 from queuey.web.errors import error_response_without_request
 from queuey.web.gateway import make_gateway
 from queuey.web.http.heads import Head

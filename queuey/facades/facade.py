@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from queuey.access.credentials.readers import ApplicationKeys, Identity
+from queuey.app.parts import App
 from queuey.facades.settings import Facades
 from queuey.model import ids
 from queuey.model.errors import NotAllowed, NotAuthenticated, QueueExists, QueueNotFound, StoreBusy
@@ -19,7 +20,6 @@ from queuey.model.rights import Action, Caller, matches, owner_name
 from queuey.queues.queues import queue_name_error
 from queuey.storage import Applications
 from queuey.web.endpoint import Handler, Match, View
-from queuey.web.parts import App
 from queuey.web.requests import Request
 from queuey.web.responses import Response
 from queuey.web.validators import show

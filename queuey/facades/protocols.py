@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from queuey.app.parts import App
 from queuey.facades.emodb.views import EmodbFacade
 from queuey.facades.facade import AccessKeyCredentials, Facade, FacadeCredentials, Setup
 from queuey.facades.mq import MqFacade
@@ -12,7 +13,6 @@ from queuey.facades.settings import Facades
 from queuey.model.errors import SettingsError
 from queuey.model.extras import install_command
 from queuey.settings import Include
-from queuey.web.parts import App
 
 BUILT_IN_FACADES: dict[str, type[Facade]] = {"emodb": EmodbFacade, "mq": MqFacade, "rqms": RqmsFacade}
 """Facades that need no further library."""

@@ -3,7 +3,7 @@
 A value comes from the first source that has it: the command line (``--max-body``), the environment
 (``QUEUEY_MAX_BODY``), the TOML file (``max_body``) that ``--config`` or ``QUEUEY_CONFIG`` names, or the default.
 The service does not start with an unknown key, a value of the wrong type, or values that contradict each other.
-:mod:`queuey.storage.opening` checks what only the chosen store can check.
+:mod:`queuey.app.opening` checks what only the chosen store can check.
 """
 
 from queuey.settings.definitions import (

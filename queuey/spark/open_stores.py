@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from queuey import settings as table
+from queuey.app import opening
 from queuey.model.errors import QueueNotFound, SettingsError
 from queuey.model.messages import Queue
 from queuey.queues.queues import queue_name_error
 from queuey.runtime.limits import Limits
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, Selection, StoreOptions
-from queuey.storage import Store, bridge, opening
+from queuey.storage import Store, bridge
 
 PAGE_SIZE = 1000
 """Max queues in a listing."""

@@ -13,7 +13,7 @@ from queuey.schedules.schedules import MAX_SCHEDULES
 from queuey.storage import bridge
 
 if TYPE_CHECKING:
-    from queuey.service import Service
+    from queuey.app.service import Service
 
 FIRE_TIMEOUT = 60.0
 """Max real seconds to wait until a due schedule has fired."""

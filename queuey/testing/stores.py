@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from queuey.app.opening import sqlite_options
 from queuey.embedded.pools import InProcessPool
 from queuey.embedded.service import EmbeddedService
 from queuey.settings import load
 from queuey.storage import bridge, sqlite
-from queuey.storage.opening import sqlite_options
 from queuey.testing.clocks import Clock, MovedCore
 
 

@@ -91,7 +91,7 @@ class Callers(Protocol):
 
 
 class UseCases(Protocol):
-    """What a gateway needs of the use cases (:class:`queuey.service.Service`)."""
+    """What a gateway needs of the use cases (:class:`queuey.app.service.Service`)."""
 
     @property
     def metrics(self) -> Metrics: ...
@@ -113,7 +113,7 @@ class Watching(Protocol):
 
 
 class Served(Protocol):
-    """An application, as a gateway serves it (:class:`queuey.web.parts.App`)."""
+    """An application, as a gateway serves it (:class:`queuey.app.parts.App`)."""
 
     @property
     def service(self) -> UseCases: ...
@@ -128,7 +128,7 @@ class Served(Protocol):
 
 
 class Gateway:
-    """Serves the application that :func:`queuey.web.app.make_app` makes."""
+    """Serves the application that :func:`queuey.app.application.make_app` makes."""
 
     def __init__(  # noqa: PLR0913 - what tests make small
         self,
@@ -152,7 +152,7 @@ class Gateway:
         """Creates the pools; their threads start in :meth:`start`.
 
         Args:
-            application: From :func:`queuey.web.app.make_app`.
+            application: From :func:`queuey.app.application.make_app`.
             threads: Threads for requests that may block.
             waiters: Max long polls of one application.
             max_body: Bytes of the longest body that any view accepts; longer ones are not read.

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from queuey.app.parts import App
 from queuey.client import AsyncClient, Client
 from queuey.client.credentials.profile import read_profile
-from queuey.web.parts import App
 from tests.client.live import LOCAL, LOCAL_KEY, Bridge, Served, application
 from tests.client.live import served as serving
 from tests.client.scripted import BlockingClient, async_client, sync_client

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import httpx2
 
+from queuey.app.application import make_app
+from queuey.app.parts import App
 from queuey.client import AsyncClient
 from queuey.model.rights import parse_scope
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
-from queuey.web.app import make_app
-from queuey.web.parts import App
 from tests.backends import SqliteLocation
 from tests.in_process import InProcess
 from tests.servers.served import Served as Running

@@ -17,6 +17,7 @@ import httpx2
 import msgspec
 import pytest
 
+from queuey.app.parts import App
 from queuey.client import (
     ApiError,
     AsyncClient,
@@ -29,7 +30,6 @@ from queuey.client import (
     TransportError,
 )
 from queuey.client.receipts import Journal, SentMessage
-from queuey.web.parts import App
 from tests.client.conftest import Connect, opened
 from tests.client.live import LOCAL, LOCAL_KEY
 from tests.client.scripted import (

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from queuey.app.parts import App
 from queuey.client import (
     AsyncClient,
     Conflict,
@@ -15,7 +16,6 @@ from queuey.client import (
     Outgoing,
     QueueNotFound,
 )
-from queuey.web.parts import App
 from tests.client.live import LOCAL, LOCAL_KEY, Bridge
 
 Queuey = Any

@@ -7,13 +7,13 @@ import threading
 import pytest
 
 from queuey.access.credentials.readers import digest_of
+from queuey.app.application import make_app
+from queuey.app.parts import App
 from queuey.console.resources import make_console
 from queuey.model.messages import OPERATORS, Finding
 from queuey.model.rights import parse_scope
 from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
-from queuey.web.app import make_app
-from queuey.web.parts import App
 from tests.console.browser import Browser
 from tests.interposed_store import InterposedStore
 from tests.web.conftest import GUEST_KEY, KEY, backend, between, ended, guest, limits, owner, prompt, stopping

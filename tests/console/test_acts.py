@@ -12,6 +12,7 @@ import pytest
 from queuey.access.credentials.readers import digest_of
 from queuey.access.queue_access import QueueAccess
 from queuey.api.progress import RecordedOffsets
+from queuey.app.parts import App
 from queuey.console.acts import APPLICATION_ACTS, MAX_ACT_RATE, QUEUE_ACTS
 from queuey.groups.offsets import OffsetUseCases
 from queuey.model.errors import StoreUnavailable
@@ -20,7 +21,6 @@ from queuey.model.messages import AUDITS, OffsetChange, QueueSpec, Scope
 from queuey.model.rights import VERBS, Caller, Grant, may_create_key, parse_scope
 from queuey.operations.audit_log import PAGE_SIZE, AuditLog
 from queuey.storage import Store, bridge
-from queuey.web.parts import App
 from tests.console.acting import Q, act, follow_redirect, read_form
 from tests.console.browser import Browser, simplify_html
 from tests.console.conftest import logged_in

@@ -8,13 +8,13 @@ from contextlib import AsyncExitStack
 from itertools import pairwise
 from typing import Any
 
+from queuey.app.parts import App
 from queuey.console import charts, cookies, queue
 from queuey.console.charts import sample_depths
 from queuey.model.messages import NewMessage, QueueSpec
 from queuey.operations.queue_activity import CELL_SECONDS, CELLS_PER_RING, UNKNOWN_DEPTH, Cells, History
 from queuey.storage import Store, bridge
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from queuey.web.responses import EVENT_HEADERS
 from tests.console.browser import Browser
 from tests.console.conftest import MEASURE_KEY, logged_in

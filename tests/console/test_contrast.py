@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from queuey import console
+from queuey.app import api_page
 from queuey.console import pages
-from queuey.web import api_page
 from tests.contrast import LARGE, TEXT, Colour, ratio
 
 CSS = pages.FILES["console.css"].content.decode()

@@ -9,11 +9,11 @@ from urllib.parse import urlencode
 import pytest
 
 from queuey.access.credentials.readers import digest_of
+from queuey.app.parts import App
 from queuey.console import pages, queue
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import Meta, NewMessage, OffsetChange, QueueSpec, is_readable
 from queuey.storage import Store, bridge
-from queuey.web.parts import App
 from tests.console.browser import Browser
 from tests.console.conftest import logged_in
 

@@ -7,9 +7,9 @@ from urllib.parse import urlencode
 import pytest
 
 from queuey.access.credentials.readers import digest_of
+from queuey.app.parts import App
 from queuey.model.rights import parse_scope
 from queuey.storage import Store, bridge
-from queuey.web.parts import App
 from tests.console.acting import act, follow_redirect, read_form
 from tests.console.browser import Browser
 from tests.console.conftest import logged_in

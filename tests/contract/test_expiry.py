@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 from msgspec import structs
 
+from queuey.app.service import Service
 from queuey.messages.single_messages import Draft
 from queuey.model import ids
 from queuey.model.errors import InvalidRequest
 from queuey.model.ids import Position
 from queuey.model.messages import MAX_TTL, Named, NewMessage, PostKey, PostResult, Queue, QueueSpec, Slice
-from queuey.service import Service
 from queuey.storage import ClaimLogs, KeyedPosts, Names, Store, bridge
 from tests.backends import APP, PROMPT, Clock
 from tests.blocking import BlockingNames

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from queuey.app.service import Service
 from queuey.messages.single_messages import AnyDraft, Draft, PlainDraft, RepeatBudget
 from queuey.model.errors import InvalidRequest, KeyInUse, KeyReused, StoreClosed, StoreUnavailable
 from queuey.model.messages import NewMessage, PostKey, PostResult, Queue
-from queuey.service import Service
 from queuey.storage import KeyedPosts, Store, bridge
 from tests.contract.samples import (
     append_bodies,

@@ -11,13 +11,13 @@ import pytest
 
 from queuey.access.issued_credentials import Sessions
 from queuey.access.queue_access import QueueAccess
+from queuey.app.service import Service
 from queuey.model import ids
 from queuey.model.deadletters import Cause, DeadLetter, make_headers
 from queuey.model.errors import NotAuthenticated, QueueChanged
 from queuey.model.messages import Meta, NewMessage, Queue, QueueSpec
 from queuey.operations.message_search import MessageFilter as Sought
 from queuey.operations.redrive import DeadLetterFilter
-from queuey.service import Service
 from queuey.storage import KeyedPosts, Store, bridge
 from tests.backends import APP
 from tests.contract.samples import eventually

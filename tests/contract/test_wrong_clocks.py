@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from queuey.access.queue_access import QueueAccess
+from queuey.app.service import Service
 from queuey.model import ids
 from queuey.model.time_parsing import clock_warning
-from queuey.service import Service
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking

@@ -16,6 +16,7 @@ import yaml
 
 from deploy.local import CassandraCluster, CassandraOptions, Tls, start_cassandra
 from deploy.local.cql import ONE, SUPERUSER, Conversation, Refused
+from queuey.app.opening import retry_until_available
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import NewMessage, QueueSpec
 from queuey.storage import bridge, cassandra
@@ -25,7 +26,6 @@ from queuey.storage.cassandra.cluster import Driver, Statement, options
 from queuey.storage.cassandra.cluster.timing import MANY_CENTRES_TIMING
 from queuey.storage.cassandra.statements import message_codec
 from queuey.storage.cassandra.time import bucketing
-from queuey.storage.opening import retry_until_available
 
 ROOT = Path(__file__).parents[2]
 LINES, SECURE = (ROOT / "deploy" / "cassandra" / name for name in ("queuey.yaml", "secure.yaml"))

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from queuey import settings
+from queuey.app import opening
 from queuey.model.errors import SettingsError
 from queuey.model.messages import Queue
 from queuey.settings import Loaded
-from queuey.storage import opening
 from queuey.storage.cassandra.cluster.options import CassandraOptions
 from queuey.storage.cassandra.statements.consistency_levels import ConsistencyLevels, find_meeting
 from queuey.storage.cassandra.time.clock import Clock

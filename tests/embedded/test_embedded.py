@@ -22,6 +22,7 @@ import pytest
 from qdo import Jobs
 from queuey import embedded
 from queuey.api.groups import Heartbeat
+from queuey.app import opening
 from queuey.client import (
     AsyncClient,
     Client,
@@ -39,7 +40,7 @@ from queuey.embedded.service import EmbeddedService
 from queuey.model import ids
 from queuey.model.errors import StoreClosed
 from queuey.settings import load
-from queuey.storage import bridge, opening, sqlite
+from queuey.storage import bridge, sqlite
 from tests.replacing import replace_in
 from tests.web.gateway_calls import TEST_TIMEOUT, held_quotas
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from queuey.app.application import make_app
+from queuey.app.parts import App
 from queuey.facades.protocols import facades
 from queuey.facades.settings import Facades
 from queuey.settings import Include
 from queuey.storage import Store
-from queuey.web.app import make_app
-from queuey.web.parts import App
 
 
 def facade_app(
@@ -28,6 +28,6 @@ def facade_app(
         served: Names of the facades.
         secret: Secret from which those of access keys are derived.
         includes: Includes of others.
-        more: Further arguments of :func:`~queuey.web.app.make_app`.
+        more: Further arguments of :func:`~queuey.app.application.make_app`.
     """
     return make_app(store, own_api=served.only is None, includes=[facades(served, secret), *includes], **more)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from queuey.access.credentials.readers import digest_of
+from queuey.app.parts import App
 from queuey.facades.emodb import views
 from queuey.facades.settings import EmodbFacade, Facades
 from queuey.model.errors import StoreUnavailable
 from queuey.model.rights import parse_scope
 from queuey.storage import Messages, Store, bridge
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from tests.backends import Clock
 from tests.facades.serving import facade_app
 from tests.facades.test_facades import failing

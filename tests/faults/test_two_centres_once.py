@@ -13,10 +13,10 @@ from typing import TypeVar
 import pytest
 
 from queuey.access.queue_access import QueueAccess
+from queuey.app.service import Service
 from queuey.messages.single_messages import Draft
 from queuey.model.errors import ClaimsRefused, KeyInUse, StoreUnavailable
 from queuey.model.messages import NewMessage, PostKey, PostResult, Queue, Slice
-from queuey.service import Service
 from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraStore
 from tests.blocking import BlockingNames, blocking

@@ -19,13 +19,13 @@ import msgspec
 import pytest
 from msgspec import structs
 
+from queuey.app.application import make_app
 from queuey.client import Client
 from queuey.model import ids
 from queuey.model.groups import GroupChange, GroupRow, Head, MemberCommit, OwnedOffset
 from queuey.model.messages import OffsetChange, Queue, QueueSpec, Record, Scope, Slice
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, open_store
-from queuey.web.app import make_app
 from tests.backends import APP, Clock
 from tests.in_process import InProcess
 

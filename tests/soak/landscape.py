@@ -10,10 +10,10 @@ from typing import NamedTuple
 from deploy.local import start_cassandra, start_zookeeper
 from deploy.local.server import Server
 from queuey.access.credentials.readers import digest_of
+from queuey.app.opening import retry_until_available
 from queuey.storage import Store, bridge, cassandra, sqlite
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.cluster.options import parse_url
-from queuey.storage.opening import retry_until_available
 from tests.soak.programs import GroupWorker, Program, Service
 from tests.soak.traffic import APPLICATION, GROUP, KEY, QUEUE, TTL, Traffic
 from tests.soak.usage import ALLOWANCES, JAVA_ALLOWANCES, Allowances

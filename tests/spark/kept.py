@@ -108,7 +108,7 @@ def keep(directory: Path) -> Iterator[Kept]:
 
 def open_patiently(options: Mapping[str, str]) -> Store:
     from queuey import settings  # noqa: PLC0415 - loaded on use
-    from queuey.storage import opening  # noqa: PLC0415 - loaded on use
+    from queuey.app import opening  # noqa: PLC0415 - loaded on use
 
     store = opening.open_store(settings.load(dict(options), {}).settings, jobs=False)
     opening.retry_until_available(lambda: bridge.run(store.applications.application_names()), 60)

@@ -16,13 +16,13 @@ import pytest
 import qdo.cli
 import qdo.cli.settings
 import queuey.cli
+from queuey.app.application import make_app
+from queuey.app.opening import open_store
 from queuey.console.resources import make_console
 from queuey.facades.protocols import facades
 from queuey.facades.settings import Facades
 from queuey.settings import Settings
 from queuey.settings.table import table
-from queuey.storage.opening import open_store
-from queuey.web.app import make_app
 
 ROOT = Path(__file__).parents[2]
 PROMISES: dict[str, dict[str, list[str]]] = tomllib.loads(Path(__file__).with_name("promises.toml").read_text())

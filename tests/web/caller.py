@@ -9,10 +9,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 from queuey.access.credentials.readers import Identity, digest_of
+from queuey.app.parts import App
 from queuey.model.errors import NotAuthenticated
 from queuey.model.rights import parse_scope
 from queuey.storage import Store, bridge
-from queuey.web.parts import App
 from tests.web import published
 from tests.web.gateway_calls import Reply, Request, serve
 

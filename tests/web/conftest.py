@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from queuey.access.credentials.readers import digest_of
+from queuey.app.application import make_app
+from queuey.app.parts import App
 from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import messages
 from queuey.web.admission.scheduling import FairQueue
-from queuey.web.app import make_app
-from queuey.web.parts import App
 from tests.backends import BACKENDS, Backend, prepare_sqlite
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace, replace_in

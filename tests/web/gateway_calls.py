@@ -11,17 +11,17 @@ from urllib.parse import unquote
 
 from httpx2 import Headers
 
+from queuey.app.asgi import answer
+from queuey.app.parts import App
+from queuey.app.version_1 import SLASH
 from queuey.facades.facade import Facade
 from queuey.runtime.event_loop import Core
 from queuey.runtime.metrics import Metrics
 from queuey.web.admission.scheduling import FairGate, SharedQuota
-from queuey.web.asgi import answer
 from queuey.web.endpoint import Endpoint, Match, ResourceMatch, View
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from queuey.web.responses import Response, text_response
-from queuey.web.v1 import SLASH
 
 KEY = "0a" * 31 + "ac"
 """A key that begins and ends with characters that the original stripped from keys."""

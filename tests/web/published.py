@@ -9,7 +9,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from queuey.web.v1.spec import document
+from queuey.app.operations import document
 
 SOMETIMES = {201: {"Idempotent-Replayed"}, 409: {"Retry-After"}}
 """Headers that not every answer of a status has."""

@@ -15,12 +15,12 @@ from pyramid.response import Response
 from pyramid.session import SignedCookieSessionFactory
 
 from queuey.access.credentials.readers import digest_of
+from queuey.app.application import make_app
+from queuey.app.parts import App
 from queuey.model.errors import TooManyRequests
 from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
-from queuey.web.app import make_app
 from queuey.web.endpoint import Match, View
-from queuey.web.parts import App
 from queuey.web.requests import Request
 from queuey.web.responses import text_response
 from tests.web.caller import Caller, Reply

@@ -10,14 +10,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import queuey
+from queuey.app.parts import App
+from queuey.app.service import Service
 from queuey.model.errors import StoreFull, StoreUnavailable
 from queuey.operations import health_views
 from queuey.operations.health_views import HEARTBEAT_INTERVAL, MEASURE_INTERVAL, Backlogs, GroupLags, OpsViews
 from queuey.runtime.metrics import make_exposition
-from queuey.service import Service
 from queuey.storage import Ledger, Store
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 from tests.web.caller import Caller

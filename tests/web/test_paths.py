@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import queuey
 from queuey.api.claims import LimitQuery
+from queuey.app.application import make_app
 from queuey.model.errors import InvalidRequest, StoreUnavailable
 from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
-from queuey.web.app import make_app
 from queuey.web.endpoint import decode_path
 from queuey.web.fields import MAX_QUERIES, MAX_QUERY, Fields, Queries
 from queuey.web.requests import Request

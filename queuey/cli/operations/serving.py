@@ -104,8 +104,8 @@ def _serve(settings: Settings) -> int:
 
     Raises Failed, with its exit code, if it cannot start.
     """
+    from queuey.app import opening
     from queuey.app import serve as server
-    from queuey.storage import opening
     from queuey.web.http.processes import address_of
 
     end_silently_on_signals()  # An interrupt in the middle of a statement would look like a failure of the store.
@@ -149,9 +149,9 @@ def _serve(settings: Settings) -> int:
 def _prepare_sqlite(settings: Settings, url: str) -> Start:
     """Creates the store, and the profile unless an extension replaces the API. Raises Failed if that cannot be done."""
     from queuey.access.issued_credentials import Sessions
+    from queuey.app import opening
     from queuey.cli.operations import first_start
     from queuey.model.errors import StoreIncompatible, StoreUnavailable
-    from queuey.storage import opening
 
     try:
         opening.store_path(settings).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -189,9 +189,9 @@ def _prepare_cassandra(settings: Settings) -> Start:
 
     Also lets extensions prepare what they need, which may raise Failed.
     """
+    from queuey.app import opening
     from queuey.cli.operations.store_options import silence_logs
     from queuey.model.errors import StoreUnavailable
-    from queuey.storage import opening
 
     silence_logs()  # The workers log the same errors.
     place = f"store {settings.store}"

@@ -53,8 +53,8 @@ class ConfiguredStore:
         Secrets are given by their names. The directory of an embedded store is always included, because its default
         depends on the user.
         """
+        from queuey.app import opening
         from queuey.settings import DEFAULT_SOURCE, attribute_of
-        from queuey.storage import opening
 
         kept = (name for name, source in self._sources.items() if source != DEFAULT_SOURCE)
         names = [name for name in kept if _is_of_store(name) and name != "profile"]
@@ -68,7 +68,7 @@ class ConfiguredStore:
         Raises:
             Failed: The store does not exist.
         """
-        from queuey.storage import opening
+        from queuey.app import opening
 
         if not opening.is_cassandra(self.settings) and not self.settings.data.exists():
             raise output.Failed(f"there is no store at {self.settings.data}; queuey serve creates one")
@@ -81,7 +81,8 @@ class ConfiguredStore:
             StoreUnavailable: The store cannot be used, or a remote one does not answer.
             Failed: The store does not exist.
         """
-        from queuey.storage import bridge, opening
+        from queuey.app import opening
+        from queuey.storage import bridge
 
         settings = self.settings
         remote = opening.is_cassandra(settings)
@@ -108,7 +109,7 @@ def load(options: dict[str, str | None], config: Path | None, *, check: bool = T
         SettingsError: The settings cannot be used.
     """
     from queuey import settings as table
-    from queuey.storage import opening
+    from queuey.app import opening
 
     names = {line.attribute: line.name for line in table.table()}
     loaded = table.load({names.get(key, key): text for key, text in options.items()}, os.environ, config=config)

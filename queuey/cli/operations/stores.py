@@ -52,7 +52,7 @@ _CASSANDRA_BACKUP_HINT = (
 @on_store
 def doctor(store_at: ConfiguredStore) -> None:
     """Check the store's health, configuration and durability."""
-    from queuey.storage import opening
+    from queuey.app import opening
 
     silence_logs()
     findings = opening.make_examiner(store_at.settings)()
@@ -67,9 +67,9 @@ def doctor(store_at: ConfiguredStore) -> None:
 
 
 def _ping_store(settings: Settings) -> Finding:
+    from queuey.app import opening
     from queuey.model.errors import QueueyError
     from queuey.model.time_parsing import clock_warning
-    from queuey.storage import opening
 
     try:
         store = opening.open_store(settings, jobs=False)
@@ -94,7 +94,7 @@ def _describe_findings(findings: list[Finding]) -> Iterator[str]:
 @on_store
 def migrate(store_at: ConfiguredStore, replication: Replication = None, dry_run: DryRun = False) -> None:
     """Create the keyspace of a Cassandra store, or bring it up to date. Can be run at any time, also concurrently."""
-    from queuey.storage import opening
+    from queuey.app import opening
 
     settings = store_at.settings
     if not opening.is_cassandra(settings):
@@ -175,8 +175,8 @@ def timing(
 
 @contextmanager
 def _connect(settings: Settings) -> Iterator[tuple[Driver, CassandraOptions]]:
+    from queuey.app import opening
     from queuey.model.errors import SettingsError
-    from queuey.storage import opening
 
     if not opening.is_cassandra(settings):
         raise SettingsError("On SQLite, messages are readable at once; name a Cassandra store with --store.")
@@ -244,7 +244,7 @@ def backup(
     The file appears when it is complete and checked, with its checksum in FILE.sha256. It has everything that was
     acknowledged before the command began.
     """
-    from queuey.storage import opening
+    from queuey.app import opening
     from queuey.storage.sqlite.backup import back_up
 
     settings = store_at.settings
@@ -274,7 +274,7 @@ def restore(
     Replaces an existing store, and loses all changes after the backup. If FILE.sha256 exists, the backup must have that
     checksum.
     """
-    from queuey.storage import opening
+    from queuey.app import opening
     from queuey.storage.sqlite import backup as backups
 
     settings = store_at.settings
@@ -298,7 +298,7 @@ def restore(
 
 
 def _require_sqlite(store_at: ConfiguredStore, command: str) -> None:
-    from queuey.storage import opening
+    from queuey.app import opening
 
     if opening.is_cassandra(store_at.settings):
         raise output.Failed(f"{command} {_CASSANDRA_BACKUP_HINT}", output.WRONG_USAGE)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from queuey.access.authorization import Authorization
+from queuey.app.service import Service
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.log.requests import ClaimUndecided
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
@@ -41,7 +42,6 @@ from queuey.messages.single_messages import Draft, Placed
 from queuey.model.errors import KeyInUse, StoreUnavailable
 from queuey.model.messages import Queue
 from queuey.runtime.waiters import Waiter
-from queuey.service import Service
 
 T = TypeVar("T")
 E = TypeVar("E", bound="requests.Entry | requests.SentEntry")

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from queuey.access.authorization import Authorization
 from queuey.access.queue_access import QueueAccess
 from queuey.api.progress import Move
+from queuey.app.service import Service
 from queuey.facades.sqs import attributes, requests
 from queuey.facades.sqs.attributes import (
     COUNT_ATTRIBUTES,
@@ -27,7 +28,6 @@ from queuey.facades.sqs.errors import SqsError, check_range, invalid, missing
 from queuey.facades.sqs.requests import Result, SignedRequest
 from queuey.model.errors import QueueExists, QueueNotFound
 from queuey.model.messages import Queue, QueueSpec
-from queuey.service import Service
 
 MAX_LISTED = 1000
 MAX_MOVES = 10

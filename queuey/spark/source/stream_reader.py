@@ -29,6 +29,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from queuey.app import opening
 from queuey.model import ids
 from queuey.model.errors import QueueChanged, QueueNotFound, QueueyError, StoreUnavailable
 from queuey.model.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
@@ -45,7 +46,7 @@ from queuey.spark.source.read_task import MAX_BATCH_ROWS, READ_TIMEOUT, report_l
 from queuey.spark.source.stream_lag import StreamLag
 from queuey.spark.source.stream_offsets import ScannedTo, StreamOffset
 from queuey.spark.start_and_end import EARLIEST, LATEST, At
-from queuey.storage import Store, bridge, opening
+from queuey.storage import Store, bridge
 
 IDLE_INTERVAL = 0.1
 """Interval before an empty answer, in seconds: without a trigger interval Spark would call again after 10 ms."""

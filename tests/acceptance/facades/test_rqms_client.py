@@ -10,12 +10,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from queuey.app.parts import App
 from queuey.client import ClientError, Conflict, InvalidAnswer, InvalidArgument, Timing
 from queuey.client.rqms import FETCH_INTERVAL, Item, Queue
 from queuey.facades.settings import Facades, RqmsFacade
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
-from queuey.web.parts import App
 from tests.facades.serving import facade_app
 from tests.in_process import InProcess
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from schemathesis import Case
 
 from queuey.access.credentials.readers import digest_of
+from queuey.app.operations import document
 from queuey.model.messages import OPERATORS
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
-from queuey.web.v1.spec import document
 from tests.acceptance.fuzzing.operations import Target
 from tests.servers.served import Served
 

@@ -26,7 +26,7 @@ SERVERS = {
 
 
 @contextmanager
-def serving(server: str, place: Path, application: str = "queuey.web.asgi:app") -> Iterator[str]:
+def serving(server: str, place: Path, application: str = "queuey.app.asgi:app") -> Iterator[str]:
     """Runs a server with the service; yields its address. Afterwards its log and its data must be sound."""
     with closing(open_store(place / "data")) as store:
         if "shop" not in bridge.run(store.applications.application_names()):
@@ -106,7 +106,7 @@ def test_pages_of_ones_own(tmp_path: Path) -> None:
 TICKING = """
 import asyncio
 
-from queuey.web.asgi import Application
+from queuey.app.asgi import Application
 from queuey.web.responses import TEXT, Response
 
 

@@ -11,12 +11,12 @@ from typing import NamedTuple, TypeVar
 
 import pytest
 
+from queuey.app.service import Service
 from queuey.messages.range_reads import MAX_SHORT_BYTES, MAX_SHORT_MESSAGES
 from queuey.messages.single_messages import Draft
 from queuey.model import ids
 from queuey.model.ids import Position
 from queuey.model.messages import NewMessage, Queue, Slice
-from queuey.service import Service
 from queuey.storage import bridge
 from queuey.storage.cassandra.statements import message_codec
 from queuey.storage.cassandra.tables.names import _NAME_STATEMENTS

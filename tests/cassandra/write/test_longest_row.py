@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from queuey.app.service import Service
 from queuey.messages.single_messages import Draft
 from queuey.model import ids
 from queuey.model.messages import Message, Meta, NewMessage, PostKey, Queue, QueueSpec
-from queuey.service import Service
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.catalogue.queue_cache import MIN_LONGEST_ROW

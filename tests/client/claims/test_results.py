@@ -15,6 +15,7 @@ import pytest
 from msgspec import UNSET
 
 from queuey.api.jobs import JobInfo
+from queuey.app.parts import App
 from queuey.client import (
     AsyncClient,
     Client,
@@ -28,7 +29,6 @@ from queuey.client import (
 )
 from queuey.client.calls.job_calls import count_fitting, mark_without_result
 from queuey.client.credentials.profile import read_profile
-from queuey.web.parts import App
 from tests.client.live import LOCAL, LOCAL_KEY, Served
 from tests.in_process import InProcess
 from tests.waiting import until

@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from html import unescape
 
 from queuey.access.credentials.readers import digest_of
+from queuey.app.parts import App
 from queuey.console import applications, overview
 from queuey.model.rights import parse_scope
 from queuey.storage import Store, bridge
-from queuey.web.parts import App
 from tests.console.browser import Browser, simplify_html
 from tests.console.conftest import logged_in
 from tests.console.test_pages import bury, text_of

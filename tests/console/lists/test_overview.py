@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from queuey.access.credentials.readers import digest_of
+from queuey.app.parts import App
 from queuey.console import applications, groups
 from queuey.console.filters import moment_absolute
 from queuey.model.messages import QueueSpec
 from queuey.model.rights import parse_scope
 from queuey.operations.queue_activity import CELL_SECONDS, History
 from queuey.storage import Store, bridge
-from queuey.web.parts import App
 from tests.console.browser import Browser, simplify_html
 from tests.console.conftest import logged_in
 from tests.console.lists.test_groups import make_member_giving_back

@@ -11,13 +11,13 @@ import pytest
 
 from queuey.access.credentials.readers import digest_of
 from queuey.access.issued_credentials import LINK_SECONDS, Sessions
+from queuey.app.application import make_app
+from queuey.app.parts import App
 from queuey.console import cookies, pages
 from queuey.console.resources import make_console
 from queuey.model.errors import NotAuthenticated
 from queuey.storage import Store, bridge
-from queuey.web.app import make_app
 from queuey.web.errors import NO_SUCH_RESOURCE
-from queuey.web.parts import App
 from queuey.web.responses import Response
 from tests.console.browser import Browser
 from tests.console.conftest import examine

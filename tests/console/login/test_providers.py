@@ -16,6 +16,8 @@ import pytest
 from queuey.access.credentials import code_flow
 from queuey.access.credentials.code_flow import MAX_EXCHANGES
 from queuey.access.credentials.readers import digest_of
+from queuey.app.application import make_app
+from queuey.app.parts import App
 from queuey.console import cookies, login
 from queuey.console.login import MAX_EXCHANGE_RATE, MAX_WRONG_CODE_RATE
 from queuey.console.resources import make_console
@@ -24,8 +26,6 @@ from queuey.model.user_queues import issuer_tag, queue_name, user_name
 from queuey.settings import UserIssuer, Users
 from queuey.storage import Store, bridge
 from queuey.web.admission.rates import Rate
-from queuey.web.app import make_app
-from queuey.web.parts import App
 from tests.console.acting import act, follow_redirect
 from tests.console.browser import Browser
 from tests.console.conftest import examine

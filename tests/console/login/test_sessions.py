@@ -8,14 +8,14 @@ import pytest
 
 from queuey.access.credentials.readers import digest_of
 from queuey.access.issued_credentials import SESSION_SECONDS, Sessions
+from queuey.app.application import make_app
+from queuey.app.parts import App
 from queuey.console import cookies, pages
 from queuey.console.login import own_page
 from queuey.console.resources import make_console
 from queuey.model.errors import NotAuthenticated
 from queuey.storage import Store, bridge
 from queuey.web.admission.scheduling import rate_limit_name
-from queuey.web.app import make_app
-from queuey.web.parts import App
 from tests.console.browser import Browser
 from tests.console.conftest import examine
 from tests.web.conftest import GUEST_KEY, KEY

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import Backlog, PartitionClaims
+from queuey.app.service import Service
 from queuey.claims.attempts import CLAIM_EXPIRED_ERROR, MAX_KEPT_ATTEMPTS, Attempts
 from queuey.claims.claims import ReleaseReason
 from queuey.claims.overview import MAX_SHOWN_TEXT
@@ -17,7 +18,6 @@ from queuey.model import ids
 from queuey.model.deadletters import Attempt, DeadLetter, decode_dead_letter
 from queuey.model.ids import Position
 from queuey.model.messages import Meta, Queue
-from queuey.service import Service
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.access.queue_access import QueueAccess
+from queuey.app.service import Service
 from queuey.claims.claims import ReleaseReason
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.model.messages import Backoff, QueueSpec
-from queuey.service import Service
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking

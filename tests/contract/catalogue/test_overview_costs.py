@@ -11,11 +11,11 @@ import pytest
 
 from queuey import storage
 from queuey.access.credentials.readers import digest_of
+from queuey.app.application import make_app
 from queuey.console import overview
 from queuey.console.resources import make_console
 from queuey.model.messages import QueueSpec
 from queuey.storage import Store, bridge
-from queuey.web.app import make_app
 from tests.console.browser import Browser
 from tests.contract.samples import fresh_name, new_message
 from tests.interposed_store import CONTRACTS, InterposedStore

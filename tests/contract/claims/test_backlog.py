@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuey.service import Service
+from queuey.app.service import Service
 from queuey.storage import Ledger, Messages, Store, bridge
 from tests.backends import Clock
 from tests.contract.samples import append_bodies, make_queue, new_message

@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 
 from queuey.access.queue_access import QueueAccess
+from queuey.app.service import Service
 from queuey.claims.log.claim_search import ClaimDelivery, PiggybackedAck
 from queuey.claims.log.follow_ups import OVERDUE_SECONDS
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
@@ -23,7 +24,6 @@ from queuey.model.ids import Position
 from queuey.model.messages import LogPage, Meta, Principal, Queue, QueueSpec
 from queuey.runtime.event_loop import Core
 from queuey.runtime.waiters import Waiter, Watchers
-from queuey.service import Service
 from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.backends import APP, Backend, Clock
 from tests.blocking import BlockingNames, blocking

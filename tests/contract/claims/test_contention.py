@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from queuey.app.service import Service
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.log.partition_log import PartitionLog
 from queuey.model.errors import StoreUnavailable
-from queuey.service import Service
 from queuey.storage import ClaimLogs, Store, bridge
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import claimed_bodies, enter

@@ -11,6 +11,7 @@ from msgspec.structs import replace as replace_fields
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import Backlog
+from queuey.app.service import Service
 from queuey.claims.claims import ClaimUseCases
 from queuey.claims.expiry_records import KIND, ExpiryRecords
 from queuey.claims.log.follow_ups import OVERDUE_SECONDS
@@ -21,7 +22,6 @@ from queuey.model.messages import NewMessage, PostKey, PostResult, Queue, QueueS
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
-from queuey.service import Service
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Messages, Records, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from queuey.access.queue_access import QueueAccess
+from queuey.app.service import Service
 from queuey.model import ids
 from queuey.model.ids import Position
-from queuey.service import Service
 from queuey.storage import ClaimLogs, Store, bridge
 from tests.backends import Clock
 from tests.blocking import blocking

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from queuey.access.queue_access import QueueAccess
+from queuey.app.service import Service
 from queuey.claims.rules.receipts import ReceiptStatus
 from queuey.messages import names as names_module
 from queuey.messages.names import TURN_TIMEOUT
@@ -17,7 +18,6 @@ from queuey.model.errors import NameChanged, NameTaken, StoreBusy
 from queuey.model.ids import Position
 from queuey.model.messages import MAX_NAME_LENGTH, Named, Queue, QueueSpec
 from queuey.runtime.limits import Limits
-from queuey.service import Service
 from queuey.storage import Names, Store, bridge
 from tests.backends import Clock
 from tests.blocking import BlockingNames, adopt_own_loop, blocking

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from queuey.access.queue_access import QueueAccess
+from queuey.app.service import Service
 from queuey.claims.log import scanners
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.log.requests import ClaimUndecided
@@ -21,7 +22,6 @@ from queuey.model.deadletters import decode_dead_letter
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import Location, NewMessage, Queue, QueueSpec, Slice
 from queuey.model.partitions import by_key
-from queuey.service import Service
 from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import BlockingNames, blocking, post

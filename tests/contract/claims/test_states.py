@@ -5,12 +5,12 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from queuey.access.queue_access import QueueAccess
+from queuey.app.service import Service
 from queuey.claims.attempts import Attempts, JobState
 from queuey.claims.claims import ReleaseReason
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.model import ids
 from queuey.model.ids import Position
-from queuey.service import Service
 from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.blocking import blocking

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from queuey.access.queue_access import QueueAccess
+from queuey.app.service import Service
 from queuey.claims.claims import ReleaseReason
 from queuey.claims.expiry_records import KIND, ExpiryRecords
 from queuey.claims.log.claim_search import ClaimDelivery
@@ -18,7 +19,6 @@ from queuey.model.errors import QueueNotFound
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Queue, QueueSpec, Record
 from queuey.runtime.event_loop import Core
-from queuey.service import Service
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking, post

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from queuey.service import Service
+from queuey.app.service import Service
 from queuey.storage import Store
 from tests.backends import Clock
 from tests.contract.groups.group import Group, HandCore

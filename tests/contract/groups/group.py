@@ -11,13 +11,13 @@ from msgspec import UNSET, UnsetType
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.groups import Heartbeat
+from queuey.app.service import Service
 from queuey.groups.rules.group_state import JoinRequest
 from queuey.model import ids
 from queuey.model.errors import GroupNotFound
 from queuey.model.messages import OffsetChange
 from queuey.model.rights import Caller, Credential, Grant
 from queuey.runtime.event_loop import Core
-from queuey.service import Service
 from tests.backends import APP
 
 Place = tuple[str, int]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from queuey.app.service import Service
 from queuey.model.messages import OffsetChange
-from queuey.service import Service
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteStore
 from tests.backends import Clock

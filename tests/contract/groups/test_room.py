@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from queuey.app.service import Service
 from queuey.groups import groups, queue_searches
 from queuey.groups.rules.group_state import MAX_PARTITIONS
 from queuey.groups.rules.state_draft import ABANDONED_MS
 from queuey.model.errors import TooManyGroups
 from queuey.model.rights import Caller
-from queuey.service import Service
 from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.contract.groups.group import Group

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
+from queuey.app.service import Service
 from queuey.model.errors import InvalidRequest
 from queuey.runtime.waiters import Waiter
-from queuey.service import Service
 from tests.backends import APP
 from tests.contract.groups.group import SESSION, Group, Member, places_of
 

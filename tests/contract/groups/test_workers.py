@@ -9,12 +9,12 @@ from contextlib import ExitStack
 import pytest
 
 from queuey.api.groups import Heartbeat, HeartbeatAnswer, Partitions
+from queuey.app.service import Service
 from queuey.groups import local_group
 from queuey.groups.rules.group_state import JoinRequest
 from queuey.model.rights import Caller, Credential
 from queuey.runtime.waiters import Waiter
 from queuey.runtime.workers import WorkerIdentity
-from queuey.service import Service
 from queuey.storage import Store
 from tests.backends import APP
 from tests.contract.groups.conftest import Make

@@ -16,6 +16,7 @@ from msgspec.structs import asdict
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.progress import MoveState
+from queuey.app.service import Service
 from queuey.messages.single_messages import Draft
 from queuey.model.errors import (
     ClaimsRefused,
@@ -33,7 +34,6 @@ from queuey.moves import move_records as module
 from queuey.moves.active_move import ActiveMove
 from queuey.moves.move_records import KIND, MAX_LISTED, MAX_RUNNING, Move, MoveRecords, Progress, decode
 from queuey.moves.moves import MoveCarrier, MoveTiming, MoveUseCases
-from queuey.service import Service
 from queuey.storage import Catalogue, KeyedPosts, Messages, Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import blocking, post

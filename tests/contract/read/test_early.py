@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from queuey.app.service import Service
 from queuey.messages.ranges import Range, Reading, make_mark
 from queuey.messages.streams import MAX_EARLY_PARTITIONS, Cursor, Event
 from queuey.model.ids import FIRST, LOW_MIN, Position
 from queuey.model.messages import Message, Queue, Slice, bytes_of
-from queuey.service import Service
 from queuey.storage import Store, bridge
 from tests.backends import Backend
 from tests.contract.read import test_streams

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from queuey.app.service import Service
 from queuey.messages.ranges import Range, Reading, make_mark
 from queuey.model.messages import Message, Page, Queue, Slice, bytes_of
 from queuey.runtime.limits import Limits
-from queuey.service import Service
 from queuey.storage import Messages, Store, bridge
 from tests.contract.samples import make_queue, new_message
 from tests.interposed_store import InterposedStore

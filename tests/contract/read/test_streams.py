@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from queuey.app.service import Service
 from queuey.messages.range_reads import Reader
 from queuey.messages.streams import MAX_MARKS, Cursor, Event, OpenStreams, Stream, StreamRead
 from queuey.model import ids
@@ -17,7 +18,6 @@ from queuey.model.messages import Page, Queue, Slice
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.runtime.waiters import Waiter
-from queuey.service import Service
 from queuey.storage import Messages, Store, bridge
 from tests.backends import Backend
 from tests.contract.samples import make_queue, new_message

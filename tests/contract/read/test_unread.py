@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from queuey.access.queue_access import QueueAccess
+from queuey.app.service import Service
 from queuey.messages import read_marks
 from queuey.messages.ranges import OTHER_PARTITIONS
 from queuey.messages.read_marks import EVERYTHING, MarkNews, ReadMark, Unread, make_reader_group
@@ -16,7 +17,6 @@ from queuey.model.errors import Conflict, InvalidRequest, QueueNotFound, StoreUn
 from queuey.model.ids import Position
 from queuey.model.messages import OffsetChange, Page, Queue, QueueSpec, Slice
 from queuey.runtime.event_loop import Core
-from queuey.service import Service
 from queuey.storage import Messages, Offsets, Store, bridge, offset_changes
 from tests.backends import Clock
 from tests.contract.samples import append_bodies, call_concurrently, fill_queue, make_queue, new_message

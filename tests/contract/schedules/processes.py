@@ -7,6 +7,7 @@ from collections import Counter
 
 from msgspec.structs import replace
 
+from queuey.app.service import Service
 from queuey.messages.single_messages import Draft
 from queuey.model import ids
 from queuey.model.errors import KeyInUse, RecordChanged, StoreUnavailable
@@ -14,7 +15,6 @@ from queuey.model.messages import Queue, Record
 from queuey.schedules.schedule_states import KIND, Missed, Plan, keep_message
 from queuey.schedules.schedules import FireUseCases, ScheduleReport
 from queuey.schedules.timetables import Timetable
-from queuey.service import Service
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Records, Store, bridge
 from tests.backends import APP, Clock
 from tests.contract.samples import read_one, whole_partition

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from queuey.app.service import Service
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Queue
 from queuey.runtime.due_work import DueTiming
 from queuey.schedules.schedule_states import KIND
 from queuey.schedules.schedules import ScheduleUseCases
-from queuey.service import Service
 from queuey.storage import Catalogue, KeyedPosts, Ledger, Records, Store, bridge
 from tests.backends import APP, Clock
 from tests.contract.samples import eventually, make_queue

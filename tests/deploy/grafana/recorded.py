@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from qdo.partitions import Partition
 from qdo.worker.failure import RunResult
 from qdo.worker.metrics import WorkerMetrics
+from queuey.app.service import Service
 from queuey.runtime.metrics import BACKLOG_STATES, Metrics, QueueBacklog, Snapshot, make_exposition, make_snapshot
-from queuey.service import Service
 from queuey.storage import Store
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.time.clock import Clock

@@ -18,10 +18,10 @@ import yaml
 import queuey
 from qdo.cli import settings as qdo_settings
 from queuey import settings
+from queuey.app import opening
+from queuey.app.application import make_app
 from queuey.cli import load as load_command
-from queuey.storage import opening
 from queuey.storage.sqlite import open_store
-from queuey.web.app import make_app
 from queuey.web.http.processes import KILL_DELAY
 from tests.deploy import dockerfile
 from tests.deploy.dockerfile import Stage

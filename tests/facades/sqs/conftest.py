@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from queuey.app.parts import App
 from queuey.facades.settings import Facades
 from queuey.storage import Store, bridge
-from queuey.web.parts import App
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.interposed_store import InterposedStore

@@ -10,9 +10,9 @@ import pytest
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.config import Config
 
+from queuey.app.parts import App
 from queuey.facades.settings import Facades, SqsFacade
 from queuey.storage import Store, bridge
-from queuey.web.parts import App
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, HOST, new_key
 from tests.web.caller import Caller

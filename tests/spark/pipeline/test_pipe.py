@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from queuey.app.application import make_app
 from queuey.client import Client, Outgoing
 from queuey.model.errors import QueueNotFound
 from queuey.model.messages import Message, NewMessage, Queue
@@ -23,7 +24,6 @@ from queuey.pipeline.options import Pipe
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Subscribe
 from queuey.storage import bridge
-from queuey.web.app import make_app
 from tests.backends import APP
 from tests.in_process import InProcess
 from tests.pages import ROOT, runnable_blocks

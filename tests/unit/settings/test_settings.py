@@ -10,11 +10,11 @@ import pytest
 
 from qdo.cli.settings import load as load_work
 from queuey import settings
+from queuey.app import opening
 from queuey.model.errors import SettingsError
 from queuey.runtime.limits import Limits
 from queuey.settings import SecretName
 from queuey.settings.definitions import Consistency, patterns_of
-from queuey.storage import opening
 from queuey.storage.sqlite.connection import SqliteOptions
 
 DOCS = Path(__file__).parents[3] / "docs"

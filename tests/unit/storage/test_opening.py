@@ -11,10 +11,10 @@ from typing import get_args
 import pytest
 
 from queuey import settings
+from queuey.app import opening
 from queuey.model.errors import SettingsError, StoreUnavailable
 from queuey.model.extras import install_command
 from queuey.settings.definitions import ReadLevel, WriteLevel
-from queuey.storage import opening
 from queuey.storage.cassandra.cluster.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions
 from tests.servers.served import environment
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.access.credentials.readers import digest_of
+from queuey.app.parts import App
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import QueueSpec, Scope
 from queuey.model.rights import matches
@@ -17,7 +18,6 @@ from queuey.queues.queues import Queues
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
-from queuey.web.parts import App
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
 

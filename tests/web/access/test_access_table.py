@@ -15,13 +15,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queuey.access.credentials.readers import Identity, digest_of
+from queuey.app.application import make_app
+from queuey.app.operations import OPERATIONS
+from queuey.app.parts import App
 from queuey.model.errors import QueueNotFound
 from queuey.model.messages import OPERATORS, NewMessage, OffsetChange, Queue, QueueSpec, Scope
 from queuey.model.rights import VERBS, Grant, Verb, matches, parse_principals
 from queuey.storage import Store, bridge
-from queuey.web.app import make_app
-from queuey.web.parts import App
-from queuey.web.v1.spec import OPERATIONS
 from tests.web.caller import Caller, Reply, Tokens
 from tests.web.gateway_calls import operations_of
 

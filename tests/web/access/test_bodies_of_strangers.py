@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from queuey.app.parts import App
 from queuey.console.resources import make_console
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade, SqsFacade
 from queuey.model.messages import QueueSpec
 from queuey.storage import Store, bridge
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from tests.facades.serving import facade_app
 from tests.web.gateway_calls import TEST_TIMEOUT, Request, make_runner
 

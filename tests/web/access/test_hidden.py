@@ -20,12 +20,12 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from queuey.access.credentials.readers import Identity, digest_of
+from queuey.app.application import make_app
+from queuey.app.operations import OPERATIONS
 from queuey.model.messages import Scope
 from queuey.model.rights import VERBS, Grant
 from queuey.schedules import schedules
 from queuey.storage import Store, bridge
-from queuey.web.app import make_app
-from queuey.web.v1.spec import OPERATIONS
 from tests.backends import SqliteLocation, prepare_sqlite
 from tests.replacing import replace_in
 from tests.web.access.test_access_table import BODIES, QUERIES

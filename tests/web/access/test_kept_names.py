@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 
-from queuey.web.parts import App
+from queuey.app.parts import App
 from tests.web.conftest import GUEST_KEY
 from tests.web.gateway_calls import KEY, Request, serve
 

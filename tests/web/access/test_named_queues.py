@@ -10,9 +10,9 @@ import pytest
 
 import qdo.cli
 import queuey.cli
+from queuey.app.operations import OPERATIONS, document
 from queuey.model.rights import VERBS
 from queuey.storage import Store
-from queuey.web.v1.spec import OPERATIONS, document
 from tests.contract.samples import eventually
 from tests.test_docs_links import options_of, part_of
 from tests.web.access.test_access_table import Row, rows

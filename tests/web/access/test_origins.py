@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from queuey.app.operations import OPERATIONS
+from queuey.app.parts import App
 from queuey.settings import Rates
 from queuey.web.admission.rates import RateLimits
 from queuey.web.gateway import Gateway
 from queuey.web.origins import MAX_CUSTOM_HEADERS
-from queuey.web.parts import App
-from queuey.web.v1.spec import OPERATIONS
 from tests.web.caller import Caller
 from tests.web.gateway_calls import Reply, Request, make_runner
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from queuey.access.credentials.readers import digest_of
+from queuey.app.application import make_app
+from queuey.app.parts import App
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
 from queuey.model.rights import Caller, Grant
 from queuey.model.user_queues import queue_name, user_name
@@ -16,9 +18,7 @@ from queuey.settings import Rates, UserIssuer
 from queuey.settings.definitions import OwnRates
 from queuey.storage import Store, bridge
 from queuey.web.admission.rates import RateLimits
-from queuey.web.app import make_app
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from tests.facades.serving import facade_app
 from tests.web.caller import Caller as Client
 from tests.web.caller import Reply

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 
 from queuey.access.credentials.readers import digest_of
+from queuey.app.application import make_app
+from queuey.app.parts import App
 from queuey.facades.settings import Facades, SqsFacade
 from queuey.model.messages import Scope
 from queuey.model.rights import VERBS, Verb, parse_scope
 from queuey.storage import Store, bridge
-from queuey.web.app import make_app
-from queuey.web.parts import App
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.web.access.test_access_table import ALIKE, COLUMNS, EXAMPLES, KINDS, ROWS, Names, Scene, is_allowed

@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import pytest
 
+from queuey.app.parts import App
 from queuey.groups import groups
 from queuey.groups.rules import group_state, state_draft
 from queuey.schedules import schedules
 from queuey.storage import Store, offset_changes
 from queuey.web.admission.scheduling import SharedQuota
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from tests.replacing import replace_in
 from tests.web.caller import Caller, Reply, limited_caller
 from tests.web.gateway_calls import Request, make_runner, until

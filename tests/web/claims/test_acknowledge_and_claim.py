@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from queuey.app.parts import App
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import QueueSpec
 from queuey.runtime.limits import Limits
 from queuey.storage import ClaimLogs, Store, bridge
 from queuey.web.admission.scheduling import SharedQuota
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
 from tests.web.claims.test_claims import BAD_RECEIPTS, bodies, settle, statuses_of

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from queuey.app.parts import App
+from queuey.app.service import Service
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.rules.partition_state import MAX_OUTSTANDING
 from queuey.model.messages import Record
 from queuey.moves.move_records import KIND
-from queuey.service import Service
 from queuey.storage import Records, Store, bridge
-from queuey.web.parts import App
 from tests.backends import Clock
 from tests.blocking import blocking
 from tests.contract.samples import eventually, new_message

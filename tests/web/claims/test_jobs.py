@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuey.web.parts import App
+from queuey.app.parts import App
 from tests.waiting import until
 from tests.web.caller import Caller, Reply
 from tests.web.claims.test_claims import bodies

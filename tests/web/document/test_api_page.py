@@ -19,13 +19,13 @@ from urllib.parse import urljoin
 import pytest
 
 from queuey import settings
+from queuey.app import api_page
+from queuey.app.application import make_app
+from queuey.app.operations import OPERATIONS, document
 from queuey.app.serve import open_service
 from queuey.console import pages
 from queuey.console.resources import make_console
 from queuey.storage import Store
-from queuey.web import api_page
-from queuey.web.app import make_app
-from queuey.web.v1.spec import OPERATIONS, document
 from tests.console.conftest import examine
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply

@@ -13,12 +13,12 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from queuey.access.credentials.readers import digest_of
+from queuey.app.application import make_app
+from queuey.app.operations import EXAMPLES, OPERATIONS, document
+from queuey.app.parts import App
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
-from queuey.web.app import make_app
 from queuey.web.openapi import JSON, Example
-from queuey.web.parts import App
-from queuey.web.v1.spec import EXAMPLES, OPERATIONS, document
 from tests.web.caller import Caller, Reply
 from tests.web.document.alike import AnsweredValues, is_like
 from tests.web.gateway_calls import KEY, stop_all

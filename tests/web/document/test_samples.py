@@ -16,13 +16,13 @@ import pytest
 
 from deploy.npm import NAME, pack
 from queuey.access.credentials.readers import digest_of
+from queuey.app.api_page import ADDRESS, FIRST_PYTHON_CALL, PROGRAM_STARTS
+from queuey.app.application import make_app
+from queuey.app.operations import EXAMPLES
 from queuey.client import Client
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
-from queuey.web.api_page import ADDRESS, FIRST_PYTHON_CALL, PROGRAM_STARTS
-from queuey.web.app import make_app
 from queuey.web.openapi import Example, make_samples
-from queuey.web.v1.spec import EXAMPLES
 from tests.in_process import InProcess
 from tests.javascript.test_node import NODE, needs_node
 from tests.pages import Block, Reader

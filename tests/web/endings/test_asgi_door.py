@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from queuey.access.credentials.readers import Identity, digest_of
+from queuey.app.application import make_app
+from queuey.app.asgi import answer
+from queuey.app.parts import App
 from queuey.model.rights import USERS_TENANT_PREFIX, Grant
 from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
-from queuey.web.app import make_app
-from queuey.web.asgi import answer
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from tests.web.caller import Caller, Tokens
 from tests.web.gateway_calls import KEY, MOST, TEST_TIMEOUT, Request, held_quotas, make_runner, until
 

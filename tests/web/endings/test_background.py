@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queuey.web.asgi import Application
+from queuey.app.asgi import Application
 from tests.web.gateway_calls import TEST_TIMEOUT
 
 

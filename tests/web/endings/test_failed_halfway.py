@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import pytest
 
+from queuey.app.parts import App
 from queuey.model.errors import QueueyError, StoreUnavailable, TooManyRequests
 from queuey.web.admission.scheduling import FairPool
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from tests.replacing import replace
 from tests.web.caller import Caller
 from tests.web.gateway_calls import TEST_TIMEOUT, Reply, Request, make_runner

@@ -18,6 +18,7 @@ import pytest
 
 from queuey.access.authorization import Authenticator, Authorization
 from queuey.access.credentials.readers import Identity, digest_of
+from queuey.app.application import make_app
 from queuey.messages.range_reads import Reader
 from queuey.model.messages import QueueSpec, Scope
 from queuey.model.rights import ANYBODY, Grant
@@ -25,7 +26,6 @@ from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, open_store
 from queuey.storage.sqlite.catalogue import SqliteCatalogue
 from queuey.storage.sqlite.messages import SqliteMessages
-from queuey.web.app import make_app
 from queuey.web.requests import Request
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply, Tokens

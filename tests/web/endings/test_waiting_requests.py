@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from queuey.app.parts import App
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from tests.web.caller import Caller
 from tests.web.gateway_calls import Request, Run, make_runner, until
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuey.app.parts import App
 from queuey.model import ids
 from queuey.model.errors import Outcome, StoreClosed
 from queuey.storage import Messages, bridge
 from queuey.storage.store_calls import Deadline, Done, start_and_wait
 from queuey.web.endpoint import Match
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from queuey.web.requests import read_body
 from queuey.web.responses import Response

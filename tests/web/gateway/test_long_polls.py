@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from queuey.access.credentials.readers import digest_of
+from queuey.app.application import make_app
+from queuey.app.parts import App
+from queuey.app.service import Service
 from queuey.runtime.limits import Limits
-from queuey.service import Service
 from queuey.storage import Messages, Store, bridge
-from queuey.web.app import make_app
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY

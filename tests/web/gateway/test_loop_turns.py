@@ -15,6 +15,8 @@ from msgspec.structs import replace
 from queuey.access.credentials.members import credential_of
 from queuey.access.credentials.readers import digest_of
 from queuey.api.groups import Heartbeat
+from queuey.app.application import make_app
+from queuey.app.service import Service
 from queuey.groups.local_group import LocalGroup, hash_secret
 from queuey.groups.rules.group_state import MAX_MEMBERS, GroupState, JoinRequest, Member, Subscription
 from queuey.groups.rules.planning import View, make_plan
@@ -24,9 +26,7 @@ from queuey.model.groups import GroupChange, Head
 from queuey.model.messages import Queue, QueueSpec
 from queuey.model.rights import Caller
 from queuey.runtime.limits import Limits
-from queuey.service import Service
 from queuey.storage import Store, bridge
-from queuey.web.app import make_app
 from queuey.web.gateway import Gateway
 from tests.backends import SqliteLocation
 from tests.web.gateway_calls import KEY, Reply, Request, make_runner

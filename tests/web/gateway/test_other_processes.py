@@ -7,12 +7,12 @@ from contextlib import ExitStack
 
 import pytest
 
+from queuey.app.application import make_app
+from queuey.app.parts import App
 from queuey.operations.health_views import COUNTS_TOPIC, Collection, WorkerCounts
 from queuey.runtime.metrics import Snapshot
 from queuey.runtime.workers import Answer, WorkerIdentity, Workers
 from queuey.storage import Store
-from queuey.web.app import make_app
-from queuey.web.parts import App
 from tests.contract.samples import eventually
 from tests.web.caller import Caller
 from tests.web.conftest import KEY

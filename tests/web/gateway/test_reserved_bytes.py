@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from queuey.app.parts import App
 from queuey.model.messages import MAX_ESCAPED_BYTES, MAX_MESSAGE_FRAME_BYTES
 from queuey.runtime.limits import Limits
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from tests.replacing import replace
 from tests.web.caller import Caller

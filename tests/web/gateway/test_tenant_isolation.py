@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from queuey.access.authorization import Authorization
+from queuey.app.asgi import answer
+from queuey.app.parts import App
 from queuey.storage import Messages, Names
 from queuey.storage.store_calls import in_thread
-from queuey.web.asgi import answer
 from queuey.web.endpoint import Match
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from queuey.web.responses import PIECE_SIZE, Response
 from tests.interposed_store import InterposedStore

@@ -15,13 +15,13 @@ import pytest
 
 from queuey.access.credentials.members import PresentRights, credential_of
 from queuey.access.credentials.readers import ApplicationKeys, Identity, digest_of
+from queuey.app.application import make_app
+from queuey.app.parts import App
 from queuey.groups.groups import GroupUseCases
 from queuey.model.rights import Caller as Known
 from queuey.model.rights import Grant, parse_scope
 from queuey.storage import Store, bridge
-from queuey.web.app import make_app
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply, Tokens, limited_caller
 from tests.web.gateway_calls import Request, held_quotas, make_runner, until

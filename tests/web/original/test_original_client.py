@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from queuey.web.parts import App
+from queuey.app.parts import App
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import KEY
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from queuey.access.queue_access import QueueAccess
+from queuey.app.parts import App
+from queuey.app.service import Service
 from queuey.messages import read_marks, streams
 from queuey.messages.ranges import OTHER_PARTITIONS
 from queuey.messages.read_marks import Unread, make_reader_group
 from queuey.model import ids
 from queuey.model.ids import FIRST, Position
 from queuey.model.messages import OffsetChange
-from queuey.service import Service
 from queuey.storage import Store, bridge
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from tests.contract.samples import new_message
 from tests.replacing import replace_in
 from tests.web.caller import Caller

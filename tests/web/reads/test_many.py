@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from queuey.app.parts import App
 from queuey.messages.streams import Cursor
 from queuey.model.ids import parse_position
 from queuey.storage import Store, bridge
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from tests.contract.samples import new_message
 from tests.web.caller import Caller
 from tests.web.gateway_calls import Run, make_runner, until

@@ -14,15 +14,15 @@ import pytest
 
 from queuey.access.authorization import Authenticator
 from queuey.access.credentials.readers import Identity
+from queuey.app.application import make_app
+from queuey.app.asgi import answer
+from queuey.app.parts import App
+from queuey.app.service import Service
 from queuey.model.messages import QueueSpec
 from queuey.model.rights import Grant, Verb
-from queuey.service import Service
 from queuey.storage import Store, bridge
 from queuey.web.admission.event_streams import NOTICE_INTERVAL
-from queuey.web.app import make_app
-from queuey.web.asgi import answer
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from queuey.web.responses import EVENT_HEADERS
 from tests.contract.samples import new_message
 from tests.web.caller import Caller, Tokens

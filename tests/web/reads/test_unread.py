@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from queuey.access.credentials.readers import Identity
+from queuey.app.application import make_app
+from queuey.app.parts import App
+from queuey.app.service import Service
 from queuey.messages.ranges import OTHER_PARTITIONS
 from queuey.messages.streams import Cursor
 from queuey.model import ids
 from queuey.model.messages import QueueSpec
 from queuey.model.rights import Grant, Verb
-from queuey.service import Service
 from queuey.storage import Store, bridge
-from queuey.web.app import make_app
 from queuey.web.gateway import Gateway
-from queuey.web.parts import App
 from tests.contract.samples import new_message
 from tests.web.caller import Caller, Reply, Tokens
 from tests.web.gateway_calls import make_runner, until

@@ -21,11 +21,11 @@ from browserid.utils import bundle_certs_and_assertion
 from queuey.access.credentials import users as makers
 from queuey.access.credentials.readers import digest_of
 from queuey.access.credentials.users import make_readers
+from queuey.app.application import make_app
+from queuey.app.parts import App
 from queuey.model.errors import SettingsError
 from queuey.settings import UserIssuer
 from queuey.storage import Store, bridge
-from queuey.web.app import make_app
-from queuey.web.parts import App
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
@@ -225,7 +225,7 @@ def test_what_has_to_be_installed(users: Mapping[str, tuple[UserIssuer, ...]], i
 def test_a_service_without_users_loads_nothing_for_them() -> None:
     """What checks tokens and assertions is imported where there are users."""
     program = (
-        "import sys, queuey.app.serve, queuey.web.app\n"
+        "import sys, queuey.app.serve, queuey.app.application\n"
         "assert not {'jwt', 'browserid', 'cryptography', 'httpx2', 'requests'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

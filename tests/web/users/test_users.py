@@ -12,14 +12,14 @@ import pytest
 from queuey.access.authorization import Authorization
 from queuey.access.credentials.bearer import Bearer
 from queuey.access.credentials.readers import digest_of
+from queuey.app.application import make_app
+from queuey.app.parts import App
 from queuey.model.messages import QueueSpec
 from queuey.model.rights import VERBS, Action, parse_principals, parse_scope
 from queuey.model.user_queues import queue_name, user_name
 from queuey.settings import UserIssuer
 from queuey.settings.users import RoleVerb
 from queuey.storage import Store, bridge
-from queuey.web.app import make_app
-from queuey.web.parts import App
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import blank_request

@@ -8,6 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from queuey.access.operations import bind_by_path
+from queuey.app.file_views import FileViews, HelloView
+from queuey.app.operations import APP, CONSUMERS, IDS, MEMBER, NAMED, OPERATIONS, QUEUE, SCHEDULE, document
+from queuey.app.parts import App
 from queuey.claims.views import ClaimViews
 from queuey.groups.member_views import GroupViews
 from queuey.groups.offset_views import OffsetViews
@@ -21,9 +24,6 @@ from queuey.moves.views import MoveViews
 from queuey.operations.explanation_views import ExplanationViews
 from queuey.queues.views import QueueViews
 from queuey.schedules.views import ScheduleViews
-from queuey.web.parts import App
-from queuey.web.v1.files import FileViews, HelloView
-from queuey.web.v1.spec import APP, CONSUMERS, IDS, MEMBER, NAMED, OPERATIONS, QUEUE, SCHEDULE, document
 
 SLASH = "{_:/?}"
 ORIGINAL = frozenset({QUEUE, APP, IDS})

@@ -11,6 +11,7 @@ import msgspec
 from queuey import __version__
 from queuey.access.operations import Operation
 from queuey.api import claims, groups, jobs, messages, progress, queues, schedules, values
+from queuey.app.file_views import FileViews, HelloView
 from queuey.claims.views import ClaimViews
 from queuey.groups.member_views import GroupViews
 from queuey.groups.offset_views import OffsetViews
@@ -45,7 +46,6 @@ from queuey.web.parameters import (
     TTL,
     USUAL_ERRORS,
 )
-from queuey.web.v1.files import FileViews, HelloView
 
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue}"

@@ -18,16 +18,16 @@ from typing import Any, NoReturn
 from queuey.access.authorization import Authenticator, Authorization
 from queuey.access.credentials.members import PresentRights
 from queuey.access.credentials.readers import ApplicationKeys, CredentialReader
+from queuey.app import version_1
+from queuey.app.parts import App
+from queuey.app.service import Service
 from queuey.operations import health_views
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics, make_snapshot
-from queuey.service import Service
 from queuey.storage import Store
-from queuey.web import v1
 from queuey.web.endpoint import Endpoint, Handler, Match, Resources, View
 from queuey.web.errors import NoSuchResource
-from queuey.web.parts import App
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Header, Response, body_of
 
@@ -146,7 +146,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     config.registry.app = app
     config.registry.service = service  # For third-party includes; see ``docs/extending.md``.
     if own_api:
-        config.include(v1.includeme)
+        config.include(version_1.includeme)
     _add_operator_resources(config, app)
     for include in includes:
         config.include(include)

@@ -1,4 +1,4 @@
-"""``queuey.web.asgi:app``: the service for any ASGI server with lifespan support, in one process.
+"""``queuey.app.asgi:app``: the service for any ASGI server with lifespan support, in one process.
 
 The settings come from the environment, as for ``queuey serve``. That has several processes, and bounds connections and
 the heads of requests; here the ASGI server has to do that. The store is opened when the server starts, and closed when
@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from queuey.app.parts import App
 from queuey.app.serve import LEAVE_TIMEOUT, open_service
 from queuey.settings import Include, load
 from queuey.web.gateway import Gateway, make_gateway
 from queuey.web.http.heads import Head
-from queuey.web.parts import App
 from queuey.web.responses import Response, with_cache_control
 
 Scope = dict[str, Any]

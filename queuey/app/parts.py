@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from queuey.access.authorization import Authenticator, Authorization
-from queuey.service import Service
+from queuey.app.service import Service
 from queuey.web.endpoint import Endpoint, Resources
 from queuey.web.requests import Protocol
 

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 from queuey import __version__
 from queuey.api.queues import Hello
+from queuey.app import api_page
 from queuey.runtime.limits import Limits
 from queuey.settings import is_loopback
 from queuey.storage import Store, bridge
-from queuey.web import api_page
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import JSON, Response, encode, json_response
