@@ -37,7 +37,7 @@ ORIGIN = re.compile(r"https?://[\w.\[\]:-]{1,260}", re.ASCII)
 """Addresses that the page may show in shell commands: they have no characters special to a shell."""
 
 
-_CLIENT = {name: (files("queuey.web") / "javascript" / name).read_bytes() for name in ("queuey.js", "queuey.d.ts")}
+_CLIENT = {name: (files("queuey") / "javascript" / name).read_bytes() for name in ("queuey.js", "queuey.d.ts")}
 """Files of the browser client, read at the start because an upgrade may replace them while the service runs."""
 
 LINKS = {
