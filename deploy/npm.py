@@ -49,7 +49,7 @@ def pack(directory: Path) -> Path:
         "license": "Apache-2.0",
         "sideEffects": False,
     }
-    source = ROOT / "queuey" / "web" / "javascript"
+    source = ROOT / "queuey" / "javascript"
     content = {
         "package.json": (json.dumps(about, indent=2) + "\n").encode(),
         "README.md": README.encode(),

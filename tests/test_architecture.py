@@ -22,7 +22,7 @@ PATCHED = re.compile(
     r"(?:\bpatch(?:\.(?:object|multiple|dict))?|\b_*(?:set|del)attr_*)\(\s*(?:type\()?[\"']?(\w+)"
     r"|(?:\bvars\((\w+)[^=\n]*|(\w+)\.__dict__)\[[^]\n]*\] = "
 )
-OTHERS = sys.stdlib_module_names | {"Thread", "patch", "pyspark", "pytest", "request"}
+OTHERS = sys.stdlib_module_names | {"Thread", "apsw", "patch", "pyspark", "pytest", "request"}
 """First names of what is not the product, and may be replaced by a name in a string."""
 CLOCKS = {"time", "time_ns", "now", "utcnow", "today", "uuid1", "now_ticks", "gmtime", "localtime"}
 """Functions that return the time of day."""

@@ -22,7 +22,7 @@ from tests.sim.cassandra.messages import Site
 from tests.sim.world import World
 
 TTL = 3600
-DRIVER = "queuey/storage/cassandra/driver/"
+DRIVER = ("queuey/storage/cassandra/cluster/", "queuey/storage/cassandra/protocol/")
 OPENING_SECONDS, PAUSE_SECONDS, OPERATION_SECONDS = 5.0, 2.0, 0.3
 """Simulated time until the store is warm, before an operation, and for an operation."""
 

@@ -1,1 +1,1 @@
-"""Who calls, and what the caller may do: credentials, rights, and the queue as the caller may use it."""
+"""Callers and their rights: credentials, what each may do, and the queue as a caller may use it."""

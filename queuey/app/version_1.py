@@ -1,6 +1,6 @@
 """Version 1 of the API under ``/v1``, with ``/`` and ``/docs``: everything that the original Queuey served, and more.
 
-It is one include with its own views. :mod:`.spec` has the table of operations.
+It is one include with its own views. :mod:`.operations` has the table of operations.
 """
 
 from __future__ import annotations

@@ -31,8 +31,7 @@ MAX_ATTEMPTS = 3
 
 
 class FacadeCredentials:
-    """Issues and reads the credentials of a facade's callers. See
-    :class:`~queuey.access.credentials.readers.CredentialReader`.
+    """Issues the credentials of a facade's callers, and reads them.
 
     A credential never leaves the process, and cannot be guessed.
     """

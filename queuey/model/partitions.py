@@ -53,7 +53,7 @@ def partition_error(partition: int, partitions: int) -> str | None:
 
 
 def check_partitions(numbers: Iterable[int], partitions: int) -> None:
-    """Raises ``InvalidRequest`` with each number that is no partition of a queue of so many partitions."""
+    """Raises ``InvalidRequest`` with each number that a queue of so many partitions does not have."""
     checked = {f"partitions.{number}": partition_error(number, partitions) for number in numbers}
     if errors := {field: error for field, error in checked.items() if error is not None}:
         raise InvalidRequest(errors)

@@ -13,7 +13,7 @@ import pytest
 from tests.servers.served import Served
 
 HERE = Path(__file__).parent
-CLIENT = Path(str(files("queuey.web") / "javascript" / "queuey.js"))
+CLIENT = Path(str(files("queuey") / "javascript" / "queuey.js"))
 NODE = shutil.which("node")
 
 needs_node = pytest.mark.skipif(NODE is None, reason="needs node, which is not installed")

@@ -104,8 +104,7 @@ def _is_strong(key: Any) -> bool:  # noqa: ANN401 - one of several kinds of keys
 
 
 class Bearer:
-    """Reads tokens of the issuers that applications trust. See
-    :class:`~queuey.access.credentials.readers.CredentialReader`.
+    """Reads tokens of the issuers that applications trust, as a :class:`~.readers.CredentialReader`.
 
     Args:
         trusted: Applications and the issuers that they trust.

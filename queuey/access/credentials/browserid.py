@@ -137,8 +137,7 @@ class _Trusted:
 
 
 class BrowserId:
-    """Verifies assertions of the issuers that applications trust; a
-    :class:`~queuey.access.credentials.readers.CredentialReader`.
+    """Verifies assertions of the issuers that applications trust, as a :class:`~.readers.CredentialReader`.
 
     Args:
         trusted: Applications and the issuers that they trust.

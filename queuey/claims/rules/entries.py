@@ -86,7 +86,7 @@ class CoverChanges(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """One change of a partition's state; applied by :meth:`.state.State.apply`.
+    """One change of a partition's state; applied by :meth:`.partition_state.State.apply`.
 
     Attributes:
         format: :data:`FORMAT`.

@@ -2,20 +2,20 @@
 
 Modules by task:
 
-* ids, write timestamps: :mod:`.clocks.clock`, which :mod:`.clocks.clock_watch` compares with the cluster's clocks;
+* ids, write timestamps: :mod:`.time.clock`, which :mod:`.time.clock_watch` compares with the cluster's clocks;
 * writes that are acknowledged within W of their ids or undone: :mod:`.write.writer`, :mod:`.write.undo_writes`;
-* reads below a horizon, from all buckets that can hold a message: :mod:`.bucketing`, :mod:`.bucket_index`,
-  :mod:`.read.reading`;
-* bulk export and import: :mod:`.store.bulk`, :mod:`.write.bulk_load`; records of repeatable work:
-  :mod:`.store.ledger`; documents of applications: :mod:`.store.records`;
-* queues, whose rows no process uses longer than C: :mod:`.store.queues`, :mod:`.catalogue.queue_cache`,
-  :mod:`.lightweight_transactions`;
-* claim logs: :mod:`.store.claim_logs`;
-* posts with idempotency keys, and named messages: :mod:`.store.names`, by the rules of :mod:`.write.post_keys` and
+* reads below a horizon, from all buckets that can hold a message: :mod:`.time.bucketing`, :mod:`.read.bucket_index`,
+  :mod:`.read.slice_reads`;
+* bulk export and import: :mod:`.tables.bulk`, :mod:`.write.bulk_load`; records of repeatable work:
+  :mod:`.tables.ledger`; documents of applications: :mod:`.tables.records`;
+* queues, whose rows no process uses longer than C: :mod:`.tables.queues`, :mod:`.catalogue.queue_cache`,
+  :mod:`.statements.lightweight_transactions`;
+* claim logs: :mod:`.tables.claim_logs`;
+* posts with idempotency keys, and named messages: :mod:`.tables.names`, by the rules of :mod:`.write.post_keys` and
   :mod:`.write.names`;
-* waiting readers: :mod:`.waiting.arrivals`, with the record of all processes in :mod:`.waiting.recent_writes`;
+* waiting readers: :mod:`.read.watched_arrivals`, with the record of all processes in :mod:`.read.recent_writes`;
 * removal of purged and deleted data: :mod:`.catalogue.garbage_collection`;
-* the parts, and how they are connected: :mod:`.store.connected`;
+* the parts, and how they are connected: :mod:`.tables.connected`;
 * the tables: ``cql/``, :mod:`.admin.migrations`.
 """
 

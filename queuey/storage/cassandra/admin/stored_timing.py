@@ -1,4 +1,4 @@
-"""Writes and changes the timing that a keyspace stores (:mod:`..timing`)."""
+"""Writes and changes the timing that a keyspace stores (:mod:`..cluster.timing`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Queue rows: how Cassandra and memory hold them, and how old a row may be when it is used.
 
-A change of a queue is answered only after C (:mod:`..timing`) has passed, and no process uses a row that was read
-longer than C ago. So when a purge or delete is answered, no process uses the previous row.
+A change of a queue is answered only after C (:mod:`..cluster.timing`) has passed, and no process uses a row that was
+read longer than C ago. So when a purge or delete is answered, no process uses the previous row.
 
 A row also covers the queue's messages: ``longest_ttl`` says how far back readers must look, ``longest_row`` how much
 memory a row may take in a reader. A writer makes the row cover a message before it generates the message's id

@@ -338,7 +338,7 @@ class Calls:
         long: bool = False,
         raise_given_up: bool = False,
     ) -> T:
-        """Begins a coroutine as a call, and awaits its result; see :func:`queuey.storage.store_calls.start_and_wait`."""
+        """Begins a coroutine as a call, and awaits its result, as :func:`queuey.storage.store_calls.start_and_wait`."""
         call, has_begun = Call() if long and not may_block() else None, False
 
         def begin(done: Done) -> Callable[[], Outcome]:

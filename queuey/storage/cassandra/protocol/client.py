@@ -1,6 +1,6 @@
 """The client: connections of its own to the nodes of the local data centre, and requests over them.
 
-Everything runs in the event loop's thread and never blocks. For the rules of a request see :mod:`..fast_request`. If a
+Everything runs in the event loop's thread and never blocks. For the rules of a request see :mod:`.fast_request`. If a
 node has forgotten a statement, the client prepares it there again and repeats the request. States of a node::
 
     connecting ──(logged in)──► up ──(the connection failed, or does not answer a heartbeat)──► broken

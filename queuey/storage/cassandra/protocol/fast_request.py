@@ -12,7 +12,7 @@
 
 * idempotent requests only. The answer to any other request is that its result is in doubt.
 
-Everything runs in the thread of the store's loop (:mod:`.store_loop`); :mod:`.cql` sends the attempts.
+Everything runs in the thread of the store's loop (:mod:`..cluster.store_loop`); :mod:`..protocol` sends the attempts.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ rule.
 The record also holds the partition's **low watermark**: no message under a new id is alive below it. A reader without a
 cursor begins there, behind any number of deleted messages. The low watermark must be true but need not be exact, and
 once true it stays so. Where reads may miss acknowledged writes
-(:meth:`.consistency_levels.ConsistencyLevels.is_empty_read_proof`), no low watermark is written, and an existing one is
-ignored.
+(:meth:`..statements.consistency_levels.ConsistencyLevels.is_empty_read_proof`), no low watermark is written, and an
+existing one is ignored.
 """
 
 from __future__ import annotations

@@ -82,10 +82,10 @@ Key = tuple[int, int]
 class EmptyRanges:
     """Remembers the latest range of each bucket that was found empty and will stay empty.
 
-    Buckets for new ids only gain rows at or above the horizon (see :mod:`..bucketing`), and dead rows stay dead. So a
-    range below the horizon that was found empty need not be read again. On a busy queue this is mostly the wide bucket
-    beside the narrow ones, and saves half of all queries. It is correct only if a read finds all acknowledged writes;
-    otherwise no range is recorded (:meth:`..consistency_levels.ConsistencyLevels.empty_below`).
+    Buckets for new ids only gain rows at or above the horizon (see :mod:`..time.bucketing`), and dead rows stay dead.
+    So a range below the horizon that was found empty need not be read again. On a busy queue this is mostly the wide
+    bucket beside the narrow ones, and saves half of all queries. It is correct only if a read finds all acknowledged
+    writes; otherwise no range is recorded (:meth:`..statements.consistency_levels.ConsistencyLevels.empty_below`).
     """
 
     def __init__(self, size: int) -> None:

@@ -1,8 +1,8 @@
 """Counts messages, measures the lag of groups, and measures the size of partitions.
 
 Small ranges are read. For large ones Cassandra counts the messages, and their bytes are estimated. A bucket holds some
-ten thousand messages by design (see :class:`..bucketing.BucketWidths`). Only a few of many narrow buckets are counted;
-the others are assumed to hold as many on average.
+ten thousand messages by design (see :class:`..time.bucketing.BucketWidths`). Only a few of many narrow buckets are
+counted; the others are assumed to hold as many on average.
 """
 
 from __future__ import annotations

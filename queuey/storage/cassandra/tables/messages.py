@@ -2,7 +2,7 @@
 
 Every read takes these steps in this order: read the clock and choose the horizons, get the queue's row, look up the
 recorded buckets. Row and lookups must be recent enough to include everything that was acknowledged below the horizons.
-Then :mod:`..read.reading` reads the buckets.
+Then :mod:`..read.slice_reads` reads the buckets.
 """
 
 from __future__ import annotations
@@ -502,7 +502,7 @@ class CassandraMessages(Messages):
     @store_call("Cassandra did not answer the read in time")
     async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         # Guarantee G1 holds if the queue keeps the read delay of its consistency level. A read has at most about five
-        # times the sum of the slices' ``max_bytes`` in memory (see :mod:`..read.reading`).
+        # times the sum of the slices' ``max_bytes`` in memory (see :mod:`..read.slice_reads`).
         return await self._reader.read_pages(queue, slices, await self._reader.start_read(queue, slices))
 
     @store_call()

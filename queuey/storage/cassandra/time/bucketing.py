@@ -7,7 +7,7 @@ indexes 1 to 4 are narrow, for partitions that get many messages. Width indexes 
 ids (``put``, bulk loads); all other buckets only gain ids that no reader's horizon has passed.
 
 Buckets with width index 0 of the queue's home class are always read. Every other bucket is recorded in the bucket index
-(:mod:`.bucket_index`) before a message is written to it.
+(:mod:`..read.bucket_index`) before a message is written to it.
 """
 
 from __future__ import annotations

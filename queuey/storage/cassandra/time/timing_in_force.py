@@ -1,4 +1,4 @@
-"""The timing parameters that a process uses, as the keyspace has them (:mod:`..timing`), and its own measurements.
+"""The timing that a process uses, as the keyspace has it (:mod:`..cluster.timing`), and its own measurements.
 
 It measures how long its recent writes and undo writes took, so that W and U can be chosen accordingly.
 """
