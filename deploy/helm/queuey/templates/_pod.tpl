@@ -54,7 +54,7 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 
 {{/* The spec of a pod of the service. */}}
-{{- define "queuey.app.service.pod" -}}
+{{- define "queuey.service.pod" -}}
 {{- $scheme := upper (include "queuey.scheme" .) -}}
 {{- $sqlite := not (include "queuey.cassandra" .) -}}
 {{ include "queuey.pod.security" . }}
