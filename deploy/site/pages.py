@@ -16,7 +16,7 @@ from typing import Any
 from mkdocs.structure.files import File
 
 from queuey.app import api_page
-from queuey.app.operations import document
+from queuey.app.version_1 import document
 from queuey.web.responses import encode
 
 ROOT = Path(__file__).parents[2]

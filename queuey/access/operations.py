@@ -1,9 +1,9 @@
-"""The declaration of operations of version 1, and the base class of their views."""
+"""How the views of a room declare their operations of version 1, and the base class of the views."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
@@ -18,12 +18,15 @@ from queuey.runtime.limits import Limits
 from queuey.web import openapi
 from queuey.web.endpoint import COMMON_HEADERS, MESSAGE_HEADERS, Handler, Match, View
 from queuey.web.fields import Fields, Queries
-from queuey.web.openapi import JSON
+from queuey.web.openapi import JSON, ResponseSpec, Tag
+from queuey.web.parameters import BODY_ERRORS, USUAL_ERRORS
 from queuey.web.requests import OWN_HEADER_PREFIX, Request
 from queuey.web.responses import Response, json_response
 
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
+APP = "/v1/{app}"
+QUEUE = APP + "/{queue}"
 
 
 class Operation(openapi.Operation, frozen=True, kw_only=True):
@@ -36,12 +39,19 @@ class Operation(openapi.Operation, frozen=True, kw_only=True):
             caller itself, and returns a response.
         action: Action that the caller must be allowed on the queue in the path, or on some queue of the application.
         page, reads: See :class:`~queuey.web.endpoint.View`.
+        resource: The name of the path in the metrics, given by the first operation of the path; by default the last
+            word of the path.
     """
 
     view: Callable[..., Any]
     action: Action | None = None
     page: bool = False
     reads: bool = False
+    resource: str = ""
+
+    @property
+    def last_word(self) -> str:
+        return self.path.rpartition("/")[2].strip("_{}").removesuffix(".json")
 
     def bind(self, owners: Iterable[Any]) -> View:
         """Returns the endpoint's view, bound to the owner whose class has the method ``view``."""
@@ -59,17 +69,32 @@ class Operation(openapi.Operation, frozen=True, kw_only=True):
         return COMMON_HEADERS.union(names, (*MESSAGE_HEADERS, OWN_HEADER_PREFIX) if "*/*" in self.body else ())
 
 
-def bind_by_path(operations: Iterable[Operation], owners: Iterable[Any]) -> list[tuple[str, Mapping[str, View]]]:
-    """Returns the views of each path by method. Paths are in the order of matching: fixed words before placeholders.
+def declare(
+    tag: Tag,
+    request: str,
+    summary: str,
+    answer: Any,  # noqa: ANN401 - a msgspec type
+    view: Callable[..., Any],
+    action: Action | None = None,
+    *,
+    body: Any = None,  # noqa: ANN401 - a msgspec type
+    further_errors: Sequence[int] = (),
+    **more: Any,  # noqa: ANN401 - other fields of an operation
+) -> Operation:
+    """Returns the operation of a request line such as ``GET /path``.
 
-    Args:
-        operations: Operations in any order.
-        owners: An object of each class of views.
+    ``answer`` is the type of the JSON answer with status 200, or all answers by status. ``body`` is the type of a JSON
+    body, or all bodies by media type. ``further_errors`` has the error statuses besides the usual ones.
     """
-    views: dict[str, dict[str, View]] = {}
-    for operation in operations:
-        views.setdefault(operation.path, {})[operation.method] = operation.bind(owners)
-    return sorted(views.items(), key=lambda path_and_views: ["{" in part for part in path_and_views[0].split("/")])
+    method, path = request.split(" ")
+    more["success"] = answer if isinstance(answer, dict) else json_answers(answer, 200)
+    more["body"] = {} if body is None else body if isinstance(body, dict) else {JSON: body}
+    more.setdefault("errors", (*(USUAL_ERRORS if body is None else BODY_ERRORS), *further_errors))
+    return Operation(tag=tag, method=method, path=path, summary=summary, view=view, action=action, **more)
+
+
+def json_answers(kind: Any, *statuses: int) -> dict[int, ResponseSpec]:  # noqa: ANN401 - a msgspec type
+    return {status: ResponseSpec({JSON: kind}) for status in statuses}
 
 
 class Views:

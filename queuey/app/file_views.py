@@ -10,12 +10,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from queuey import __version__
+from queuey.access.operations import declare
 from queuey.api.queues import Hello
 from queuey.app import api_page
 from queuey.runtime.limits import Limits
 from queuey.settings import is_loopback
 from queuey.storage import Store, bridge
+from queuey.web import openapi
 from queuey.web.endpoint import Match
+from queuey.web.openapi import ResponseSpec, Tag
+from queuey.web.parameters import ANY_TEXT
 from queuey.web.requests import Request
 from queuey.web.responses import JSON, Response, encode, json_response
 
@@ -122,3 +126,47 @@ def _names_this_machine(request: Request) -> bool:
     except ValueError:
         return False
     return host is not None and is_loopback(host)
+
+
+SERVICE_TAG = Tag("Service", "The service itself, its API document and its browser client. No key is needed.")
+OF_SERVICE: dict[str, Any] = {"anonymous": True, "errors": (400, 500, 503)}
+OF_FILE: dict[str, Any] = {"anonymous": True, "errors": (400,)}
+CLIENT_HEADERS = {"Access-Control-Allow-Origin": "`*`: pages of any origin may load it"}
+OPERATIONS = (
+    declare(SERVICE_TAG, "GET /", "Show service", Hello, HelloView.show, resource="root", **OF_SERVICE),
+    declare(SERVICE_TAG, "GET /v1", "Show API", Hello, HelloView.show, resource="hello", **OF_SERVICE),
+    declare(
+        SERVICE_TAG,
+        "GET /v1/openapi.json",
+        "Get OpenAPI document",
+        {200: ResponseSpec({openapi.JSON: {"type": "object"}})},
+        FileViews.document,
+        **OF_FILE,
+    ),
+    declare(
+        SERVICE_TAG,
+        "GET /docs",
+        "Get API page, made from the OpenAPI document",
+        {200: ResponseSpec({"text/html": ANY_TEXT}, {"Content-Security-Policy": "Allows only what is in the page"})},
+        FileViews.page,
+        **OF_FILE,
+    ),
+    declare(
+        SERVICE_TAG,
+        "GET /client/queuey.js",
+        "Get browser client",
+        {200: ResponseSpec({"text/javascript": ANY_TEXT}, CLIENT_HEADERS)},
+        FileViews.client,
+        resource="client",
+        **OF_FILE,
+    ),
+    declare(
+        SERVICE_TAG,
+        "GET /client/queuey.d.ts",
+        "Get browser client types",
+        {200: ResponseSpec({"application/typescript": ANY_TEXT}, CLIENT_HEADERS)},
+        FileViews.client,
+        resource="client_types",
+        **OF_FILE,
+    ),
+)

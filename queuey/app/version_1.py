@@ -1,80 +1,116 @@
 """Version 1 of the API under ``/v1``, with ``/`` and ``/docs``: everything that the original Queuey served, and more.
 
-It is one include with its own views. :mod:`.operations` has the table of operations.
+It is one include. The views of each room declare their operations; here they become one list, from which the routes and
+the OpenAPI document are made.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from queuey.access.operations import bind_by_path
-from queuey.app.file_views import FileViews, HelloView
-from queuey.app.operations import APP, CONSUMERS, IDS, MEMBER, NAMED, OPERATIONS, QUEUE, SCHEDULE, document
+import msgspec
+
+from queuey import __version__
+from queuey.access.operations import APP, QUEUE, Operation
+from queuey.app import file_views
 from queuey.app.parts import App
-from queuey.claims.views import ClaimViews
-from queuey.groups.member_views import GroupViews
-from queuey.groups.offset_views import OffsetViews
-from queuey.messages.message_views import MessageViews
-from queuey.messages.name_views import NameViews
-from queuey.messages.range_views import RangeViews
-from queuey.messages.read_mark_views import UnreadViews
-from queuey.messages.stream_views import StreamViews
-from queuey.model.messages import OPERATORS
-from queuey.moves.views import MoveViews
-from queuey.operations.explanation_views import ExplanationViews
-from queuey.queues.views import QueueViews
-from queuey.schedules.views import ScheduleViews
+from queuey.claims import views as claim_views
+from queuey.groups import member_views, offset_views
+from queuey.messages import message_views, name_views, range_views, read_mark_views, stream_views
+from queuey.moves import views as move_views
+from queuey.operations import explanation_views
+from queuey.queues import views as queue_views
+from queuey.runtime.limits import Limits
+from queuey.schedules import views as schedule_views
+from queuey.web import openapi, parameters
+from queuey.web.endpoint import View
 
 SLASH = "{_:/?}"
-ORIGINAL = frozenset({QUEUE, APP, IDS})
+ORIGINAL = frozenset({QUEUE, APP, message_views.IDS})
 """Resources that the original Queuey had. They keep its 403 and 404, which its clients expect."""
-NAMES = {
-    "/": "root",
-    "/v1": "hello",
-    f"/v1/{OPERATORS}": "applications",
-    APP: "application",
-    APP + "/_claims": "claims_of_several",
-    QUEUE + "/read": "mark",
-    NAMED: "named",
-    QUEUE + "/explain": "explain_queue",
-    QUEUE + "/explain/{id}": "explain",
-    QUEUE + "/jobs/{ids}": "jobs_by_id",
-    SCHEDULE + "/run": "run_schedule",
-    APP + "/_groups": "consumer_groups",
-    CONSUMERS: "consumer_group",
-    MEMBER: "member",
-    "/client/queuey.js": "client",
-    "/client/queuey.d.ts": "client_types",
-}
-"""Names of resources in the metrics. All others are named by the last word of their path."""
+TAGS = (
+    queue_views.QUEUES_TAG,
+    message_views.MESSAGES_TAG,
+    name_views.NAMES_TAG,
+    read_mark_views.UNREAD_TAG,
+    claim_views.JOBS_TAG,
+    member_views.GROUPS_TAG,
+    offset_views.OFFSETS_TAG,
+    schedule_views.SCHEDULES_TAG,
+    move_views.MOVES_TAG,
+    queue_views.ACCESS_TAG,
+    file_views.SERVICE_TAG,
+    queue_views.OPERATORS_TAG,
+)
+OPERATIONS: tuple[Operation, ...] = (
+    *queue_views.OPERATIONS,
+    message_views.POST_MESSAGES,
+    *stream_views.OPERATIONS,
+    *range_views.OPERATIONS,
+    *message_views.OPERATIONS_BY_ID,
+    *name_views.OPERATIONS,
+    *offset_views.OPERATIONS,
+    *member_views.OPERATIONS,
+    *read_mark_views.OPERATIONS,
+    *claim_views.OPERATIONS,
+    *explanation_views.OPERATIONS,
+    *move_views.OPERATIONS,
+    *schedule_views.OPERATIONS,
+    *file_views.OPERATIONS,
+)
+"""All operations, in the order of the OpenAPI document."""
+EXAMPLES = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes(), type=list[openapi.Example])
+"""One request of each operation, in an order in which they can be sent."""
 
 
-def name_of(path: str) -> str:
-    return f"v1.{NAMES.get(path) or path.rpartition('/')[2].strip('_{}').removesuffix('.json')}"
+def document(limits: Limits | None = None) -> dict[str, Any]:
+    api = openapi.Api(
+        title="Queuey",
+        version=__version__,
+        about=parameters.ABOUT,
+        security=parameters.SECURITY,
+        path_parameters=parameters.PATH_PARAMETERS,
+        strict=parameters.STRICT,
+        tags=TAGS,
+        operations=OPERATIONS,
+        errors=parameters.ERRORS,
+        examples=EXAMPLES,
+    )
+    return openapi.make_document(api, limits or Limits())
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
     app: App = config.registry.app
     service, authorization = app.service, app.authorization
     both = authorization, service.limits
-    ranges = RangeViews(*both, service.reader)
+    ranges = range_views.RangeViews(*both, service.reader)
     owners = (
-        FileViews(service.limits, document, on_loopback=app.on_loopback),
-        HelloView(service.store),
+        file_views.FileViews(service.limits, document, on_loopback=app.on_loopback),
+        file_views.HelloView(service.store),
         ranges,
-        StreamViews(*both, service.streams, service.unread, service.queues, ranges.read),
-        QueueViews(*both, service.queues),
-        MessageViews(*both, service.messages),
-        NameViews(*both, service.names),
-        UnreadViews(*both, service.unread, service.queues),
-        ClaimViews(*both, service.claims),
-        GroupViews(*both, service.groups),
-        OffsetViews(*both, service.offsets, service.groups, service.core),
-        ScheduleViews(*both, service.schedules, service.messages),
-        MoveViews(*both, service.moves),
-        ExplanationViews(*both, service.explaining),
+        stream_views.StreamViews(*both, service.streams, service.unread, service.queues, ranges.read),
+        queue_views.QueueViews(*both, service.queues),
+        message_views.MessageViews(*both, service.messages),
+        name_views.NameViews(*both, service.names),
+        read_mark_views.UnreadViews(*both, service.unread, service.queues),
+        claim_views.ClaimViews(*both, service.claims),
+        member_views.GroupViews(*both, service.groups),
+        offset_views.OffsetViews(*both, service.offsets, service.groups, service.core),
+        schedule_views.ScheduleViews(*both, service.schedules, service.messages),
+        move_views.MoveViews(*both, service.moves),
+        explanation_views.ExplanationViews(*both, service.explaining),
     )
-    # Most requests are for a queue, so its path is tried first.
-    for path, views in sorted(bind_by_path(OPERATIONS, owners), key=lambda path_and_views: path_and_views[0] != QUEUE):
+    views: dict[str, dict[str, View]] = {}
+    names: dict[str, str] = {}
+    for operation in OPERATIONS:
+        views.setdefault(operation.path, {})[operation.method] = operation.bind(owners)
+        names.setdefault(operation.path, f"v1.{operation.resource or operation.last_word}")
+    for path in sorted(views, key=_order):
         pattern = path.replace("{queue}", "{queue:[^/_][^/]*}") + SLASH * (path != "/")
-        config.add_resource(name_of(path), pattern, views, original=path in ORIGINAL)
+        config.add_resource(names[path], pattern, views[path], original=path in ORIGINAL)
+
+
+def _order(path: str) -> tuple[bool, list[bool]]:
+    """Sorts paths for matching: first a queue, which most requests are for; fixed words before placeholders."""
+    return path != QUEUE, ["{" in part for part in path.split("/")]

@@ -11,12 +11,12 @@ import msgspec
 from msgspec import structs
 
 from queuey.access.authorization import Authorization
-from queuey.access.operations import Views
+from queuey.access.operations import APP, QUEUE, Operation, Views, declare
 from queuey.access.queue_access import QueueAccess
 from queuey.api import claims as api
 from queuey.api.jobs import MAX_JOBS, MAX_RESULT, MAX_RESULTS, JobInfos, JobsById
-from queuey.api.messages import QueueReadError
-from queuey.api.values import nesting_depth
+from queuey.api.messages import Fetched, QueueReadError
+from queuey.api.values import Done, nesting_depth
 from queuey.claims.claims import QUEUE_ERRORS, ClaimUseCases, ReleaseReason
 from queuey.claims.job_ends import JobResult
 from queuey.claims.jobs import JobAnswer, JobPoll
@@ -36,6 +36,7 @@ from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
 from queuey.web.fields import Queries
+from queuey.web.openapi import Tag
 from queuey.web.requests import MAX_SHORT_BODY, Request, read_query
 from queuey.web.responses import JSON, Response, body_of, encode, json_response
 from queuey.web.validators import Errors
@@ -613,3 +614,140 @@ def _render_earlier(claim: ClaimDelivery) -> bytes:
     fields = b',"handed_out":%d' % claim.handed_out if claim.uncounted else b""
     fields += b',"suspected":true' * claim.suspected
     return fields if claim.state is None else b'%b,"state":%b' % (fields, claim.state)
+
+
+JOBS_TAG = Tag("Jobs", "Claim messages as jobs, acknowledge or release them, and see what became of them.")
+JOB = QUEUE + "/jobs/{id}"
+
+
+def _declare_settlement(word: str, summary: str, view: Callable[..., Any], body: Any) -> Operation:  # noqa: ANN401 - a msgspec type
+    """Returns an operation on claims, which answers 409 with the same body if some of them failed."""
+    about = "409: some messages were delivered again, moved or replaced (see `results`). All others succeeded."
+    path = f"POST {QUEUE}/claims/{word}"
+    return declare(JOBS_TAG, path, summary, api.Settled, view, about=about, body=body, further_errors=(409,))
+
+
+OPERATIONS = (
+    declare(
+        JOBS_TAG,
+        f"POST {QUEUE}/claims",
+        "Claim messages",
+        api.Claims,
+        ClaimViews.claim,
+        about="409: the queue's consistency level does not allow claims. A superseded receipt does not fail the "
+        "request. Repeating the request is safe.",
+        query=api.ClaimQuery,
+        body=api.ClaimRequest,
+        body_may_be_empty=True,
+        further_errors=(409,),
+        reads=True,
+    ),
+    declare(
+        JOBS_TAG,
+        f"POST {APP}/_claims",
+        "Claim from several queues, the first that has messages",
+        api.ClaimsOfOne,
+        ClaimViews.claim_first,
+        about="Up to 10 queues, in order of preference. `wait` waits for all of them. `refused` has the queues that "
+        "cannot be claimed from. If that is all of them, the status is that of the first.",
+        query=api.SeveralClaimsQuery,
+        body=api.ClaimOfSeveral,
+        further_errors=(409,),
+        reads=True,
+        resource="claims_of_several",
+    ),
+    _declare_settlement("ack", "Acknowledge messages", ClaimViews.acknowledge, api.ReceiptsWithResults),
+    _declare_settlement("renew", "Renew claims", ClaimViews.renew, api.Renewal),
+    _declare_settlement("release", "Release claims", ClaimViews.release, api.Release),
+    _declare_settlement("state", "Set job states", ClaimViews.set_states, api.States),
+    declare(
+        JOBS_TAG,
+        f"GET {QUEUE}/claims",
+        "Count claims",
+        api.ClaimCounts,
+        ClaimViews.counts,
+        "measure",
+        further_errors=(409,),
+    ),
+    declare(
+        JOBS_TAG,
+        f"DELETE {QUEUE}/claims",
+        "Release all claims",
+        Done,
+        ClaimViews.release_all,
+        "admin",
+        further_errors=(409,),
+    ),
+    declare(
+        JOBS_TAG,
+        f"GET {QUEUE}/size",
+        "Count messages, without acknowledged ones",
+        api.QueueSize,
+        ClaimViews.size,
+        "measure",
+        query=api.CountQuery,
+        further_errors=(409,),
+    ),
+    declare(
+        JOBS_TAG,
+        f"GET {QUEUE}/backlog",
+        "Count backlog, by what messages wait for",
+        api.Backlog,
+        ClaimViews.backlog,
+        "measure",
+        query=api.CountQuery,
+        further_errors=(409,),
+    ),
+    declare(
+        JOBS_TAG,
+        f"GET {QUEUE}/jobs",
+        "List jobs, delivered messages and their workers",
+        api.Jobs,
+        ClaimViews.jobs,
+        "read",
+        query=api.JobsQuery,
+        further_errors=(409,),
+    ),
+    declare(
+        JOBS_TAG,
+        "GET " + QUEUE + "/jobs/{ids}",
+        "Show jobs, by id",
+        JobInfos,
+        ClaimViews.show_jobs,
+        about="Shows what became of up to 100 jobs. `wait` waits until one of them has ended.",
+        query=JobsById,
+        further_errors=(409,),
+        reads=True,
+        resource="jobs_by_id",
+    ),
+    declare(
+        JOBS_TAG,
+        f"POST {JOB}/cancel",
+        "Cancel job",
+        api.CancelledJob,
+        ClaimViews.cancel,
+        about="Removes a job that waits or is delayed. A claimed job is not delivered again, and its worker gets "
+        "`cancelled` when it renews the claim.",
+        further_errors=(409,),
+    ),
+    declare(
+        JOBS_TAG,
+        f"POST {JOB}/retry",
+        "Retry job now",
+        api.RetriedJob,
+        ClaimViews.retry,
+        about="Makes a job claimable at once that is delayed, or was released with a delay.",
+        further_errors=(409,),
+    ),
+    declare(
+        JOBS_TAG,
+        f"GET {QUEUE}/peek",
+        "Peek at messages, the oldest without acknowledged ones",
+        Fetched,
+        ClaimViews.peek,
+        "read",
+        query=api.LimitQuery,
+        further_errors=(409,),
+        page=True,
+    ),
+)

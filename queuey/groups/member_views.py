@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from queuey.access.authorization import Authorization
-from queuey.access.operations import Views
+from queuey.access.operations import APP, Views, declare, json_answers
 from queuey.api import groups as api
 from queuey.api.values import Done
 from queuey.groups.groups import GroupUseCases
@@ -25,6 +25,7 @@ from queuey.runtime.limits import Limits
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.endpoint import Match
+from queuey.web.openapi import Tag
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Response, json_response
 from queuey.web.validators import Errors, read_object
@@ -182,3 +183,71 @@ def _read_partitions(value: object) -> api.Partitions:
         return msgspec.convert(value, api.Partitions, str_keys=True)
     except msgspec.ValidationError as error:
         raise validators.BadField(f'Is not {{"queue": {{"partition": epoch}}}}: {error}') from None
+
+
+GROUPS_TAG = Tag("Groups", "Consumers that share the partitions of queues.")
+CONSUMERS = APP + "/_groups/{group}"
+MEMBER = CONSUMERS + "/members/{member}"
+OPERATIONS = (
+    declare(
+        GROUPS_TAG,
+        f"POST {CONSUMERS}/members",
+        "Join group",
+        json_answers(api.Joined, 201),
+        GroupViews.join,
+        about="Needs a key of the application, or a role, with `read` and `claim`. 409: the group is served in another "
+        "data centre.",
+        body=api.NewMember,
+        further_errors=(409,),
+    ),
+    declare(
+        GROUPS_TAG,
+        f"POST {MEMBER}",
+        "Send heartbeat, of a member",
+        api.HeartbeatAnswer,
+        GroupViews.heartbeat,
+        about="Reports the partitions that the member owns and gives back. The answer comes at once if the member has "
+        "something to do, otherwise after `wait` seconds. 404 `MemberGone`: join again.",
+        body=api.Heartbeat,
+        further_errors=(409,),
+        reads=True,
+    ),
+    declare(
+        GROUPS_TAG,
+        f"DELETE {MEMBER}",
+        "Leave group",
+        Done,
+        GroupViews.leave,
+        about="With a member's public number in place of its id: remove it, which needs `admin` for all queues.",
+        query=api.LeaveQuery,
+        further_errors=(409,),
+    ),
+    declare(
+        GROUPS_TAG,
+        f"GET {APP}/_groups",
+        "List consumer groups, of the application",
+        api.GroupNames,
+        GroupViews.list,
+        query=api.GroupListQuery,
+        resource="consumer_groups",
+    ),
+    declare(
+        GROUPS_TAG,
+        f"GET {CONSUMERS}",
+        "Show consumer group",
+        api.GroupInfo,
+        GroupViews.show,
+        query=api.GroupQuery,
+        resource="consumer_group",
+    ),
+    declare(
+        GROUPS_TAG,
+        f"DELETE {CONSUMERS}",
+        "Delete consumer group",
+        Done,
+        GroupViews.delete,
+        about="Needs `admin` for all queues. Keeps the group's offsets. 409: the group has members (see `force`).",
+        query=api.DeleteQuery,
+        further_errors=(409,),
+    ),
+)

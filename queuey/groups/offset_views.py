@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from queuey.access.authorization import Authorization
-from queuey.access.operations import Views
+from queuey.access.operations import QUEUE, Views, declare
 from queuey.access.queue_access import QueueAccess
 from queuey.api import progress as api
 from queuey.api.groups import MAX_EPOCH, MemberCommits
+from queuey.api.values import Done
 from queuey.groups.groups import GroupUseCases
 from queuey.groups.offsets import OffsetUseCases
 from queuey.model import ids
@@ -21,6 +22,7 @@ from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.web import validators
 from queuey.web.endpoint import Match
+from queuey.web.openapi import JSON, Tag
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Response, json_response
 from queuey.web.validators import Errors, bad_json, read_object
@@ -177,3 +179,33 @@ class OffsetViews(Views):
 
     def forget(self, access: QueueAccess, group: str) -> None:
         self._core.run(self._offsets.forget(access, group))
+
+
+OFFSETS_TAG = Tag("Offsets", "How far a consumer group has processed a queue, and its lag.")
+GROUP = QUEUE + "/offsets/{group}"
+OPERATIONS = (
+    declare(OFFSETS_TAG, f"GET {QUEUE}/offsets", "List groups", api.GroupList, OffsetViews.groups, "measure"),
+    declare(OFFSETS_TAG, f"GET {GROUP}", "Show offsets", api.Offsets, OffsetViews.show, "measure"),
+    declare(
+        OFFSETS_TAG,
+        f"PUT {GROUP}",
+        "Record offsets",
+        api.RecordedOffsets,
+        OffsetViews.record,
+        about="409: an offset is not the expected one (`partitions` shows which), or the queue has 1,000 groups. While "
+        "the group has members, only they can commit, with `commits`. Then 409 means that the member does not own the "
+        "partitions in `not_owned`; all others were recorded. 404 `MemberGone`: join again.",
+        body={JSON: (api.NewOffsets, MemberCommits)},
+        further_errors=(409,),
+    ),
+    declare(OFFSETS_TAG, f"DELETE {GROUP}", "Delete group", Done, OffsetViews.forget, "claim", further_errors=(409,)),
+    declare(
+        OFFSETS_TAG,
+        f"POST {QUEUE}/lag",
+        "Measure lag, behind cursors",
+        api.LagRead,
+        OffsetViews.lag,
+        "measure",
+        body=api.Cursors,
+    ),
+)

@@ -13,9 +13,9 @@ from urllib.parse import quote
 import msgspec
 
 from queuey.access.authorization import Authorization
-from queuey.access.operations import Views
+from queuey.access.operations import QUEUE, Views, declare
 from queuey.access.queue_access import QueueAccess
-from queuey.api.messages import FetchQuery
+from queuey.api.messages import Fetched, FetchQuery, MessagesToPost, Posted
 from queuey.api.values import Done
 from queuey.messages.message_json import last_digits, render_fetched
 from queuey.messages.single_messages import AnyDraft, Draft, MessageUseCases, PlainDraft, hash_content
@@ -23,13 +23,22 @@ from queuey.model import ids
 from queuey.model.errors import InvalidRequest, MessageNotFound
 from queuey.model.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
 from queuey.model.messages import MAX_TTL, Location, Message, Meta, PostResult, Queue
-from queuey.model.partitions import partition_error
+from queuey.model.partitions import MAX_PARTITIONS, partition_error
 from queuey.model.rights import Action
 from queuey.runtime.limits import Limits
-from queuey.web import validators
+from queuey.web import openapi, validators
 from queuey.web.endpoint import WARNING, Match
 from queuey.web.json_values import make_list_decoder, read_value
-from queuey.web.parameters import REPLAYED_HEADER, read_key
+from queuey.web.openapi import Content, ResponseSpec, Tag
+from queuey.web.parameters import (
+    ANY_TEXT,
+    KEY_PATTERN,
+    REPLAYED_HEADER,
+    header_parameter,
+    number_schema,
+    pattern_schema,
+    read_key,
+)
 from queuey.web.requests import MAX_SHORT_BODY, OWN_HEADER_PREFIX, Request, read_body, record_unknown_names, too_large
 from queuey.web.responses import JSON, Header, Response, body_of, json_response
 from queuey.web.validators import JSON_ERRORS, Errors, bad_json
@@ -560,3 +569,79 @@ def render_posted(locations: Sequence[Location]) -> bytes:
         parts += (separator, ticks & 0xFFFFFFFF, last_digits(ticks >> 32, low), seconds, fraction, partition)
         separator = _NEXT_POSTED
     return (_POSTED * len(locations) + b"]}") % tuple(parts)
+
+
+MESSAGES_TAG = Tag("Messages", "Send messages, read them by time as often as you like, and follow queues live.")
+IDS = QUEUE + "/{ids}"
+KEPT_HEADERS_TEXT = "Up to {max_headers} headers `X-Header-<name>` are kept with the message."
+ANY_BODY: Content = {"*/*": {"description": "Up to {max_body} bytes"}}
+TTL = header_parameter(
+    "X-TTL", "Seconds to live; by default the queue's `ttl`, or {default_ttl}", number_schema(1, MAX_TTL)
+)
+ENCODING = header_parameter(
+    "X-Encoding", "`json`: the body is JSON, and readers get its value", {"type": "string", "enum": ["json"]}
+)
+POST_HEADERS = (
+    TTL,
+    header_parameter("X-Partition", "Partition to write to", number_schema(1, MAX_PARTITIONS)),
+    header_parameter(
+        "X-Message-Key",
+        "The hash of the key chooses the partition; not together with X-Partition",
+        ANY_TEXT | {"x-limit": "max_message_key"},
+    ),
+    header_parameter("X-Delay", "Seconds until the message is due", number_schema(0, MAX_TTL, kind="number")),
+    header_parameter(
+        "X-After", "Id of a message that the new ids are above", pattern_schema("([0-9a-fA-F]{32}|[0-9a-fA-F-]{36})")
+    ),
+    ENCODING,
+    header_parameter(
+        "Idempotency-Key",
+        "Names the post: repeated with the same key, it stores nothing and gets the first answer",
+        pattern_schema(f"({KEY_PATTERN})"),
+    ),
+)
+STORED: dict[str, Any] = {"parameters": (TTL, ENCODING), "body": ANY_BODY}
+"""A body that is stored as one message, and its headers."""
+RAW_HEADERS = {
+    "X-Message-Id": "The message's id",
+    "X-Timestamp": "Its time",
+    "X-Partition": "Its partition",
+    "Content-Disposition": "`attachment`",
+    "X-Content-Type-Options": "`nosniff`",
+}
+RAW_JSON = {"description": "With raw: the JSON value that was posted"}
+MESSAGE_OR_RAW = {200: ResponseSpec({openapi.JSON: (Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)}
+POST_MESSAGES = declare(
+    MESSAGES_TAG,
+    f"POST {QUEUE}",
+    "Post messages, one with any body or a batch as JSON",
+    {201: ResponseSpec({openapi.JSON: Posted}, {"Idempotent-Replayed": "`true`: stored before, with this key"})},
+    MessageViews.post,
+    about=f"{KEPT_HEADERS_TEXT} With an Idempotency-Key, 409 means that a post with this key is still running, and "
+    "422 that the key belongs to another post.",
+    parameters=POST_HEADERS,
+    body={openapi.JSON: MessagesToPost, **ANY_BODY},
+    further_errors=(409, 422),
+)
+OPERATIONS_BY_ID = (
+    declare(
+        MESSAGES_TAG,
+        f"GET {IDS}",
+        "Get messages, by id",
+        MESSAGE_OR_RAW,
+        MessageViews.fetch,
+        query=FetchQuery,
+        further_errors=(413,),
+        page=True,
+    ),
+    declare(
+        MESSAGES_TAG,
+        f"PUT {IDS}",
+        "Put messages, one body at all ids",
+        Done,
+        MessageViews.put,
+        about=KEPT_HEADERS_TEXT,
+        **STORED,
+    ),
+    declare(MESSAGES_TAG, f"DELETE {IDS}", "Delete messages, by id", Done, MessageViews.delete),
+)

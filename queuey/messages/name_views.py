@@ -5,17 +5,25 @@ from __future__ import annotations
 from functools import partial
 
 from queuey.access.authorization import Authorization
-from queuey.access.operations import Views
-from queuey.api.messages import FetchQuery
+from queuey.access.operations import QUEUE, Views, declare, json_answers
+from queuey.api.messages import FetchQuery, Posted
 from queuey.api.values import Done
 from queuey.messages.message_json import render_fetched
-from queuey.messages.message_views import make_raw_response, read_single, render_posted
+from queuey.messages.message_views import (
+    KEPT_HEADERS_TEXT,
+    MESSAGE_OR_RAW,
+    STORED,
+    make_raw_response,
+    read_single,
+    render_posted,
+)
 from queuey.messages.names import Changed, NameUseCases
 from queuey.messages.single_messages import Draft
 from queuey.model.errors import InvalidRequest, NotFound
 from queuey.model.messages import MAX_NAME_LENGTH
 from queuey.runtime.limits import Limits
 from queuey.web.endpoint import Match
+from queuey.web.openapi import Tag
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import JSON, Response, body_of, json_response
 
@@ -86,3 +94,43 @@ def _answer_stored(changed: Changed, status: int) -> Response:
     if changed.merged is not None:
         body = body.removesuffix(b"}]}") + f',"merged":"{changed.merged}"}}]}}'.encode()
     return Response(status, body, JSON)
+
+
+NAMES_TAG = Tag("Named messages", "Messages that you find and replace by a name of your choice.")
+NAMED = QUEUE + "/named/{name}"
+OPERATIONS = (
+    declare(
+        NAMES_TAG,
+        f"POST {NAMED}",
+        "Create named message",
+        json_answers(Posted, 201, 200),
+        NameViews.create,
+        about="201: stored. 200: the same message has the name already; `merged` is its status as a job. 409: another "
+        f"message has it. {KEPT_HEADERS_TEXT}",
+        further_errors=(409,),
+        resource="named",
+        **STORED,
+    ),
+    declare(
+        NAMES_TAG,
+        f"PUT {NAMED}",
+        "Replace named message",
+        Posted,
+        NameViews.replace,
+        about="Removes the message that has the name. A caller that has claimed it gets 409 when it acknowledges it. "
+        f"{KEPT_HEADERS_TEXT}",
+        further_errors=(409,),
+        **STORED,
+    ),
+    declare(
+        NAMES_TAG,
+        f"GET {NAMED}",
+        "Get named message",
+        MESSAGE_OR_RAW,
+        NameViews.fetch,
+        query=FetchQuery,
+        further_errors=(409,),
+        reads=True,
+    ),
+    declare(NAMES_TAG, f"DELETE {NAMED}", "Delete named message", Done, NameViews.delete, further_errors=(409,)),
+)

@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from queuey.access.authorization import Authorization
-from queuey.access.operations import Views
+from queuey.access.operations import APP, Views, declare
 from queuey.access.queue_access import QueueAccess
-from queuey.api.messages import ManyRanges, QueueRange, RangeFields, RangeQuery
+from queuey.api.messages import ManyRanges, ManyRead, QueueRange, RangeFields, RangeQuery
 from queuey.messages.message_json import render_reading
+from queuey.messages.message_views import MESSAGES_TAG
 from queuey.messages.range_reads import MAX_SHORT_BYTES, Reader, Source, are_empty
 from queuey.messages.ranges import Bound, Range, Reading, parse_bound
 from queuey.model.errors import QueueyError
@@ -232,3 +233,16 @@ def _render_result(name: str, result: Reading | QueueyError) -> list[bytes]:
     if isinstance(result, Reading):
         return render_reading(result, name)
     return [encode({"queue_name": name, "status": "error", "error_msg": error_texts(result)})]
+
+
+OPERATIONS = (
+    declare(
+        MESSAGES_TAG,
+        f"POST {APP}/_read",
+        "Read several queues",
+        ManyRead,
+        RangeViews.read_many,
+        body=ManyRanges,
+        reads=True,
+    ),
+)

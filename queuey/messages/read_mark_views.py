@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from queuey.access.authorization import Authorization
-from queuey.access.operations import Views
+from queuey.access.operations import APP, QUEUE, Views, declare
 from queuey.access.queue_access import QueueAccess
 from queuey.api import messages as api
 from queuey.messages.ranges import OTHER_PARTITIONS, Mark, parse_bound
@@ -19,6 +19,7 @@ from queuey.runtime.limits import Limits
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
+from queuey.web.openapi import Tag
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response
 from queuey.web.validators import Errors, bad_json
@@ -124,3 +125,30 @@ def _show_unread(name: str, result: Unread | QueueyError | None) -> api.UnreadQu
     if result is None:
         return api.UnreadQueue(queue_name=name, read={}, unread=None, more=True)
     return api.UnreadQueue(queue_name=name, **show_unread(result))
+
+
+UNREAD_TAG = Tag("Unread", "What each user has read, across all devices.")
+OPERATIONS = (
+    declare(
+        UNREAD_TAG,
+        f"PUT {QUEUE}/read",
+        "Mark messages as read",
+        api.ReadMark,
+        UnreadViews.mark,
+        about="The mark belongs to the caller. It moves back only with `back`. 409: 10,000 others have a mark.",
+        body=api.NewReadMark,
+        further_errors=(409,),
+        resource="mark",
+    ),
+    declare(
+        UNREAD_TAG,
+        f"POST {APP}/_unread",
+        "Count unread messages",
+        api.UnreadQueues,
+        UnreadViews.count,
+        about="Without `queues`, counts in all that the credential may read, up to {max_queues_per_stream}.",
+        body=api.UnreadAsked,
+        body_may_be_empty=True,
+        page=True,
+    ),
+)

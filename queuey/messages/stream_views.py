@@ -15,10 +15,11 @@ from typing import Any
 from urllib.parse import unquote
 
 from queuey.access.authorization import Authorization, ListQueues
-from queuey.access.operations import Views
+from queuey.access.operations import APP, QUEUE, Views, declare
 from queuey.access.queue_access import QueueAccess
-from queuey.api.messages import StreamAsked, StreamFields, StreamQuery
+from queuey.api.messages import RangeQuery, RangeRead, StreamAsked, StreamFields, StreamQuery
 from queuey.messages.message_json import EARLY_FIELD, render_messages
+from queuey.messages.message_views import MESSAGES_TAG
 from queuey.messages.range_reads import MAX_SHORT_BYTES
 from queuey.messages.range_views import take_partitions
 from queuey.messages.read_mark_views import show_unread
@@ -31,6 +32,8 @@ from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.endpoint import Match
 from queuey.web.errors import as_unauthenticated, error_response, error_texts
+from queuey.web.openapi import EVENTS, JSON, Content, ResponseSpec
+from queuey.web.parameters import ANY_TEXT, header_parameter
 from queuey.web.requests import Request, read_query, wants_events
 from queuey.web.responses import Body, Response, encode, make_event
 from queuey.web.validators import Errors, bad_json
@@ -353,3 +356,49 @@ def _render_events(events: Sequence[Event], *, named: bool) -> list[bytes]:
         fields = [(b',"queue_name":' + encode(queue) if named else b"") + (EARLY_FIELD if early else b"")]
         pieces.append(make_event(identity=cursor, data=b"".join(render_messages([message], fields))))
     return pieces
+
+
+LAST_EVENT_HEADER = header_parameter("Last-Event-ID", "For a stream: the `id` of the last event received", ANY_TEXT)
+EVENT_STREAM: Content = {EVENTS: {}}
+STREAM_TEXT = (
+    "Events (WHATWG HTML, 9.2): `data` is a message, `id` the position to resume from. `read`: the caller's mark in a "
+    "queue moved; `gone`: a queue was deleted, or may not be read any more; `expiring`: the credential expires soon; "
+    "`bye`: the stream ends, with the reason. HEAD returns the headers only."
+)
+STREAM_OF_ALL_TEXT = (
+    f"Without `queues`, follows all that the credential may read, up to {{max_queues_per_stream}}. {STREAM_TEXT}"
+)
+STREAMED: dict[str, Any] = {"about": STREAM_OF_ALL_TEXT, "parameters": (LAST_EVENT_HEADER,), "reads": True}
+OPERATIONS = (
+    declare(
+        MESSAGES_TAG,
+        f"GET {QUEUE}",
+        "Read messages, or with `Accept: text/event-stream` follow the queue",
+        {200: ResponseSpec({JSON: RangeRead, **EVENT_STREAM})},
+        StreamViews.read,
+        about="A stream takes `since` (also `now`), `partitions` (default: all), `limit` (messages per read), "
+        f"`read_marks` and `last_event_id`. {STREAM_TEXT}",
+        query=RangeQuery,
+        parameters=(LAST_EVENT_HEADER,),
+        reads=True,
+    ),
+    declare(
+        MESSAGES_TAG,
+        f"GET {APP}/_stream",
+        "Follow queues",
+        {200: ResponseSpec(EVENT_STREAM)},
+        StreamViews.stream_queues,
+        query=StreamQuery,
+        **STREAMED,
+    ),
+    declare(
+        MESSAGES_TAG,
+        f"POST {APP}/_stream",
+        "Follow many queues",
+        {200: ResponseSpec(EVENT_STREAM)},
+        StreamViews.stream_queues,
+        body=StreamAsked,
+        body_may_be_empty=True,
+        **STREAMED,
+    ),
+)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from queuey.access.authorization import Authorization
-from queuey.access.operations import Views
+from queuey.access.operations import APP, Views, declare
 from queuey.api.progress import MoveList, MoveState, NewMove
 from queuey.moves.moves import MoveUseCases
 from queuey.runtime.limits import Limits
 from queuey.web.endpoint import Match
+from queuey.web.openapi import JSON, ResponseSpec, Tag
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response
 from queuey.web.validators import Errors
@@ -50,3 +51,31 @@ class MoveViews(Views):
 
     def cancel(self, may_delete: Callable[[str], bool], application: str, move: str) -> MoveState:
         return self._moves.cancel(application, move, may_delete)
+
+
+MOVES_TAG = Tag("Moves", "Move the messages of one queue to another.")
+MOVE = APP + "/_moves/{move}"
+OPERATIONS = (
+    declare(
+        MOVES_TAG,
+        f"POST {APP}/_moves",
+        "Move messages to another queue",
+        {202: ResponseSpec({JSON: MoveState}, {"Location": "Address of the move"})},
+        MoveViews.begin,
+        about="Starts to move the messages that the queue has now. While the move runs, the same request returns it "
+        "again. 409: the queue is being moved to another one, or its consistency level does not allow claims.",
+        body=NewMove,
+        further_errors=(409,),
+    ),
+    declare(MOVES_TAG, f"GET {APP}/_moves", "List moves", MoveList, MoveViews.list, "measure"),
+    declare(MOVES_TAG, f"GET {MOVE}", "Show move", MoveState, MoveViews.show, "measure"),
+    declare(
+        MOVES_TAG,
+        f"DELETE {MOVE}",
+        "Cancel move",
+        MoveState,
+        MoveViews.cancel,
+        "delete",
+        about="Moved messages stay in the target. A move that has ended does not change.",
+    ),
+)

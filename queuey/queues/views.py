@@ -11,17 +11,29 @@ from msgspec import UNSET
 from msgspec.structs import fields
 
 from queuey.access.authorization import Authorization
-from queuey.access.operations import Views
+from queuey.access.operations import APP, QUEUE, Views, declare, json_answers
 from queuey.access.queue_access import QueueAccess
 from queuey.api import queues as api
+from queuey.api.values import Done
 from queuey.model.errors import InvalidRequest
-from queuey.model.messages import RESETTABLE, Backoff, ChosenOptions, Principal, Queue, QueueOptions, QueueSpec
+from queuey.model.messages import (
+    OPERATORS,
+    RESETTABLE,
+    Backoff,
+    ChosenOptions,
+    Principal,
+    Queue,
+    QueueOptions,
+    QueueSpec,
+)
 from queuey.model.rights import VERBS, format_principal, parse_principals
 from queuey.queues.queues import Queues
 from queuey.runtime.limits import Limits
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.fields import Fields
+from queuey.web.openapi import JSON, Tag
+from queuey.web.parameters import FORM
 from queuey.web.requests import Request, read_fields
 from queuey.web.responses import Response, json_response
 from queuey.web.validators import Errors
@@ -206,3 +218,52 @@ class QueueViews(Views):
 
     def info(self, access: QueueAccess) -> api.QueueInfo:
         return self._queues.describe(access)
+
+
+QUEUES_TAG = Tag("Queues", "Create queues, set their options, and see what they hold.")
+ACCESS_TAG = Tag("Access", "Who the caller is, and what it may do.")
+OPERATORS_TAG = Tag("Operators", "For operators of the service, with a key of `@all`.")
+OPERATIONS = (
+    declare(
+        QUEUES_TAG,
+        f"POST {APP}",
+        "Create queue",
+        json_answers(api.CreatedQueue, 201, 200),
+        QueueViews.create,
+        body={JSON: api.NewQueue, FORM: api.NewQueue},
+        body_may_be_empty=True,
+        further_errors=(409,),
+        resource="application",
+    ),
+    declare(QUEUES_TAG, f"GET {APP}", "List queues", api.QueueList, QueueViews.list, query=api.QueueListQuery),
+    declare(ACCESS_TAG, f"GET {APP}/_me", "Describe caller", api.Me, QueueViews.me),
+    declare(
+        ACCESS_TAG,
+        f"POST {APP}/_rights",
+        "List rights, of the caller in queues",
+        api.Rights,
+        QueueViews.rights,
+        body=api.RightsAsked,
+    ),
+    declare(
+        QUEUES_TAG,
+        f"PUT {QUEUE}",
+        "Update queue",
+        api.UpdatedQueue,
+        QueueViews.update,
+        body={JSON: api.QueueFields, FORM: api.QueueFields},
+        body_may_be_empty=True,
+    ),
+    declare(QUEUES_TAG, f"DELETE {QUEUE}", "Delete queue", Done, QueueViews.delete, "admin"),
+    declare(QUEUES_TAG, f"DELETE {QUEUE}/messages", "Purge queue", Done, QueueViews.purge, "admin"),
+    declare(QUEUES_TAG, f"GET {QUEUE}/info", "Describe queue", api.QueueInfo, QueueViews.info, "measure"),
+    declare(
+        OPERATORS_TAG,
+        f"GET /v1/{OPERATORS}",
+        "List applications, for operators",
+        api.ApplicationList,
+        QueueViews.applications,
+        query=api.ListQuery,
+        resource="applications",
+    ),
+)

@@ -16,9 +16,10 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey.access.authorization import Authorization
-from queuey.access.operations import Views
+from queuey.access.operations import APP, Views, declare, json_answers
 from queuey.api import schedules as api
 from queuey.api.messages import ScheduledMessage
+from queuey.api.values import Done
 from queuey.messages.message_views import read_batch
 from queuey.messages.single_messages import Draft, MessageUseCases
 from queuey.model.errors import InvalidRequest, RecordChanged, ScheduleNotFound
@@ -30,6 +31,7 @@ from queuey.schedules.timetables import Timetable, check_cron, check_zone
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.fields import Fields
+from queuey.web.openapi import Tag
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Response, json_response
 from queuey.web.validators import Errors, read_object
@@ -310,3 +312,48 @@ def _read_message(request: Request, text: bytes, queue: Queue, limits: Limits, e
     if parsed.delay:
         errors["message.delay"] = "A schedule's message has no delay"
     return Draft(parsed.body, parsed.ttl, parsed.partition, parsed.meta, key=parsed.key)
+
+
+SCHEDULES_TAG = Tag("Schedules", "Post messages at scheduled times.")
+SCHEDULE = APP + "/_schedules/{schedule}"
+OPERATIONS = (
+    declare(
+        SCHEDULES_TAG,
+        f"PUT {SCHEDULE}",
+        "Create or change schedule",
+        json_answers(api.ScheduleState, 201, 200),
+        ScheduleViews.put,
+        about="The schedule posts a message at certain times, even after the credential that created it has expired. "
+        "409: another request is changing it. 429: the application has 1,000 schedules.",
+        body=api.SchedulePlan,
+        further_errors=(409,),
+    ),
+    declare(SCHEDULES_TAG, f"GET {SCHEDULE}", "Show schedule", api.ScheduleState, ScheduleViews.show, "admin"),
+    declare(
+        SCHEDULES_TAG,
+        f"GET {APP}/_schedules",
+        "List schedules, up to 100",
+        api.ScheduleList,
+        ScheduleViews.list,
+        "admin",
+        query=api.ScheduleQuery,
+    ),
+    declare(
+        SCHEDULES_TAG,
+        f"DELETE {SCHEDULE}",
+        "Delete schedule",
+        Done,
+        ScheduleViews.remove,
+        "admin",
+        further_errors=(409,),
+    ),
+    declare(
+        SCHEDULES_TAG,
+        f"POST {SCHEDULE}/run",
+        "Run schedule now",
+        api.ScheduleState,
+        ScheduleViews.run,
+        about="Posts the schedule's message now, even if it is paused. `last` has the outcome.",
+        resource="run_schedule",
+    ),
+)

@@ -82,7 +82,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """A method of a path.
 
     Attributes:
-        tag: The name of its group.
+        tag: Its group.
         query: The struct of the query.
         parameters: Parameters besides those of the path and the query.
         body: The content of the request; empty if it has no body.
@@ -95,7 +95,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     path: str
     summary: str
-    tag: str
+    tag: Tag
     success: Mapping[int, ResponseSpec]
     errors: Sequence[int]
     query: type[msgspec.Struct] | None = None
@@ -179,7 +179,7 @@ def _make_operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema
     entry: Schema = {
         "summary": operation.summary,
         "operationId": operation.id,
-        "tags": [operation.tag],
+        "tags": [operation.tag.name],
         "parameters": [p.document() for p in (*parts, *query, *operation.parameters)],
         "responses": answers,
         "security": [{}] if operation.anonymous else [{"credential": []}, {}],

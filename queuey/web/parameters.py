@@ -1,4 +1,4 @@
-"""Shared parts of the OpenAPI document of version 1: parameters, headers, bodies and error responses.
+"""Shared parts of the OpenAPI document of version 1: parameters in paths, and error responses.
 
 Also parses the header ``Idempotency-Key``. It names a post, so that repeating the post stores nothing.
 """
@@ -10,8 +10,7 @@ from typing import Any
 
 from queuey.api import errors
 from queuey.model.errors import InvalidRequest
-from queuey.model.messages import MAX_KEY_LENGTH, MAX_NAME_LENGTH, MAX_TTL
-from queuey.model.partitions import MAX_PARTITIONS
+from queuey.model.messages import MAX_KEY_LENGTH, MAX_NAME_LENGTH
 from queuey.web import validators
 from queuey.web.openapi import BOOLEAN, JSON, Content, Parameter, ResponseSpec
 from queuey.web.responses import Header
@@ -53,25 +52,6 @@ STRICT = Parameter(
     about="`1`: unknown fields of the query get 400; otherwise the header `Warning` names them",
     schema=BOOLEAN,
 )
-KEPT_HEADERS_TEXT = "Up to {max_headers} headers `X-Header-<name>` are kept with the message."
-ANY_BODY: Content = {"*/*": {"description": "Up to {max_body} bytes"}}
-EVENTS: Content = {"text/event-stream": {}}
-STREAM_TEXT = (
-    "Events (WHATWG HTML, 9.2): `data` is a message, `id` the position to resume from. `read`: the caller's mark in a "
-    "queue moved; `gone`: a queue was deleted, or may not be read any more; `expiring`: the credential expires soon; "
-    "`bye`: the stream ends, with the reason. HEAD returns the headers only."
-)
-STREAM_OF_ALL_TEXT = (
-    f"Without `queues`, follows all that the credential may read, up to {{max_queues_per_stream}}. {STREAM_TEXT}"
-)
-RAW_HEADERS = {
-    "X-Message-Id": "The message's id",
-    "X-Timestamp": "Its time",
-    "X-Partition": "Its partition",
-    "Content-Disposition": "`attachment`",
-    "X-Content-Type-Options": "`nosniff`",
-}
-RAW_JSON = {"description": "With raw: the JSON value that was posted"}
 PLAIN = {"text/plain": ANY_TEXT}
 PROBLEM = {"application/problem+json": errors.Problem}
 FAILURE: Content = {JSON: errors.ErrorBody, **PROBLEM}
@@ -106,71 +86,43 @@ def read_key(value: str) -> str:
     return _ESCAPED.sub(r"\1", text[1:-1]) if text[0] == '"' else text
 
 
-def _pattern_schema(pattern: str) -> dict[str, Any]:
+def pattern_schema(pattern: str) -> dict[str, Any]:
     return {"type": "string", "pattern": f"^{pattern}$"}
 
 
 PATH_PARAMETERS = (
-    Parameter(name="app", place="path", about="Application", schema=_pattern_schema("[^/]+")),
-    Parameter(name="queue", place="path", about="Queue", schema=_pattern_schema("[^/_][^/]*")),
+    Parameter(name="app", place="path", about="Application", schema=pattern_schema("[^/]+")),
+    Parameter(name="queue", place="path", about="Queue", schema=pattern_schema("[^/_][^/]*")),
     Parameter(
         name="ids",
         place="path",
         about="Comma list of `<id>` (partition 1) or `<partition>:<id>`",
-        schema=_pattern_schema(f"{ID}(,{ID})*"),
+        schema=pattern_schema(f"{ID}(,{ID})*"),
     ),
     Parameter(
-        name="id", place="path", about="`<id>` in any partition, or `<partition>:<id>`", schema=_pattern_schema(ID)
+        name="id", place="path", about="`<id>` in any partition, or `<partition>:<id>`", schema=pattern_schema(ID)
     ),
     Parameter(
         name="name",
         place="path",
         about="Name of a message",
-        schema=_pattern_schema("[^/]+") | {"maxLength": MAX_NAME_LENGTH},
+        schema=pattern_schema("[^/]+") | {"maxLength": MAX_NAME_LENGTH},
     ),
-    Parameter(name="move", place="path", about="Move", schema=_pattern_schema("[^/]+")),
-    Parameter(name="schedule", place="path", about="Schedule", schema=_pattern_schema("[A-Za-z0-9._:@-]{1,100}")),
-    Parameter(name="group", place="path", about="Consumer group", schema=_pattern_schema("[A-Za-z0-9._:@-]{1,100}")),
+    Parameter(name="move", place="path", about="Move", schema=pattern_schema("[^/]+")),
+    Parameter(name="schedule", place="path", about="Schedule", schema=pattern_schema("[A-Za-z0-9._:@-]{1,100}")),
+    Parameter(name="group", place="path", about="Consumer group", schema=pattern_schema("[A-Za-z0-9._:@-]{1,100}")),
     Parameter(
         name="member",
         place="path",
         about="Member of a group: the `member` of its join",
-        schema=_pattern_schema("[^/]+"),
+        schema=pattern_schema("[^/]+"),
     ),
 )
 
 
-def _number_schema(minimum: float, maximum: float, kind: str = "integer") -> dict[str, Any]:
+def number_schema(minimum: float, maximum: float, kind: str = "integer") -> dict[str, Any]:
     return {"type": kind, "minimum": minimum, "maximum": maximum}
 
 
-def _header_parameter(name: str, about: str, schema: dict[str, Any]) -> Parameter:
+def header_parameter(name: str, about: str, schema: dict[str, Any]) -> Parameter:
     return Parameter(name=name, place="header", about=about, schema=schema)
-
-
-TTL = _header_parameter(
-    "X-TTL", "Seconds to live; by default the queue's `ttl`, or {default_ttl}", _number_schema(1, MAX_TTL)
-)
-ENCODING = _header_parameter(
-    "X-Encoding", "`json`: the body is JSON, and readers get its value", {"type": "string", "enum": ["json"]}
-)
-POST_HEADERS = (
-    TTL,
-    _header_parameter("X-Partition", "Partition to write to", _number_schema(1, MAX_PARTITIONS)),
-    _header_parameter(
-        "X-Message-Key",
-        "The hash of the key chooses the partition; not together with X-Partition",
-        ANY_TEXT | {"x-limit": "max_message_key"},
-    ),
-    _header_parameter("X-Delay", "Seconds until the message is due", _number_schema(0, MAX_TTL, kind="number")),
-    _header_parameter(
-        "X-After", "Id of a message that the new ids are above", _pattern_schema("([0-9a-fA-F]{32}|[0-9a-fA-F-]{36})")
-    ),
-    ENCODING,
-    _header_parameter(
-        "Idempotency-Key",
-        "Names the post: repeated with the same key, it stores nothing and gets the first answer",
-        _pattern_schema(f"({KEY_PATTERN})"),
-    ),
-)
-LAST_EVENT = _header_parameter("Last-Event-ID", "For a stream: the `id` of the last event received", ANY_TEXT)

@@ -9,7 +9,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from queuey.app.operations import document
+from queuey.app.version_1 import document
 
 SOMETIMES = {201: {"Idempotent-Replayed"}, 409: {"Retry-After"}}
 """Headers that not every answer of a status has."""

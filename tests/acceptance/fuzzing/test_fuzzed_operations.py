@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from schemathesis import Case
 
 from queuey.access.credentials.readers import digest_of
-from queuey.app.operations import document
+from queuey.app.version_1 import document
 from queuey.model.messages import OPERATORS
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store

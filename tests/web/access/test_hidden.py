@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from queuey.access.credentials.readers import Identity, digest_of
 from queuey.app.application import make_app
-from queuey.app.operations import OPERATIONS
+from queuey.app.version_1 import OPERATIONS
 from queuey.model.messages import Scope
 from queuey.model.rights import VERBS, Grant
 from queuey.schedules import schedules

@@ -10,7 +10,7 @@ import pytest
 
 import qdo.cli
 import queuey.cli
-from queuey.app.operations import OPERATIONS, document
+from queuey.app.version_1 import OPERATIONS, document
 from queuey.model.rights import VERBS
 from queuey.storage import Store
 from tests.contract.samples import eventually

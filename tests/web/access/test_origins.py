@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from queuey.app.operations import OPERATIONS
 from queuey.app.parts import App
+from queuey.app.version_1 import OPERATIONS
 from queuey.settings import Rates
 from queuey.web.admission.rates import RateLimits
 from queuey.web.gateway import Gateway

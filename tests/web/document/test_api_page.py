@@ -21,8 +21,8 @@ import pytest
 from queuey import settings
 from queuey.app import api_page
 from queuey.app.application import make_app
-from queuey.app.operations import OPERATIONS, document
 from queuey.app.serve import open_service
+from queuey.app.version_1 import OPERATIONS, document
 from queuey.console import pages
 from queuey.console.resources import make_console
 from queuey.storage import Store

@@ -13,8 +13,8 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from queuey.api.values import Done
-from queuey.app.operations import OPERATIONS, document
 from queuey.app.parts import App
+from queuey.app.version_1 import OPERATIONS, document
 from queuey.runtime.limits import Limits
 from queuey.web.responses import Response
 from tests.web.caller import Caller
@@ -117,6 +117,6 @@ def test_parameters_can_be_sent() -> None:
 @pytest.mark.needs_programs
 def test_a_process_that_made_the_document_ends_well() -> None:
     """No type of the API makes msgspec free a value wrongly when the interpreter's last collection clears it."""
-    program = "from queuey.app.operations import document; document()"
+    program = "from queuey.app.version_1 import document; document()"
     ends = [subprocess.run([sys.executable, "-c", program], check=False).returncode for _ in range(5)]
     assert ends == [0] * 5

@@ -17,8 +17,8 @@ from urllib.request import urlopen
 import pytest
 
 from deploy.npm import NAME, pack
-from queuey.app.operations import OPERATIONS
 from queuey.app.parts import App
+from queuey.app.version_1 import OPERATIONS
 from tests.contract.samples import eventually
 from tests.javascript.test_node import NODE, needs_node
 from tests.pages import Block, Reader, blocks

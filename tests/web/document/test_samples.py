@@ -18,7 +18,7 @@ from deploy.npm import NAME, pack
 from queuey.access.credentials.readers import digest_of
 from queuey.app.api_page import ADDRESS, FIRST_PYTHON_CALL, PROGRAM_STARTS
 from queuey.app.application import make_app
-from queuey.app.operations import EXAMPLES
+from queuey.app.version_1 import EXAMPLES
 from queuey.client import Client
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
