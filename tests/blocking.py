@@ -18,11 +18,11 @@ from queuey.claims.rules.operator_acts import JobStanding
 from queuey.claims.rules.partition_state import State
 from queuey.claims.rules.receipts import Settlement
 from queuey.messages.names import Changed, NameUseCases
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model.ids import Position
 from queuey.model.messages import Location, Message, PostResult, Queue
 from queuey.runtime.event_loop import Core
-from queuey.storage.store_calls import LoopCalls
+from queuey.storage.deadlines import LoopCalls
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NoReturn, cast
 
 from queuey.storage import Store
-from queuey.storage.store_calls import in_thread
+from queuey.storage.deadlines import in_thread
 
 CONTRACTS = {str(field.type): field.name for field in dataclasses.fields(Store)}
 """The attribute of a store for each contract, by the name of the contract's class."""

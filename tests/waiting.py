@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from queuey.storage.store_calls import Call
+from queuey.storage.deadlines import Call
 
 PATIENCE_SECONDS = 100.0
 """Default limit of a wait. Only a failure takes that long; a busy machine delays a thread by seconds."""

@@ -21,7 +21,7 @@ from queuey.access.credentials.readers import ApplicationKeys, CredentialReader
 from queuey.app import version_1
 from queuey.app.parts import App
 from queuey.app.service import Service
-from queuey.operations import health_views
+from queuey.operations import health_views, lag_metrics
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics, make_snapshot
@@ -73,9 +73,9 @@ def _add_operator_resources(config: Any, app: App) -> None:  # noqa: ANN401 - Py
     Metrics are at ``/metrics``, or at ``/__metrics__`` if a facade has other paths.
     """
     service = app.service
-    backlogs = health_views.Backlogs(service.queues, service.claims, app.shown_backlogs)
-    lags = health_views.GroupLags(service.queues, service.offsets, app.shown_lags)
-    counts = health_views.WorkerCounts(lambda: make_snapshot(service.metrics, service.statistics()), service.workers)
+    backlogs = lag_metrics.Backlogs(service.queues, service.claims, app.shown_backlogs)
+    lags = lag_metrics.GroupLags(service.queues, service.offsets, app.shown_lags)
+    counts = lag_metrics.WorkerCounts(lambda: make_snapshot(service.metrics, service.statistics()), service.workers)
     views = health_views.OpsViews(
         service.store, service.stopping, counts.collect_all, backlogs=backlogs.measure, lags=lags.measure
     )

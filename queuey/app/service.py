@@ -19,9 +19,9 @@ from queuey.claims.expiry_records import ExpiryRecords
 from queuey.groups.groups import GroupUseCases
 from queuey.groups.offsets import OffsetUseCases
 from queuey.messages.names import NameUseCases
+from queuey.messages.posts import MessageUseCases
 from queuey.messages.range_reads import Reader
 from queuey.messages.read_marks import UnreadUseCases
-from queuey.messages.single_messages import MessageUseCases
 from queuey.messages.streams import OpenStreams
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Queue

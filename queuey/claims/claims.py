@@ -50,7 +50,7 @@ from queuey.claims.rules.entry_draft import EntryDraft
 from queuey.claims.rules.partition_state import ClaimTiming, State
 from queuey.claims.rules.polls import Poll
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.messages.single_messages import EnsureExpiry
+from queuey.messages.posts import EnsureExpiry
 from queuey.model.deadletters import Attempt, holds_dead
 from queuey.model.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyClaims
 from queuey.model.ids import Position

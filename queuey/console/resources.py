@@ -23,7 +23,7 @@ from queuey.console.sessions import PageRequest, PageRequestFactory, SessionCall
 from queuey.model.errors import NotAuthenticated, StoreUnavailable
 from queuey.model.messages import Finding
 from queuey.model.rights import Caller
-from queuey.operations.health_views import Collection
+from queuey.operations.lag_metrics import Collection
 from queuey.operations.queue_activity import History
 from queuey.schedules.views import ScheduleSaver
 from queuey.settings import Include, Users

@@ -12,7 +12,7 @@ import httpcore2
 
 from queuey.embedded.exchange import BrokenOff, Part, Start
 from queuey.embedded.service import EmbeddedService, RunningRequest
-from queuey.storage.store_calls import LoopCalls
+from queuey.storage.deadlines import LoopCalls
 from queuey.web.http.heads import Head
 
 _DROPPED_HEADERS = frozenset({b"accept-encoding", b"authorization", b"host", b"user-agent"})

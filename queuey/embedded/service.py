@@ -36,7 +36,7 @@ from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.settings import Settings, load, select_settings
 from queuey.storage import Store, bridge
-from queuey.storage.store_calls import LoopCalls
+from queuey.storage.deadlines import LoopCalls
 from queuey.web.errors import error_response_without_request
 from queuey.web.gateway import make_gateway
 from queuey.web.http.heads import Head

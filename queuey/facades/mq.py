@@ -11,8 +11,8 @@ from queuey.claims.rules.receipts import ClaimReceipt
 from queuey.facades.facade import OpenFacade, Resource, Setup, message_id
 from queuey.facades.settings import MAX_FACADE_BODY
 from queuey.messages.message_views import text_or_bytes
+from queuey.messages.posts import Draft
 from queuey.messages.range_reads import MAX_SHORT_BYTES
-from queuey.messages.single_messages import Draft
 from queuey.model import ids
 from queuey.model.errors import InvalidRequest, NotAllowed, QueueNotFound
 from queuey.model.messages import MAX_TTL, Message, PostResult, Queue, QueueSpec

@@ -18,8 +18,8 @@ from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.claims.views import receipt_suffix
 from queuey.facades.facade import OpenFacade, Resource, Setup
 from queuey.facades.settings import MAX_FACADE_BODY
+from queuey.messages.posts import Draft
 from queuey.messages.range_reads import MAX_SHORT_BYTES
-from queuey.messages.single_messages import Draft
 from queuey.model.errors import Conflict, InvalidRequest, NotAllowed, QueueNotFound, TooManyWaiters
 from queuey.model.messages import MAX_NAME_LENGTH, MAX_TTL, Message, Meta, Queue, QueueSpec
 from queuey.runtime.waiters import Waiter

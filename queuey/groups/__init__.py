@@ -1,1 +1,1 @@
-"""Consumer groups: their offsets in queues, and groups whose partitions the service assigns to members."""
+"""Consumer groups: their offsets, their members, who gets which partitions, and in which data centre."""

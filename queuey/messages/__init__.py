@@ -1,1 +1,1 @@
-"""Messages: post, read by time, stream, fetch and replace by name, and mark as read."""
+"""Messages: post, read by time or early, stream, fetch and replace by name, and mark as read."""

@@ -18,7 +18,7 @@ from queuey.access.queue_access import QueueAccess
 from queuey.api.messages import Fetched, FetchQuery, MessagesToPost, Posted
 from queuey.api.values import Done
 from queuey.messages.message_json import last_digits, render_fetched
-from queuey.messages.single_messages import AnyDraft, Draft, MessageUseCases, PlainDraft, hash_content
+from queuey.messages.posts import AnyDraft, Draft, MessageUseCases, PlainDraft, hash_content
 from queuey.model import ids
 from queuey.model.errors import InvalidRequest, MessageNotFound
 from queuey.model.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position

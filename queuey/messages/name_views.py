@@ -18,7 +18,7 @@ from queuey.messages.message_views import (
     render_posted,
 )
 from queuey.messages.names import Changed, NameUseCases
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model.errors import InvalidRequest, NotFound
 from queuey.model.messages import MAX_NAME_LENGTH
 from queuey.runtime.limits import Limits

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from queuey.access.queue_access import find_same_queue
 from queuey.api.claims import JobStatus
-from queuey.messages.single_messages import Draft, EnsureExpiry, hash_content
+from queuey.messages.posts import Draft, EnsureExpiry, hash_content
 from queuey.model.errors import (
     InvalidRequest,
     NameChanged,

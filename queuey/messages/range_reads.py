@@ -19,7 +19,7 @@ from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.runtime.waiters import Waiter, WakeSource, Watchers
 from queuey.storage import Store, bridge
-from queuey.storage.store_calls import GivenUp
+from queuey.storage.deadlines import GivenUp
 
 MAX_SHORT_MESSAGES = 256
 """Max messages of a short read."""

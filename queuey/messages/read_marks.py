@@ -25,8 +25,8 @@ from queuey.model.messages import Message, OffsetChange, Page, Queue, Slice
 from queuey.model.partitions import check_partitions
 from queuey.runtime.event_loop import Core
 from queuey.storage import Store, bridge
+from queuey.storage.deadlines import in_thread
 from queuey.storage.offset_changes import READER_PREFIX
-from queuey.storage.store_calls import in_thread
 
 DEFAULT_COUNTED = 100
 MAX_READ_IDS = 200_000

@@ -1,1 +1,1 @@
-"""What operators ask: why a message is not delivered, what happened when, how busy and how healthy it is."""
+"""What operators ask: why a message is not delivered, what happened when, metrics and health."""

@@ -16,9 +16,9 @@ from typing import Literal
 import msgspec
 
 from queuey.access.queue_access import QueueAccess, find_queue
+from queuey.messages.posts import Draft, MessageUseCases
 from queuey.messages.range_reads import Reader
 from queuey.messages.ranges import Range, parse_bound
-from queuey.messages.single_messages import Draft, MessageUseCases
 from queuey.model import ids
 from queuey.model.errors import ApplicationExists, ApplicationNotFound, QueueNotFound
 from queuey.model.ids import Position

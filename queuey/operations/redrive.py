@@ -16,9 +16,9 @@ from hashlib import blake2b
 import msgspec
 
 from queuey.access.queue_access import QueueAccess
+from queuey.messages.posts import Draft, MessageUseCases, hash_content
 from queuey.messages.range_reads import Reader
 from queuey.messages.ranges import Range, parse_bound
-from queuey.messages.single_messages import Draft, MessageUseCases, hash_content
 from queuey.model import ids
 from queuey.model.deadletters import (
     DeadLetter,

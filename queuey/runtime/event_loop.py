@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from queuey.storage.store_calls import Deadline, Done, GivenUp, Home, LoopCalls, may_block, start_and_wait
+from queuey.storage.deadlines import Deadline, Done, GivenUp, Home, LoopCalls, may_block, start_and_wait
 
 S = TypeVar("S")
 T = TypeVar("T")

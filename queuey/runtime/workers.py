@@ -24,7 +24,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from queuey.storage.store_calls import LoopCalls
+from queuey.storage.deadlines import LoopCalls
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model import ids
 from queuey.model.errors import TimeZoneUnknown
 from queuey.model.ids import TICKS_PER_SECOND

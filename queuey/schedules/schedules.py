@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from queuey.access.queue_access import MAX_ATTEMPTS, find_queue
-from queuey.messages.single_messages import MessageUseCases, hash_content
+from queuey.messages.posts import MessageUseCases, hash_content
 from queuey.model import ids
 from queuey.model.errors import (
     InvalidRequest,

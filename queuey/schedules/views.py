@@ -21,7 +21,7 @@ from queuey.api import schedules as api
 from queuey.api.messages import ScheduledMessage
 from queuey.api.values import Done
 from queuey.messages.message_views import read_batch
-from queuey.messages.single_messages import Draft, MessageUseCases
+from queuey.messages.posts import Draft, MessageUseCases
 from queuey.model.errors import InvalidRequest, RecordChanged, ScheduleNotFound
 from queuey.model.messages import Meta, Queue
 from queuey.runtime.limits import Limits

@@ -32,9 +32,10 @@ from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.contracts.covers import Covers
 from queuey.storage.contracts.groups import ConsumerGroups
 from queuey.storage.contracts.keyed_posts import KeyedPosts
+from queuey.storage.contracts.ledger import LEDGER_TTL, Ledger, exchange
 from queuey.storage.contracts.messages import Messages
 from queuey.storage.contracts.names import Names
-from queuey.storage.contracts.progress import LEDGER_TTL, Ledger, Offsets, exchange
+from queuey.storage.contracts.offsets import Offsets
 from queuey.storage.contracts.records import Records
 
 if TYPE_CHECKING:

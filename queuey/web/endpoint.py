@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from queuey.runtime.metrics import Metrics
-from queuey.storage.store_calls import GivenUp
+from queuey.storage.deadlines import GivenUp
 from queuey.web.admission.long_polls import make_client_left
 from queuey.web.errors import MethodNotAllowed, NoSuchResource, as_unauthenticated, error_response
 from queuey.web.requests import (

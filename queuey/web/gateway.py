@@ -28,7 +28,7 @@ from queuey.runtime.metrics import Metrics
 from queuey.runtime.waiters import Watchers
 from queuey.settings import Settings, origins_of
 from queuey.storage import Store
-from queuey.storage.store_calls import GivenUp, LoopCalls
+from queuey.storage.deadlines import GivenUp, LoopCalls
 from queuey.web.admission.event_streams import KEEPALIVE_INTERVAL
 from queuey.web.admission.long_polls import (
     CHECK_INTERVAL,

@@ -19,7 +19,7 @@ from queuey.storage import cassandra as store
 from queuey.storage.cassandra.cluster import UNSET, Driver, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.statements.message_codec import uuid_of
 from queuey.storage.cassandra.write.row_changes import RowStatements
-from queuey.storage.store_calls import Deadline
+from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra.cluster import Cluster, Machine, NetworkFaults, SimulatedDriver
 from tests.sim.cassandra.cql import Command, command
 from tests.sim.cassandra.values import CQL_TYPES

@@ -6,7 +6,7 @@ import re
 from html import unescape
 
 from queuey.console.acts import messages as acts_on_messages
-from queuey.messages.single_messages import MessageUseCases
+from queuey.messages.posts import MessageUseCases
 from queuey.model.errors import StoreUnavailable
 from tests.console.acting import Q, act, follow_redirect
 from tests.console.browser import Browser

@@ -31,7 +31,7 @@ from queuey.model.messages import (
     Slice,
 )
 from queuey.storage import Store, bridge
-from queuey.storage.store_calls import GivenUp
+from queuey.storage.deadlines import GivenUp
 from tests.backends import APP
 from tests.interposed_store import CONTRACTS
 from tests.waiting import PATIENCE_SECONDS

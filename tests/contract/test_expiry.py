@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from queuey.app.service import Service
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model import ids
 from queuey.model.errors import InvalidRequest
 from queuey.model.ids import Position

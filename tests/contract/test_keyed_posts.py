@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from queuey.app.service import Service
-from queuey.messages.single_messages import AnyDraft, Draft, PlainDraft, RepeatBudget
+from queuey.messages.posts import AnyDraft, Draft, PlainDraft, RepeatBudget
 from queuey.model.errors import InvalidRequest, KeyInUse, KeyReused, StoreClosed, StoreUnavailable
 from queuey.model.messages import NewMessage, PostKey, PostResult, Queue
 from queuey.storage import KeyedPosts, Store, bridge

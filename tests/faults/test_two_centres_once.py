@@ -14,7 +14,7 @@ import pytest
 
 from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model.errors import ClaimsRefused, KeyInUse, StoreUnavailable
 from queuey.model.messages import NewMessage, PostKey, PostResult, Queue, Slice
 from queuey.storage import Store, bridge

@@ -11,7 +11,7 @@ from cassandra.cluster import Cluster, Session
 from cassandra.query import PreparedStatement
 
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.admin import stored_timing
+from queuey.storage.cassandra.admin import timing_changes
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.cluster import Driver, Statement, open_driver
 from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget, parse_url
@@ -115,7 +115,7 @@ def set_timing(url: str, timing: Timing, local_dc: str | None = None) -> None:
     """Sets the timing of a keyspace at once. The keyspace must not be in use."""
     options = replace(OPTIONS, local_dc=local_dc)
     with open_driver(parse_url(url), options, 60) as driver:
-        stored_timing.change_timing(driver, options, timing, lambda _: None, wait=lambda _: None)
+        timing_changes.change_timing(driver, options, timing, lambda _: None, wait=lambda _: None)
 
 
 def close() -> None:

@@ -1,6 +1,6 @@
 """Histories of a queue whose expired messages become dead letters, while busy processes stop and crash.
 
-:class:`~queuey.messages.single_messages.MessageUseCases` posts messages, some are claimed and acknowledged, and each
+:class:`~queuey.messages.posts.MessageUseCases` posts messages, some are claimed and acknowledged, and each
 process carries out the steps of due records. In the end all TTLs have been over for more than a day.
 """
 
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from queuey.claims.expiry_records import TIMING, ExpiryRecords
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.messages.single_messages import Draft, MessageUseCases
+from queuey.messages.posts import Draft, MessageUseCases
 from queuey.model import ids
 from queuey.model.errors import RecordChanged, StoreUnavailable
 from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND, Position

@@ -39,7 +39,7 @@ from queuey.model.messages import (
 )
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import MAX_PAGE_ENTRIES, ClaimLogs
-from queuey.storage.store_calls import Deadline, Done, in_thread, start_and_wait
+from queuey.storage.deadlines import Deadline, Done, in_thread, start_and_wait
 from tests.sim.availability import Stored
 from tests.sim.world import Process, World
 

@@ -21,7 +21,7 @@ from queuey.model.partitions import by_key
 from queuey.runtime.limits import Limits
 from queuey.runtime.waiters import Waiter
 from queuey.runtime.workers import WorkerIdentity
-from queuey.storage.store_calls import Done
+from queuey.storage.deadlines import Done
 from tests.harness.checking.claims import (
     FINAL_OUTCOMES,
     MAX_CLOCK_DIFFERENCE,

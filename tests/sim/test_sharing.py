@@ -22,7 +22,7 @@ from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.runtime.waiters import Watchers
 from queuey.runtime.workers import Answer, Topic, WorkerIdentity, Workers
-from queuey.storage.store_calls import Done
+from queuey.storage.deadlines import Done
 from tests.replacing import replace_in
 from tests.sim import world
 from tests.sim.replicas import Faults, ModelStore, Replicas

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 
 from queuey.runtime.event_loop import Core
-from queuey.storage.store_calls import Deadline, Done, Home, LoopCalls, may_block, start_and_wait
+from queuey.storage.deadlines import Deadline, Done, Home, LoopCalls, may_block, start_and_wait
 
 T = TypeVar("T")
 Work = Callable[[], None]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.messages.single_messages import StickyChoice
+from queuey.messages.posts import StickyChoice
 from queuey.model.partitions import MAX_PARTITIONS, MAX_RUNS, by_key, spread
 from queuey.runtime.event_loop import Core
 

@@ -13,8 +13,9 @@ import queuey
 from queuey.app.parts import App
 from queuey.app.service import Service
 from queuey.model.errors import StoreFull, StoreUnavailable
-from queuey.operations import health_views
-from queuey.operations.health_views import HEARTBEAT_INTERVAL, MEASURE_INTERVAL, Backlogs, GroupLags, OpsViews
+from queuey.operations import lag_metrics
+from queuey.operations.health_views import HEARTBEAT_INTERVAL, OpsViews
+from queuey.operations.lag_metrics import MEASURE_INTERVAL, Backlogs, GroupLags
 from queuey.runtime.metrics import make_exposition
 from queuey.storage import Ledger, Store
 from queuey.web.gateway import Gateway
@@ -195,10 +196,10 @@ def test_no_more_backlogs_than_may_be_shown(owner: Caller, store: Store, caplog:
     for name in ("a", "b", "c"):
         owner.create(name, partitions=4)
     service, patterns = Service(store), [("queuey", "*")]
-    with replace_in(health_views, health_views.MAX_QUEUES, 2):
+    with replace_in(lag_metrics, lag_metrics.MAX_QUEUES, 2):
         assert [one.queue for one in Backlogs(service.queues, service.claims, patterns).measure()] == ["a", "b"]
     assert "more than 2 queues match" in caplog.text
-    with replace_in(health_views, health_views.MAX_PARTITIONS, 7):
+    with replace_in(lag_metrics, lag_metrics.MAX_PARTITIONS, 7):
         assert [one.queue for one in Backlogs(service.queues, service.claims, patterns).measure()] == ["a"]
     assert "too many queues" in caplog.text
 

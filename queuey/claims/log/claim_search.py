@@ -29,7 +29,7 @@ from queuey.claims.rules.polls import Poll
 from queuey.claims.rules.receipts import ClaimReceipt, Settlement
 from queuey.model.errors import QueueyError, TooManyClaims, in_doubt
 from queuey.model.messages import Message, Queue, bytes_of
-from queuey.storage.store_calls import GivenUp
+from queuey.storage.deadlines import GivenUp
 
 AVOIDANCE_SECONDS = 1.0
 """Number of seconds for which a partition comes last after another process was found at work there."""

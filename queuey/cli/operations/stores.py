@@ -25,7 +25,7 @@ from queuey.terminal.output import DryRun, Yes, bar
 
 if TYPE_CHECKING:
     from queuey.storage.cassandra.admin.migrations import Report
-    from queuey.storage.cassandra.admin.stored_timing import TimingStatus
+    from queuey.storage.cassandra.admin.timing_changes import TimingStatus
     from queuey.storage.cassandra.cluster import Driver
     from queuey.storage.cassandra.cluster.options import CassandraOptions
     from queuey.storage.cassandra.cluster.timing import Timing
@@ -151,7 +151,7 @@ def timing(
     patient: Annotated[bool, typer.Option("--patient", help="For several data centres: W 3, U 1, S 1, D 5 s.")] = False,
 ) -> None:
     """Show or set the timing parameters of a Cassandra store."""
-    from queuey.storage.cassandra.admin import stored_timing
+    from queuey.storage.cassandra.admin import timing_changes
 
     silence_logs()
     options = {
@@ -163,11 +163,11 @@ def timing(
     }
     named = {name: value for name, value in options.items() if value is not None}
     with _connect(store_at.settings) as (driver, store_options):
-        status = stored_timing.read_timing_status(driver, store_options)
+        status = timing_changes.read_timing_status(driver, store_options)
         if named or soon or patient:
             timing = _choose_timing(status, named, level, soon=soon, patient=patient)
-            stored_timing.change_timing(driver, store_options, timing, output.print_note)
-            status = stored_timing.read_timing_status(driver, store_options)
+            timing_changes.change_timing(driver, store_options, timing, output.print_note)
+            status = timing_changes.read_timing_status(driver, store_options)
     stored = status.stored
     about = {"settled": stored.settled, "kept": stored.kept, "assumed": stored.assumed, "measured": status.measured}
     output.show(about | {"data_centres": status.centres}, _describe_timing(status))
@@ -219,7 +219,7 @@ def _choose_timing(
 
 def _describe_timing(status: TimingStatus) -> Iterator[str]:
     from queuey.storage.cassandra.admin import doctor_rules
-    from queuey.storage.cassandra.admin.stored_timing import describe_timing
+    from queuey.storage.cassandra.admin.timing_changes import describe_timing
 
     stored = status.stored
     if stored.settled:

@@ -11,7 +11,7 @@ import msgspec
 
 from queuey.facades.emodb.errors import BadArgument, BadBody, BadParameter, WrongContentType
 from queuey.facades.emodb.names import ID_LENGTH, MessageIds
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model.messages import Message, Meta
 from queuey.runtime.limits import Limits
 from queuey.web.json_values import check_value

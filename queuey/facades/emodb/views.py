@@ -18,8 +18,8 @@ from queuey.facades.emodb import errors, names, requests
 from queuey.facades.emodb.names import MAX_QUEUE_NAME, Kind, MessageIds, is_queue_of_kind, queue_name
 from queuey.facades.emodb.requests import check_partitioned, read_count_limit, read_limit, read_ttl
 from queuey.facades.facade import Facade, Resource, Setup
+from queuey.messages.posts import Draft
 from queuey.messages.range_reads import MAX_SHORT_BYTES
-from queuey.messages.single_messages import Draft
 from queuey.model.errors import MoveNotFound, NotAllowed, QueueNotFound, TooManyClaims
 from queuey.model.messages import Message, Queue, QueueSpec
 from queuey.model.rights import Action, matches

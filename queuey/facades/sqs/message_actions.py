@@ -37,8 +37,8 @@ from queuey.facades.sqs.messages import (
     size_of,
 )
 from queuey.facades.sqs.requests import Result, SignedRequest
+from queuey.messages.posts import Draft, Placed
 from queuey.messages.range_reads import MAX_SHORT_BYTES
-from queuey.messages.single_messages import Draft, Placed
 from queuey.model.errors import KeyInUse, StoreUnavailable
 from queuey.model.messages import Queue
 from queuey.runtime.waiters import Waiter

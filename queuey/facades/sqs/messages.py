@@ -25,7 +25,7 @@ from queuey.facades.sqs.attributes import StoredAttributes, arn_of, stored_attri
 from queuey.facades.sqs.errors import SqsError, invalid, missing
 from queuey.facades.sqs.protocols import NOT_IN_XML
 from queuey.facades.sqs.requests import AttributeValue, MessageParameters
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model import deadletters, ids
 from queuey.model.messages import Message, Meta, PostKey, Queue, body_bytes
 

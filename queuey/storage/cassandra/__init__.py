@@ -12,7 +12,7 @@ Modules by task:
   :mod:`.statements.lightweight_transactions`;
 * claim logs: :mod:`.tables.claim_logs`;
 * posts with idempotency keys, and named messages: :mod:`.tables.names`, by the rules of :mod:`.write.post_keys` and
-  :mod:`.write.names`;
+  :mod:`.write.name_steps`;
 * waiting readers: :mod:`.read.watched_arrivals`, with the record of all processes in :mod:`.read.recent_writes`;
 * removal of purged and deleted data: :mod:`.catalogue.garbage_collection`;
 * the parts, and how they are connected: :mod:`.tables.connected`;
@@ -58,7 +58,7 @@ from queuey.storage.cassandra.tables.records import CassandraRecords
 from queuey.storage.cassandra.time.clock import TICKS_PER_MICROSECOND, Clock
 from queuey.storage.cassandra.time.clock_watch import SELECT_NOW
 from queuey.storage.cassandra.time.timing_in_force import PUBLISH_TAILS, READ_TIMING
-from queuey.storage.store_calls import in_thread
+from queuey.storage.deadlines import in_thread
 
 __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
 

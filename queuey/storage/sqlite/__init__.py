@@ -12,6 +12,7 @@ from pathlib import Path
 
 from queuey.model.messages import Acknowledgement, Queue
 from queuey.storage import Store
+from queuey.storage.deadlines import Deadline
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import schema
 from queuey.storage.sqlite.bulk import SqliteBulk
@@ -21,12 +22,12 @@ from queuey.storage.sqlite.committed_arrivals import CommittedArrivals
 from queuey.storage.sqlite.connection import SqliteOptions
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.groups import SqliteGroups
+from queuey.storage.sqlite.ledger import SqliteLedger, SqliteRecords
 from queuey.storage.sqlite.messages import SqliteKeyedPosts, SqliteMessages
 from queuey.storage.sqlite.names import SqliteNames
-from queuey.storage.sqlite.progress import SqliteLedger, SqliteOffsets, SqliteRecords
+from queuey.storage.sqlite.offsets import SqliteOffsets
 from queuey.storage.sqlite.sweep import Sweep
 from queuey.storage.sqlite.transaction import Transaction
-from queuey.storage.store_calls import Deadline
 
 __all__ = ["SqliteOptions", "SqliteStore", "check", "open_store"]
 

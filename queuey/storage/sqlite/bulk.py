@@ -18,13 +18,13 @@ from queuey.model.ids import LOW_MIN, TICKS_MAX, Position
 from queuey.model.messages import Measure, Message, Queue, Slice
 from queuey.storage import Bulk, Messages, range_scans
 from queuey.storage import new_messages as items_of
+from queuey.storage.deadlines import in_thread, iterate_in_thread
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.messages import apply_read_delay, sample_horizon
 from queuey.storage.sqlite.slice_reads import FROM_LIVE_RANGE, FROM_POSITION, find_bounds, read_live_keys
 from queuey.storage.sqlite.transaction import Row, Transaction
-from queuey.storage.store_calls import in_thread, iterate_in_thread
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

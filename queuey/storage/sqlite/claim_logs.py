@@ -11,10 +11,10 @@ from queuey.model.messages import LogEntry, LogPage, Queue
 from queuey.storage import new_messages as items_of
 from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_PAGE_ENTRIES, MAX_SNAPSHOT_BYTES, ClaimLogs
 from queuey.storage.contracts.covers import Covers
+from queuey.storage.deadlines import start_and_wait
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.transaction import Transaction
-from queuey.storage.store_calls import start_and_wait
 
 _SELECT_LAST_NUMBER = "SELECT coalesce(max(number), 0) FROM claims WHERE queue_partition = ?"
 _APPEND_ENTRY = (

@@ -27,7 +27,7 @@ from queuey.model.errors import (
     StoreIncompatible,
     StoreUnavailable,
 )
-from queuey.storage.store_calls import Deadline
+from queuey.storage.deadlines import Deadline
 
 T = TypeVar("T")
 Connection = apsw.Connection

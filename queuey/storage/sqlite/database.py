@@ -15,12 +15,12 @@ from queuey.model.errors import StoreBusy, StoreFull, StoreIncompatible, StoreUn
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Queue
 from queuey.storage import new_messages as items_of
+from queuey.storage.deadlines import Deadline, in_thread, start_and_wait
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import row_codec, schema
 from queuey.storage.sqlite.connection import Connection, Readers, SqliteOptions
 from queuey.storage.sqlite.transaction import Append, Transaction
 from queuey.storage.sqlite.writer import SqliteWriter
-from queuey.storage.store_calls import Deadline, in_thread, start_and_wait
 
 P = ParamSpec("P")
 S = TypeVar("S")

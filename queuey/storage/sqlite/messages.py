@@ -25,6 +25,7 @@ from queuey.model.messages import (
 )
 from queuey.storage import KeyedPosts, Messages
 from queuey.storage import new_messages as items_of
+from queuey.storage.deadlines import may_block
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.committed_arrivals import CommittedArrivals
 from queuey.storage.sqlite.connection import Connection, TooLong
@@ -38,7 +39,6 @@ from queuey.storage.sqlite.slice_reads import (
     to_messages,
 )
 from queuey.storage.sqlite.transaction import Append, Transaction
-from queuey.storage.store_calls import may_block
 
 MAX_LOOP_MESSAGES = 1000
 """Max messages of a read that is tried in the loop's thread."""

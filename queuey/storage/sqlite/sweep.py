@@ -20,7 +20,7 @@ from queuey.model.ids import Position
 from queuey.storage.lasting_failures import Trouble
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.database import MIN_CHECKPOINT_BYTES, Database
-from queuey.storage.sqlite.progress import LEDGER_TTL_TICKS
+from queuey.storage.sqlite.ledger import LEDGER_TTL_TICKS
 from queuey.storage.sqlite.transaction import Transaction
 
 log = logging.getLogger(__name__)

@@ -32,11 +32,11 @@ import msgspec
 
 from queuey.model.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
 from queuey.storage.bridge import thread_state
+from queuey.storage.deadlines import Deadline, Done
 from queuey.storage.lasting_failures import Trouble
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions
 from queuey.storage.sqlite.transaction import Append, Clock, Transaction
-from queuey.storage.store_calls import Deadline, Done
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

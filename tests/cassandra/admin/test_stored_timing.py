@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from queuey.model.errors import SettingsError, StoreUnavailable
-from queuey.storage.cassandra.admin import doctor, stored_timing
+from queuey.storage.cassandra.admin import doctor, timing_changes
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.cluster import Driver, Statement
 from queuey.storage.cassandra.cluster.options import parse_url
@@ -48,7 +48,7 @@ def silent(_line: str) -> None:
 
 def test_a_new_keyspace_has_the_times_of_one_data_centre_unless_settings_name_others(driver: Driver, url: str) -> None:
     """A migration writes timing if the keyspace has none, also after a migration that stopped before it did."""
-    assert stored_timing.read_timing_status(driver, OPTIONS).stored.kept == ONE_CENTRE_TIMING
+    assert timing_changes.read_timing_status(driver, OPTIONS).stored.kept == ONE_CENTRE_TIMING
     erase = Statement("UPDATE migrations SET timing = null WHERE singleton = 0 IF timing != null", idempotent=False)
     stated = {"consistency.strong.deadline": 2.0, "consistency.strong.delay": 6.0}
     for named, expected in (({}, ONE_CENTRE_TIMING.levels["strong"].delay), (stated, 6.0)):
@@ -56,7 +56,7 @@ def test_a_new_keyspace_has_the_times_of_one_data_centre_unless_settings_name_ot
         report = migrate(parse_url(url), replace(OPTIONS, stated=named))
         assert report.timing is not None
         assert report.timing.levels["strong"].delay == expected
-        assert stored_timing.read_timing_status(driver, OPTIONS).stored.assumed == report.timing
+        assert timing_changes.read_timing_status(driver, OPTIONS).stored.assumed == report.timing
     assert migrate(parse_url(url), OPTIONS).timing is None
     [clocks] = [finding for finding in doctor.examine(parse_url(url), OPTIONS) if finding.check == "clocks"]
     assert f"the limit is {REFUSE_RATIO * ONE_CENTRE_TIMING.clock_difference:g} s" in clocks.text
@@ -70,26 +70,26 @@ def test_a_change_that_stopped_is_gone_on_with(driver: Driver, url: str) -> None
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        stored_timing.change_timing(driver, OPTIONS, ONE_CENTRE_TIMING, silent, killed)
-    stored = stored_timing.read_timing_status(driver, OPTIONS).stored
+        timing_changes.change_timing(driver, OPTIONS, ONE_CENTRE_TIMING, silent, killed)
+    stored = timing_changes.read_timing_status(driver, OPTIONS).stored
     assert (stored.kept, stored.assumed) == (ONE_CENTRE_TIMING, MANY_CENTRES_TIMING)
     [finding] = [one for one in doctor.examine(parse_url(url), OPTIONS) if one.check == "timing"]
     assert finding.state == "warn"
-    stored_timing.change_timing(driver, OPTIONS, MANY_CENTRES_TIMING, silent, lambda _: None)
-    assert stored_timing.read_timing_status(driver, OPTIONS).stored.assumed == MANY_CENTRES_TIMING
+    timing_changes.change_timing(driver, OPTIONS, MANY_CENTRES_TIMING, silent, lambda _: None)
+    assert timing_changes.read_timing_status(driver, OPTIONS).stored.assumed == MANY_CENTRES_TIMING
 
 
 def test_two_changes_at_once(driver: Driver, url: str) -> None:
     """The first of two simultaneous changes detects the other and leaves what that has written."""
 
     def other(_seconds: float) -> None:
-        stored_timing.change_timing(driver, OPTIONS, MANY_CENTRES_TIMING, silent, lambda _: None)
+        timing_changes.change_timing(driver, OPTIONS, MANY_CENTRES_TIMING, silent, lambda _: None)
 
     with pytest.raises(StoreUnavailable, match="another command"):
-        stored_timing.change_timing(driver, OPTIONS, replace_difference(ONE_CENTRE_TIMING, 0.1), silent, other)
-    assert stored_timing.read_timing_status(driver, OPTIONS).stored.kept == MANY_CENTRES_TIMING
+        timing_changes.change_timing(driver, OPTIONS, replace_difference(ONE_CENTRE_TIMING, 0.1), silent, other)
+    assert timing_changes.read_timing_status(driver, OPTIONS).stored.kept == MANY_CENTRES_TIMING
     with pytest.raises(SettingsError, match="shorter"):
-        stored_timing.change_timing(driver, OPTIONS, replace_difference(ONE_CENTRE_TIMING, 0.5), silent, other)
+        timing_changes.change_timing(driver, OPTIONS, replace_difference(ONE_CENTRE_TIMING, 0.5), silent, other)
 
 
 def replace_difference(timing: Timing, difference: float) -> Timing:

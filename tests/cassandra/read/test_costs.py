@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 import pytest
 
 from queuey.app.service import Service
+from queuey.messages.posts import Draft
 from queuey.messages.range_reads import MAX_SHORT_BYTES, MAX_SHORT_MESSAGES
-from queuey.messages.single_messages import Draft
 from queuey.model import ids
 from queuey.model.ids import Position
 from queuey.model.messages import NewMessage, Queue, Slice

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from queuey.app.service import Service
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model import ids
 from queuey.model.messages import Message, Meta, NewMessage, PostKey, Queue, QueueSpec
 from queuey.storage import bridge

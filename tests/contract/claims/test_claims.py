@@ -16,7 +16,7 @@ from queuey.app.service import Service
 from queuey.claims.log.claim_search import ClaimDelivery, PiggybackedAck
 from queuey.claims.log.follow_ups import OVERDUE_SECONDS
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model import ids
 from queuey.model.deadletters import decode_dead_letter
 from queuey.model.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreIncompatible, StoreUnavailable

@@ -9,7 +9,7 @@ import pytest
 
 from queuey.claims.log import finder
 from queuey.claims.log.finder import MAX_COVERS
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model.body_digests import compute_body_digest
 from queuey.model.errors import InvalidRequest, QueueChanged, QueueExists, StoreBusy
 from queuey.model.messages import Meta, Page, Queue, QueueSpec, Slice

@@ -10,7 +10,7 @@ import pytest
 
 from queuey.claims.log.claim_search import PiggybackedAck
 from queuey.claims.rules.receipts import ReceiptStatus
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import Queue, QueueSpec
 from queuey.model.partitions import by_key

@@ -13,7 +13,7 @@ from queuey.app.service import Service
 from queuey.claims.rules.receipts import ReceiptStatus
 from queuey.messages import names as names_module
 from queuey.messages.names import TURN_TIMEOUT
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model.errors import NameChanged, NameTaken, StoreBusy
 from queuey.model.ids import Position
 from queuey.model.messages import MAX_NAME_LENGTH, Named, Queue, QueueSpec

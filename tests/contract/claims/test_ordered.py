@@ -16,7 +16,7 @@ from queuey.claims.log.requests import ClaimUndecided
 from queuey.claims.log.scanners import MAX_PAGE_MESSAGES
 from queuey.claims.rules.order import MAX_WAITING
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model import ids
 from queuey.model.deadletters import decode_dead_letter
 from queuey.model.errors import InvalidRequest

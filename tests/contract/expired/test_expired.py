@@ -13,7 +13,7 @@ from queuey.claims.expiry_records import KIND, ExpiryRecords
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.log.move_turns import MoveOrder
 from queuey.claims.rules.receipts import ReceiptStatus
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model.deadletters import HEADER_PREFIX, queue_for
 from queuey.model.errors import QueueNotFound
 from queuey.model.ids import TICKS_PER_SECOND

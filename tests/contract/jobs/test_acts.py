@@ -12,7 +12,7 @@ from queuey.claims.attempts import Attempts
 from queuey.claims.claims import ReleaseReason
 from queuey.claims.jobs import CANCELLED_ERROR
 from queuey.claims.rules.receipts import ReceiptStatus
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model import ids
 from queuey.model.errors import InvalidRequest, MessageNotFound, StoreUnavailable
 from queuey.storage import ClaimLogs, Ledger, Messages, Store, bridge

@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 from queuey.access.queue_access import QueueAccess
 from queuey.api.progress import MoveState
 from queuey.app.service import Service
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model.errors import (
     ClaimsRefused,
     InvalidRequest,

@@ -20,12 +20,12 @@ from queuey.claims import jobs
 from queuey.claims.job_ends import JobEnd, Leaving, Results
 from queuey.claims.jobs import JobStatuses, LogView
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model.errors import Conflict, InvalidRequest, MessageNotFound
 from queuey.model.ids import Position
 from queuey.model.messages import Location, Queue, QueueSpec
 from queuey.storage import Store, bridge
-from queuey.storage.store_calls import in_thread
+from queuey.storage.deadlines import in_thread
 from tests.backends import APP, Clock
 from tests.blocking import BlockingNames, blocking
 from tests.contract.claims.test_claims import enter

@@ -8,7 +8,7 @@ from collections import Counter
 from msgspec.structs import replace
 
 from queuey.app.service import Service
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model import ids
 from queuey.model.errors import KeyInUse, RecordChanged, StoreUnavailable
 from queuey.model.messages import Queue, Record

@@ -13,8 +13,8 @@ import pytest
 
 from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
+from queuey.messages.posts import Draft
 from queuey.messages.ranges import Range
-from queuey.messages.single_messages import Draft
 from queuey.model.messages import Meta, NewMessage, Queue, Slice
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store

@@ -16,13 +16,13 @@ from queuey.model import ids
 from queuey.model.errors import InvalidRequest, QueueChanged
 from queuey.model.messages import Page, Queue, Slice
 from queuey.storage import bridge
+from queuey.storage.deadlines import Home, LoopCalls
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, messages, open_store
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.messages import LOOP_READ_PAUSE, SLOW_READ_SECONDS
 from queuey.storage.sqlite.slice_reads import read_slice
 from queuey.storage.sqlite.transaction import Transaction
 from queuey.storage.sqlite.writer import SqliteWriter
-from queuey.storage.store_calls import Home, LoopCalls
 from tests.backends import APP, UNSYNCED, Clock
 from tests.contract.samples import (
     append_bodies,

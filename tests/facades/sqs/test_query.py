@@ -156,7 +156,7 @@ def test_what_is_no_json(sqs: Sqs) -> None:
 def test_characters_that_xml_cannot_have(sqs: Sqs, first: str) -> None:
     """A body of another protocol may have any character; those that XML cannot have are replaced."""
     service = sqs.caller.app.service
-    from queuey.messages.single_messages import Draft  # noqa: PLC0415 - only here
+    from queuey.messages.posts import Draft  # noqa: PLC0415 - only here
 
     queue = service.find("shop", "first")
     service.core.run(service.messages.post(queue, [Draft("a\0\x1bb")]))

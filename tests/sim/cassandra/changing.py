@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from queuey.model.errors import QueueyError, StoreUnavailable
 from queuey.model.messages import Queue
 from queuey.storage.cassandra import CassandraOptions
-from queuey.storage.cassandra.admin import stored_timing
+from queuey.storage.cassandra.admin import timing_changes
 from queuey.storage.cassandra.cluster import Driver, timing
 from queuey.storage.cassandra.cluster.timing import MANY_CENTRES_TIMING, StoredTiming, Timing, encode, make_settled
 from queuey.storage.cassandra.time import timing_in_force
@@ -47,11 +47,11 @@ FOLLOWING = FollowingPace(SOON.timing, heartbeat=0.25, calm=SOON.calm)
 def short_lease() -> Iterator[None]:
     """Shortens the lease and its checks, and makes them run by simulated time."""
     with ExitStack() as replaced:
-        for module in (timing_in_force, stored_timing):
+        for module in (timing_in_force, timing_changes):
             replaced.enter_context(replace_in(module, timing.LEASE, LEASE))
         replaced.enter_context(replace_in(timing_in_force, timing_in_force.READ_INTERVAL, EVERY))
-        replaced.enter_context(replace_in(stored_timing, time, SimpleNamespace(time=_now)))
-        replaced.enter_context(replace(stored_timing.read_timing_status, read_timing_status))
+        replaced.enter_context(replace_in(timing_changes, time, SimpleNamespace(time=_now)))
+        replaced.enter_context(replace(timing_changes.read_timing_status, read_timing_status))
         yield
 
 
@@ -60,10 +60,10 @@ def _now() -> float:
     return Process.present.world.now
 
 
-def read_timing_status(driver: Driver, options: CassandraOptions) -> stored_timing.TimingStatus:
+def read_timing_status(driver: Driver, options: CassandraOptions) -> timing_changes.TimingStatus:
     """Reads the timing alone: the simulated cluster cannot scan tables."""
     [(text,)] = driver.run(timing_in_force.READ_TIMING, consistency=options.catalogue_read)
-    return stored_timing.TimingStatus(timing.decode(text), {}, 1)
+    return timing_changes.TimingStatus(timing.decode(text), {}, 1)
 
 
 class FollowingSite(PostSite):
@@ -106,7 +106,7 @@ class ChangingStorm(PostStorm):
         return FollowingSite(self.world, self.cluster, generous=self._generous, on_loop=self._on_loop)
 
     def _insert(self, stored: StoredTiming) -> None:
-        for place, change in cql.command(stored_timing._SWAP_TIMING.cql).changes(
+        for place, change in cql.command(timing_changes._SWAP_TIMING.cql).changes(
             (encode(stored), None), 1, self.world.now
         ):
             self.cluster.committed[place].absorb(change)
@@ -162,7 +162,9 @@ class ChangingStorm(PostStorm):
 
 
 def change_times(site: PostSite, wanted: Timing) -> None:
-    stored_timing.change_timing(site.store._driver, site.store._options, wanted, lambda _line: None, wait_between_steps)
+    timing_changes.change_timing(
+        site.store._driver, site.store._options, wanted, lambda _line: None, wait_between_steps
+    )
 
 
 def wait_between_steps(seconds: float) -> None:

@@ -30,7 +30,7 @@ from queuey.storage.cassandra.cluster.options import DataCentreTarget
 from queuey.storage.cassandra.protocol import CqlClient
 from queuey.storage.cassandra.time.clock import Clock
 from queuey.storage.cassandra.time.clock_watch import SELECT_NOW
-from queuey.storage.store_calls import Deadline
+from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.cql import Change, Partition, Place
 from tests.sim.cassandra.loops import SimulatedCalls, SimulatedLoop

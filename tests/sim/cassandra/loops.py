@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from queuey.model.errors import Outcome, StoreUnavailable
 from queuey.storage.cassandra.cluster.store_loop import Calls, StoreLoop
-from queuey.storage.store_calls import Call, Start, may_block
+from queuey.storage.deadlines import Call, Start, may_block
 from tests.sim.world import Process, ProcessLoop, SimulatedCore
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from itertools import permutations
 
 from msgspec.structs import replace as changed
 
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model.ids import Position
 from queuey.model.partitions import by_key
 from tests.sim.cassandra.messages import PARTITIONS, Post

@@ -12,13 +12,13 @@ from contextlib import suppress
 from functools import partial
 
 from queuey.access.queue_access import QueueAccess
-from queuey.messages.single_messages import Draft, MessageUseCases, RepeatBudget
+from queuey.messages.posts import Draft, MessageUseCases, RepeatBudget
 from queuey.model.errors import KeyInUse, QueueChanged, QueueyError, StoreBusy, StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import PostResult, Queue, QueueSpec
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
-from queuey.storage.store_calls import GivenUp
+from queuey.storage.deadlines import GivenUp
 from tests.sim.cassandra.cluster import Cluster
 from tests.sim.cassandra.messages import (
     APPLICATION,

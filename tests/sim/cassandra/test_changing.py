@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from queuey.model.errors import StoreUnavailable
-from queuey.storage.cassandra.admin import stored_timing
+from queuey.storage.cassandra.admin import timing_changes
 from queuey.storage.cassandra.cluster import timing
 from queuey.storage.cassandra.cluster.timing import Timing, make_settled
 from queuey.storage.cassandra.time.timing_in_force import TimingInForce
@@ -95,8 +95,8 @@ def test_changes_of_times_finish(storms: list[ChangingStorm]) -> None:
 
 def change_times_in_one_step(site: PostSite, wanted: Timing) -> None:
     driver, options = site.store._driver, site.store._options
-    stored = stored_timing.read_timing_status(driver, options).stored
-    if not stored_timing._compare_and_swap(driver, options, make_settled(wanted, "at once"), stored):
+    stored = timing_changes.read_timing_status(driver, options).stored
+    if not timing_changes._compare_and_swap(driver, options, make_settled(wanted, "at once"), stored):
         raise StoreUnavailable("another command was faster")
 
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import pytest
 
 from queuey.messages import ranges
+from queuey.messages.posts import MessageUseCases
 from queuey.messages.ranges import Range, Reading
-from queuey.messages.single_messages import MessageUseCases
 from queuey.model import ids
 from queuey.model.errors import Outcome, StoreUnavailable, WriteUndone
 from queuey.model.ids import Position

@@ -28,8 +28,8 @@ from queuey.model.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import Location, Message, Named, NewMessage, Queue
 from queuey.storage.cassandra.tables.names import named_of, require_row
-from queuey.storage.cassandra.write import names
-from queuey.storage.cassandra.write.names import Found, NameRow
+from queuey.storage.cassandra.write import name_steps
+from queuey.storage.cassandra.write.name_steps import Found, NameRow
 from queuey.storage.cassandra.write.post_keys import IdRun, MadeIds, PostedIds
 from tests.sim.explored.post_keys import ASKING, Look, MakeIds, Remove, Swap, TimeLeft, Write, ask_for
 
@@ -286,19 +286,19 @@ class SimulatedName(Name):
         self._name = "n"
 
     async def find(self) -> Named | None:
-        found: Found = await names.find(ASKING, "n", self._new_version)
+        found: Found = await name_steps.find(ASKING, "n", self._new_version)
         return None if found.row is None else named_of(found)
 
     async def write(self, item: NewMessage | None, content: bytes, seen: Named | None) -> Named:
         if item is None:
             assert seen is not None
-            return named_of(Found(await names.clear(ASKING, "n", require_row(seen), self._new_version)))
+            return named_of(Found(await name_steps.clear(ASKING, "n", require_row(seen), self._new_version)))
         row = None if seen is None else require_row(seen)
-        return named_of(Found(await names.write(ASKING, "n", row, content, 0, self._new_version)))
+        return named_of(Found(await name_steps.write(ASKING, "n", row, content, 0, self._new_version)))
 
     async def settle(self, seen: Named) -> None:
         with suppress(StoreUnavailable):
-            await names.forget_replaced(ASKING, require_row(seen), self._new_version)
+            await name_steps.forget_replaced(ASKING, require_row(seen), self._new_version)
 
     async def find_status(self, location: Location) -> JobStatus | None:
         return "waiting" if await ask_for(Is(location)) else None
@@ -346,7 +346,7 @@ async def _read(new_version: Any) -> Shown:  # noqa: ANN401
     row, marked = scanned.row, {(1, _position(id_)) for id_ in scanned.there}
     found = Found(row)
     if row is None or row.state != "done" or row.kept.runs or marked != {found.value[0]}:
-        found = await names.find_shown(ASKING, "n", new_version)
+        found = await name_steps.find_shown(ASKING, "n", new_version)
     return Shown(tuple(id_ for id_ in scanned.there if found.is_shown((1, _position(id_)))), scanned)
 
 

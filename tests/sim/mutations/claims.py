@@ -29,7 +29,7 @@ from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import Location, LogEntry, Message, NewMessage, Page, Queue, Slice
-from queuey.storage.store_calls import Done
+from queuey.storage.deadlines import Done
 from tests.sim.replicas import DELAY, Log, ModelStore, Replicas
 from tests.sim.world import Process
 

@@ -27,7 +27,7 @@ from queuey.claims.rules.order import KeyHolders, OrderCheck, Waiting
 from queuey.claims.rules.partition_state import State
 from queuey.claims.rules.places import FreePlaces, LikelyPlaces, Places
 from queuey.runtime.limits import Limits
-from queuey.storage.cassandra.write.names import NameRow
+from queuey.storage.cassandra.write.name_steps import NameRow
 from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE
 from tests.sim import expiry as expiring
 from tests.sim import storm

@@ -12,7 +12,7 @@ from queuey.model.errors import StoreUnavailable
 from queuey.storage.cassandra.cluster import Done, Driver, Encoded, Host, Request, Rows, Statement
 from queuey.storage.cassandra.cluster.store_loop import Calls, StoreLoop
 from queuey.storage.cassandra.time.clock import Clock
-from queuey.storage.store_calls import Deadline
+from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra.cluster import Cluster, NetworkFaults
 from tests.sim.world import World
 

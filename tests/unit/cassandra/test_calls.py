@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.storage import bridge
 from queuey.storage.cassandra.cluster.store_loop import Calls, StoreLoop, run_concurrently, wait_for_callback
-from queuey.storage.store_calls import Deadline, Done
+from queuey.storage.deadlines import Deadline, Done
 from tests.unit.cassandra.simulated import FaultlessDriver
 from tests.waiting import PATIENCE_SECONDS, join, until
 

@@ -21,7 +21,7 @@ from queuey.storage.cassandra.statements.lightweight_transactions import (
     ChangeResult,
     LightweightTransactions,
 )
-from queuey.storage.store_calls import Deadline, Done
+from queuey.storage.deadlines import Deadline, Done
 from tests.unit.cassandra.simulated import FaultlessDriver
 from tests.unit.cassandra.test_calls import CallResults
 

@@ -16,7 +16,7 @@ import pytest
 
 from queuey.model.errors import StoreClosed
 from queuey.runtime.event_loop import MAX_ITEMS_IN_LOOP, MAX_SLICE_SECONDS, REST_RATIO, TURN_MEASUREMENT_INTERVAL, Core
-from queuey.storage.store_calls import Deadline, Done, LoopCalls, start_and_wait
+from queuey.storage.deadlines import Deadline, Done, LoopCalls, start_and_wait
 from tests.waiting import until_async
 
 AT_THE_END = """

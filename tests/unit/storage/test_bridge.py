@@ -13,8 +13,8 @@ import pytest
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import bridge, sqlite
+from queuey.storage.deadlines import Deadline, Done, in_thread, iterate_in_thread, may_block, start_and_wait
 from queuey.storage.sqlite import SqliteStore
-from queuey.storage.store_calls import Deadline, Done, in_thread, iterate_in_thread, may_block, start_and_wait
 
 
 @pytest.fixture

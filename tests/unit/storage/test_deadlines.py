@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from queuey.model.errors import StoreUnavailable
-from queuey.storage.store_calls import Deadline
+from queuey.storage.deadlines import Deadline
 from tests.waiting import call_until
 
 

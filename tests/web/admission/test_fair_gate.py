@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuey.model.errors import StoreUnavailable, TooManyRequests
-from queuey.storage.store_calls import LoopCalls
+from queuey.storage.deadlines import LoopCalls
 from queuey.web.admission.scheduling import FairGate, FairPool, SharedQuota, TenantQuota, Turn
 from tests.waiting import PATIENCE_SECONDS, until_async
 

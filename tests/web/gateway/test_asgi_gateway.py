@@ -13,7 +13,7 @@ from queuey.app.parts import App
 from queuey.model import ids
 from queuey.model.errors import Outcome, StoreClosed
 from queuey.storage import Messages, bridge
-from queuey.storage.store_calls import Deadline, Done, start_and_wait
+from queuey.storage.deadlines import Deadline, Done, start_and_wait
 from queuey.web.endpoint import Match
 from queuey.web.gateway import Gateway
 from queuey.web.requests import Request as Asked

@@ -9,7 +9,7 @@ import pytest
 
 from queuey.app.application import make_app
 from queuey.app.parts import App
-from queuey.operations.health_views import COUNTS_TOPIC, Collection, WorkerCounts
+from queuey.operations.lag_metrics import COUNTS_TOPIC, Collection, WorkerCounts
 from queuey.runtime.metrics import Snapshot
 from queuey.runtime.workers import Answer, WorkerIdentity, Workers
 from queuey.storage import Store

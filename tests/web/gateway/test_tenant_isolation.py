@@ -14,7 +14,7 @@ from queuey.access.authorization import Authorization
 from queuey.app.asgi import answer
 from queuey.app.parts import App
 from queuey.storage import Messages, Names
-from queuey.storage.store_calls import in_thread
+from queuey.storage.deadlines import in_thread
 from queuey.web.endpoint import Match
 from queuey.web.gateway import Gateway
 from queuey.web.requests import Request as Asked

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from queuey.messages import message_views
 from queuey.messages.message_views import read_batch, read_single
-from queuey.messages.single_messages import AnyDraft
+from queuey.messages.posts import AnyDraft
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import Queue
 from queuey.runtime.limits import Limits

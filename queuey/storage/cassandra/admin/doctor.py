@@ -13,7 +13,7 @@ from uuid import UUID
 from queuey.model.errors import SettingsError, StoreUnavailable
 from queuey.model.ids import EPOCH_TICKS, TICKS_PER_SECOND
 from queuey.model.messages import Finding
-from queuey.storage.cassandra.admin import doctor_rules, migrations, node_settings, stored_timing
+from queuey.storage.cassandra.admin import doctor_rules, migrations, node_settings, timing_changes
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
 from queuey.storage.cassandra.cluster import Driver, Rows, Statement, open_driver
 from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
@@ -107,7 +107,7 @@ def _read_clock_difference(driver: Driver, target: DataCentreTarget, options: Ca
     if driver.run(_SELECT_KEYSPACE, (target.keyspace,), consistency="ONE"):
         with suppress(SettingsError), open_driver(target, options, CONNECT_TIMEOUT) as inside:
             if migrations.schema_problem(inside) is None:
-                return stored_timing.read_timing_status(inside, options).stored.kept.clock_difference
+                return timing_changes.read_timing_status(inside, options).stored.kept.clock_difference
     return options.clock_difference
 
 
@@ -143,7 +143,7 @@ def _check_timing(target: DataCentreTarget, options: CassandraOptions) -> Findin
         if migrations.schema_problem(driver) is not None:
             return Finding("timing", "fail", "cannot be read until the schema is right", "See schema, above.")
         try:
-            status = stored_timing.read_timing_status(driver, options)
+            status = timing_changes.read_timing_status(driver, options)
             check_stated(options.stated, status.stored)
         except SettingsError as error:
             return Finding("timing", "fail", str(error), "Remove the settings, or see `queuey timing`.")

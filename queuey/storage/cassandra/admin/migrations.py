@@ -20,7 +20,7 @@ from functools import partial
 from typing import NamedTuple
 
 from queuey.model.errors import SettingsError, StoreIncompatible, StoreUnavailable
-from queuey.storage.cassandra.admin import cql_files, stored_timing
+from queuey.storage.cassandra.admin import cql_files, timing_changes
 from queuey.storage.cassandra.admin.cql_files import SchemaMigration
 from queuey.storage.cassandra.cluster import Driver, Statement, open_driver
 from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
@@ -205,7 +205,7 @@ def _apply_missing(
     for statement in first.statements:
         _change_schema(driver, options, statement)
     if not _read_pending(driver, known):
-        return (), stored_timing.write_first_timing(driver, options, tell)
+        return (), timing_changes.write_first_timing(driver, options, tell)
     lock = _Lock(driver, options, tell, running)
     with lock:
         missing = _read_pending(driver, known)
@@ -217,7 +217,7 @@ def _apply_missing(
             values = migration.number, migration.name, migration.checksum, time.time()
             lock.transactions.wait(_RECORD_MIGRATION, values)
             tell(f"{migration.name}: applied")
-    return tuple(missing), stored_timing.write_first_timing(driver, options, tell)
+    return tuple(missing), timing_changes.write_first_timing(driver, options, tell)
 
 
 class _Lock:

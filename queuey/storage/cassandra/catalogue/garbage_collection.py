@@ -25,7 +25,7 @@ from queuey.storage.cassandra.statements.message_codec import uuid_of
 from queuey.storage.cassandra.time import bucketing
 from queuey.storage.cassandra.time.bucketing import Bucket
 from queuey.storage.cassandra.time.clock import Clock
-from queuey.storage.store_calls import Call
+from queuey.storage.deadlines import Call
 
 log = logging.getLogger(__name__)
 

@@ -43,7 +43,7 @@ from queuey.storage.cassandra.protocol import CqlClient, encoding, requests
 from queuey.storage.cassandra.protocol.errors import DRIVER_ERRORS, InDoubt, choose_worst, translate
 from queuey.storage.cassandra.protocol.fast_request import FastRequest
 from queuey.storage.cassandra.protocol.requests import Done, Encoded, Request, Rows, Statement
-from queuey.storage.store_calls import Call, Deadline
+from queuey.storage.deadlines import Call, Deadline
 
 log = logging.getLogger(__name__)
 

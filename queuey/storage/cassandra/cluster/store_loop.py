@@ -39,7 +39,7 @@ from weakref import WeakSet
 
 from queuey.model.errors import Outcome, StoreClosed
 from queuey.storage import bridge
-from queuey.storage.store_calls import NO_CALL, Call, Deadline, Done, Start, may_block, start_and_wait
+from queuey.storage.deadlines import NO_CALL, Call, Deadline, Done, Start, may_block, start_and_wait
 
 log = logging.getLogger(__name__)
 
@@ -338,7 +338,7 @@ class Calls:
         long: bool = False,
         raise_given_up: bool = False,
     ) -> T:
-        """Begins a coroutine as a call, and awaits its result, as :func:`queuey.storage.store_calls.start_and_wait`."""
+        """Begins a coroutine as a call, and awaits its result, as :func:`queuey.storage.deadlines.start_and_wait`."""
         call, has_begun = Call() if long and not may_block() else None, False
 
         def begin(done: Done) -> Callable[[], Outcome]:

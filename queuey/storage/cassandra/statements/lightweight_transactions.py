@@ -37,7 +37,7 @@ from queuey.storage.cassandra.cluster import Driver, Encoded, InDoubt, Request, 
 from queuey.storage.cassandra.cluster.options import CassandraOptions
 from queuey.storage.cassandra.cluster.store_loop import wait_for_callback
 from queuey.storage.cassandra.protocol.requests import Call
-from queuey.storage.store_calls import Done
+from queuey.storage.deadlines import Done
 
 Change = Callable[[], Awaitable[Request]]
 """Returns the request of one attempt."""

@@ -26,7 +26,7 @@ from queuey.storage.cassandra.tables.connected import StoreParts
 from queuey.storage.cassandra.tables.counting import Counting
 from queuey.storage.cassandra.tables.messages import RequestedSlice, SliceReader
 from queuey.storage.cassandra.time.clock import ticks
-from queuey.storage.store_calls import in_thread, iterate_in_thread
+from queuey.storage.deadlines import in_thread, iterate_in_thread
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

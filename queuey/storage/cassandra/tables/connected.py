@@ -24,7 +24,7 @@ from queuey.storage.cassandra.time.clock_check import ClockCheck
 from queuey.storage.cassandra.time.clock_watch import ClockWatch
 from queuey.storage.cassandra.time.timing_in_force import Tails, TimingInForce
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
-from queuey.storage.store_calls import Deadline
+from queuey.storage.deadlines import Deadline
 
 
 class StoreParts:

@@ -33,7 +33,7 @@ from queuey.storage.cassandra.time import bucketing
 from queuey.storage.cassandra.time.bucketing import CLASSES, Bucket
 from queuey.storage.cassandra.time.clock import ticks
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
-from queuey.storage.store_calls import Done
+from queuey.storage.deadlines import Done
 
 PUT_BYTES = 4 << 20
 """Max body bytes that one ``put`` has in flight, unless a single body is larger."""

@@ -1,6 +1,6 @@
 """Messages in Cassandra that are found by a name or an idempotency key.
 
-:mod:`..write.names` and :mod:`..write.post_keys` decide; :mod:`..write.row_changes` carries out their steps.
+:mod:`..write.name_steps` and :mod:`..write.post_keys` decide; :mod:`..write.row_changes` carries out their steps.
 
 A process that stops while it replaces the value of a name leaves both values in the queue. So messages that are written
 as values carry a mark. A reader by time reads the rows of their names and shows only the messages that are the values.
@@ -26,8 +26,8 @@ from queuey.storage.cassandra.statements import message_codec
 from queuey.storage.cassandra.statements.lightweight_transactions import new_number
 from queuey.storage.cassandra.statements.message_codec import Marked, NamedMessage
 from queuey.storage.cassandra.tables.connected import StoreParts
-from queuey.storage.cassandra.write import names
-from queuey.storage.cassandra.write.names import Found, NameRow
+from queuey.storage.cassandra.write import name_steps
+from queuey.storage.cassandra.write.name_steps import Found, NameRow
 from queuey.storage.cassandra.write.post_keys import KeyRow, PostedIds, carry_out
 from queuey.storage.cassandra.write.row_changes import RowChange, RowStatements, RowTable
 from queuey.storage.contracts.keyed_posts import KeyedPosts
@@ -83,7 +83,7 @@ class CassandraNames(Names):
     @store_call(_TIMEOUT_MESSAGE)
     async def find_named(self, queue: Queue, name: str) -> Named | None:
         await self._rows.find_current(queue)
-        present = await self._new_change(queue, name).run(lambda steps: names.find(steps, name, new_number))
+        present = await self._new_change(queue, name).run(lambda steps: name_steps.find(steps, name, new_number))
         return None if present.row is None else named_of(present)
 
     @store_call(_TIMEOUT_MESSAGE)
@@ -93,15 +93,17 @@ class CassandraNames(Names):
         row = None if seen is None else require_row(seen)
         if item is None:
             await self._rows.find_current(queue)
-            seen_row = row or NameRow("done", b"", names.NOTHING, 0)
-            done = await self._new_change(queue, name).run(lambda steps: names.clear(steps, name, seen_row, new_number))
+            seen_row = row or NameRow("done", b"", name_steps.NOTHING, 0)
+            done = await self._new_change(queue, name).run(
+                lambda steps: name_steps.clear(steps, name, seen_row, new_number)
+            )
             return named_of(Found(done))
         items = [message_codec.mark_named(item, name)]
         items_of.check_items(queue, items)
         row_ttl = item.ttl + KEPT_SECONDS if item.kept else item.ttl
         expires = self._clock.now() + row_ttl * TICKS_PER_SECOND
         done = await self._new_change(queue, name, items).run(
-            lambda steps: names.write(steps, name, row, content, expires, new_number)
+            lambda steps: name_steps.write(steps, name, row, content, expires, new_number)
         )
         self._arrivals.notify_appended(queue, items)
         return named_of(Found(done))
@@ -110,7 +112,7 @@ class CassandraNames(Names):
     async def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
         await self._rows.find_current(queue)
         await self._new_change(queue, name).run(
-            lambda steps: names.forget_replaced(steps, require_row(seen), new_number)
+            lambda steps: name_steps.forget_replaced(steps, require_row(seen), new_number)
         )
 
     def _new_change(self, queue: Queue, name: str, items: Sequence[NewMessage] = ()) -> RowChange:
@@ -167,7 +169,7 @@ async def find_values(parts: StoreParts, queue: Queue, marked: Marked, *, early:
             if not early and (not settled or marked[name] != {verdict.value[0]}):
                 change = RowChange(parts, queue, (TABLE, name))
                 with parts.driver.calls.deadline.without_marking_sent():
-                    verdict = await change.run(partial(names.find_shown, name=name, new_version=new_number))
+                    verdict = await change.run(partial(name_steps.find_shown, name=name, new_version=new_number))
             verdicts[name] = verdict
     return verdicts
 

@@ -29,7 +29,7 @@ from queuey.storage.cassandra.cluster.store_loop import wait_for_callback
 from queuey.storage.cassandra.time.clock import Clock
 from queuey.storage.cassandra.time.clock_check import ClockCheck, Interval, measure_difference
 from queuey.storage.cassandra.time.timing_in_force import TimingInForce
-from queuey.storage.store_calls import Call
+from queuey.storage.deadlines import Call
 
 log = logging.getLogger(__name__)
 

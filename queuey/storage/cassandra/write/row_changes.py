@@ -1,4 +1,4 @@
-"""Implements the steps by which :mod:`.post_keys` and :mod:`.names` change the rows of keys and names."""
+"""Implements the steps by which :mod:`.post_keys` and :mod:`.name_steps` change the rows of keys and names."""
 
 from __future__ import annotations
 

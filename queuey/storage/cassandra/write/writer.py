@@ -54,7 +54,7 @@ from queuey.storage.cassandra.write.write_batches import (
     divide_by_partition,
     divide_into_batches,
 )
-from queuey.storage.store_calls import GIVEN_UP_MESSAGE
+from queuey.storage.deadlines import GIVEN_UP_MESSAGE
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentr
 from queuey.storage.cassandra.cluster.store_loop import Calls, StoreLoop
 from queuey.storage.cassandra.statements.message_codec import INSERT
 from queuey.storage.cassandra.time.clock import Clock, boottime_ns
-from queuey.storage.store_calls import Deadline
+from queuey.storage.deadlines import Deadline
 from tests.servers.keyspaces import HandClock, HandedStore
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.cluster import Cluster, NetworkFaults

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from queuey.storage.store_calls import Home, LoopCalls
+from queuey.storage.deadlines import Home, LoopCalls
 from tests.sim.groups.loop import MemberLoop
 from tests.sim.world import Process, SimulatedCore, World
 

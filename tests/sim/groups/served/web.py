@@ -13,7 +13,7 @@ from queuey.model.errors import NotAllowed
 from queuey.model.messages import OffsetChange, Queue
 from queuey.model.rights import Credential, is_allowed
 from queuey.runtime.waiters import Waiter, Watchers
-from queuey.storage.store_calls import Done
+from queuey.storage.deadlines import Done
 from tests.sim.groups.served.processes import GroupCore, Machine
 from tests.sim.groups.served.store import GroupStore
 from tests.sim.groups.served.stored import APPLICATION, GROUP

@@ -21,7 +21,7 @@ from queuey.storage.cassandra.cluster import Driver, Encoded, InDoubt, Request, 
 from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
 from queuey.storage.cassandra.cluster.topology import RETRY_INTERVAL, new_cluster
 from queuey.storage.cassandra.protocol.errors import translate
-from queuey.storage.store_calls import Deadline
+from queuey.storage.deadlines import Deadline
 from tests.replacing import replace_in, with_fields
 from tests.unit.cassandra.cql.scripted_driver import (
     CONDITIONAL,

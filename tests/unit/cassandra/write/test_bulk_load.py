@@ -16,7 +16,7 @@ from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.cluster import Done, Encoded
 from queuey.storage.cassandra.time import bucketing
 from queuey.storage.cassandra.write import bulk_load
-from queuey.storage.store_calls import Deadline
+from queuey.storage.deadlines import Deadline
 
 NOW = ids.EPOCH_TICKS + 1_700_000_000 * ids.TICKS_PER_SECOND
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from queuey.messages.single_messages import Draft
+from queuey.messages.posts import Draft
 from queuey.model.errors import TimeZoneUnknown
 from queuey.runtime.due_work import sort_steps
 from queuey.schedules.schedule_states import Plan, Schedule, keep_message, list_next_fire_times
