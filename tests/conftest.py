@@ -50,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declares the markers for stores, and prepares signals for the programs that tests start."""
     restore_interrupts()
     config.addinivalue_line("markers", "needs(*capabilities): skipped on stores without these capabilities")
+    config.addinivalue_line("markers", "one_app: tests of a module share an application (tests/tenants.py)")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

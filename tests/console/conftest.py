@@ -16,7 +16,7 @@ from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
 from tests.console.browser import Browser
 from tests.interposed_store import InterposedStore
-from tests.web.conftest import GUEST_KEY, KEY, backend, between, ended, guest, limits, owner, prompt, stopping
+from tests.tenants import GUEST_KEY, KEY, backend, between, ended, guest, limits, owner, prompt, stopping
 
 __all__ = ["backend", "between", "ended", "guest", "limits", "owner", "prompt", "stopping"]
 

@@ -27,8 +27,8 @@ from tests.console.conftest import logged_in
 from tests.console.test_pages import text_of
 from tests.contract.samples import eventually
 from tests.replacing import replace_in
+from tests.tenants import GUEST_KEY, KEY
 from tests.web.caller import Caller as ApiCaller
-from tests.web.conftest import GUEST_KEY, KEY
 
 WORKER_KEY, ADMIN_KEY = "4" * 64, "5" * 64
 CLAIM_ACTS = {"rewind", "cancel-job", "retry-job"}

@@ -23,8 +23,8 @@ from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace, replace_in
+from tests.tenants import KEY
 from tests.web.caller import Caller, Reply
-from tests.web.conftest import KEY
 from tests.web.gateway_calls import Request, make_runner
 from tests.web.published import PATHS_IN_ORDER
 

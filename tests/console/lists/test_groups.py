@@ -13,8 +13,8 @@ from tests.console.test_hostile_texts import StrictParser
 from tests.console.test_pages import text_of
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
+from tests.tenants import GUEST_KEY
 from tests.web.caller import Caller
-from tests.web.conftest import GUEST_KEY
 from tests.web.groups.test_members import Member
 
 LIST = "/console/a/queuey/_groups"

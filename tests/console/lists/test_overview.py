@@ -17,8 +17,8 @@ from tests.console.conftest import logged_in
 from tests.console.lists.test_groups import make_member_giving_back
 from tests.console.test_pages import bury, text_of
 from tests.replacing import replace_in
+from tests.tenants import GUEST_KEY
 from tests.web.caller import Caller
-from tests.web.conftest import GUEST_KEY
 
 A = "/console/a/queuey"
 SENDER_KEY = "5" * 64

@@ -22,7 +22,7 @@ from queuey.web.responses import Response
 from tests.console.browser import Browser
 from tests.console.conftest import examine
 from tests.replacing import replace
-from tests.web.conftest import KEY
+from tests.tenants import KEY
 from tests.web.gateway_calls import Reply
 
 FORM = "/console/login/once"

@@ -31,8 +31,8 @@ from tests.console.browser import Browser
 from tests.console.conftest import examine
 from tests.contract.samples import eventually
 from tests.replacing import replace_in
+from tests.tenants import KEY
 from tests.web.caller import Caller
-from tests.web.conftest import KEY
 from tests.web.users.issuer import Behaviour
 from tests.web.users.provider import OpenIdProvider, patient_providers, providing, read_redirect
 

@@ -18,7 +18,7 @@ from queuey.storage import Store, bridge
 from queuey.web.admission.scheduling import rate_limit_name
 from tests.console.browser import Browser
 from tests.console.conftest import examine
-from tests.web.conftest import GUEST_KEY, KEY
+from tests.tenants import GUEST_KEY, KEY
 from tests.web.gateway_calls import Request, serve
 
 SESSION = cookies.SESSION_COOKIE

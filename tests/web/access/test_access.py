@@ -18,8 +18,8 @@ from queuey.queues.queues import Queues
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
+from tests.tenants import GUEST_KEY, KEY
 from tests.web.caller import Caller
-from tests.web.conftest import GUEST_KEY, KEY
 
 pytestmark = pytest.mark.one_app
 

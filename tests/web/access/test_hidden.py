@@ -28,9 +28,9 @@ from queuey.schedules import schedules
 from queuey.storage import Store, bridge
 from tests.backends import SqliteLocation, prepare_sqlite
 from tests.replacing import replace_in
+from tests.tenants import GUEST_KEY, KEY
 from tests.web.access.test_access_table import BODIES, QUERIES
 from tests.web.caller import Caller, Reply, Tokens
-from tests.web.conftest import GUEST_KEY, KEY
 
 ID = "0123456789ab11e88000000000000001"
 EXAMPLES = settings().max_examples // 30

@@ -10,7 +10,7 @@ from itertools import chain
 import pytest
 
 from queuey.app.parts import App
-from tests.web.conftest import GUEST_KEY
+from tests.tenants import GUEST_KEY
 from tests.web.gateway_calls import KEY, Request, serve
 
 REQUESTS, FORGOTTEN = 1_300, 200

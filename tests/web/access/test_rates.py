@@ -20,9 +20,9 @@ from queuey.storage import Store, bridge
 from queuey.web.admission.rates import RateLimits
 from queuey.web.gateway import Gateway
 from tests.facades.serving import facade_app
+from tests.tenants import GUEST_KEY, KEY
 from tests.web.caller import Caller as Client
 from tests.web.caller import Reply
-from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import Request, Run, make_runner
 from tests.web.users.issuer import AUDIENCE, Issuer, patient_readers, serving
 

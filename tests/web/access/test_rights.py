@@ -17,10 +17,10 @@ from queuey.model.rights import VERBS, Verb, parse_scope
 from queuey.storage import Store, bridge
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
+from tests.tenants import KEY
 from tests.web.access.test_access_table import ALIKE, COLUMNS, EXAMPLES, KINDS, ROWS, Names, Scene, is_allowed
 from tests.web.access.test_access_table import names as drawn_names
 from tests.web.caller import Caller, Tokens
-from tests.web.conftest import KEY
 
 ROUTES = {
     "send": "POST /v1/{app}/{queue}",

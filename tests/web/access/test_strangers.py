@@ -24,7 +24,7 @@ from tests.console.conftest import examine
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.replacing import replace
-from tests.web.conftest import KEY
+from tests.tenants import KEY
 from tests.web.gateway_calls import Request, make_runner, until
 from tests.web.users.issuer import AUDIENCE, Issuer, patient_readers, serving
 

@@ -16,8 +16,8 @@ from queuey.runtime.limits import Limits
 from queuey.storage import Messages, Store, bridge
 from queuey.web.gateway import Gateway
 from tests.interposed_store import InterposedStore
+from tests.tenants import GUEST_KEY, KEY
 from tests.web.caller import Caller, Reply
-from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, make_runner, until
 
 

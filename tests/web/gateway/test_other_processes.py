@@ -14,8 +14,8 @@ from queuey.runtime.metrics import Snapshot
 from queuey.runtime.workers import Answer, WorkerIdentity, Workers
 from queuey.storage import Store
 from tests.contract.samples import eventually
+from tests.tenants import KEY
 from tests.web.caller import Caller
-from tests.web.conftest import KEY
 
 JSON = {"Content-Type": "application/json"}
 ID = "0123456789ab11e88000000000000001"

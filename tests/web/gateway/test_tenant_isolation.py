@@ -21,8 +21,8 @@ from queuey.web.requests import Request as Asked
 from queuey.web.responses import PIECE_SIZE, Response
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
+from tests.tenants import GUEST_KEY, KEY
 from tests.web.caller import Caller, Reply
-from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, Stub, make_runner, serve, until
 
 

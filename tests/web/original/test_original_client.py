@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 import pytest
 
 from queuey.app.parts import App
+from tests.tenants import KEY
 from tests.web.caller import Caller, Reply
-from tests.web.conftest import KEY
 
 
 class OriginalClient:

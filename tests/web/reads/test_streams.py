@@ -25,8 +25,8 @@ from queuey.web.admission.event_streams import NOTICE_INTERVAL
 from queuey.web.gateway import Gateway
 from queuey.web.responses import EVENT_HEADERS
 from tests.contract.samples import new_message
+from tests.tenants import GUEST_KEY, KEY
 from tests.web.caller import Caller, Tokens
-from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import Request, Run, make_runner, until
 
 READ: frozenset[Verb] = frozenset({"read"})

@@ -27,8 +27,8 @@ from queuey.model.errors import SettingsError
 from queuey.settings import UserIssuer
 from queuey.storage import Store, bridge
 from tests.replacing import replace_in
+from tests.tenants import GUEST_KEY, KEY
 from tests.web.caller import Caller
-from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.users.issuer import encode_part
 
 ISSUER, MAIL, AUDIENCE = "login.example.org", "ann@example.org", "https://queuey.example.org"

@@ -20,8 +20,8 @@ from queuey.model.user_queues import queue_name, user_name
 from queuey.settings import UserIssuer
 from queuey.settings.users import RoleVerb
 from queuey.storage import Store, bridge
+from tests.tenants import GUEST_KEY, KEY
 from tests.web.caller import Caller
-from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import blank_request
 from tests.web.users.issuer import AUDIENCE, Issuer, KeyServer, known_key, patient_readers, serving
 from tests.web.users.token_attacks import ATTACKS
