@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 ALLOWED = {
     "tests/test_architecture.py",
     "tests/replacing.py",
-    "tests/unit/test_messages.py",
+    "tests/model/test_messages.py",
     "tests/unit/test_replacing.py",
 }
 """These rules, the helper for replacements and its test, and a test that fields cannot be set."""

@@ -1,0 +1,1 @@
+"""Tests of the nouns and their rules, without I/O."""
