@@ -83,7 +83,7 @@ NO_EXTENSION = 7
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        ("tests.unit.settings.raises:Extension", "cannot be imported .*division by zero"),
+        ("tests.settings.raises:Extension", "cannot be imported .*division by zero"),
         (f"{__name__}:NO_EXTENSION", "not a subclass of ServiceExtension"),
         (f"{__name__}:Harbour", "2 parts of the service have a setting 'port'"),
     ],

@@ -17,7 +17,7 @@ from queuey.settings import SecretName
 from queuey.settings.definitions import Consistency, patterns_of
 from queuey.storage.sqlite.connection import SqliteOptions
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 CASSANDRA = {"QUEUEY_STORE": "cassandra://host/space"}
 
 

@@ -15,7 +15,7 @@ from queuey.settings import Setting
 from queuey.settings.definitions import GROUPS
 from queuey.settings.users import UserIssuer
 
-PAGE = (Path(__file__).parents[3] / "docs" / "settings.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
 LINES = {line.name: line for line in settings.table()}
 FACADES = [line for line in LINES["facades"].fields if line.fields]
 
