@@ -19,7 +19,7 @@ from queuey.storage.cassandra.cluster.options import READ_LEVELS, WRITE_LEVELS, 
 from tests.servers.served import environment
 
 CASSANDRA = {"QUEUEY_STORE": "cassandra://h1,h2:9043/Space"}
-TLS = Path(__file__).parents[2] / "acceptance" / "tls"
+TLS = Path(__file__).parents[1] / "acceptance" / "tls"
 
 
 def test_defaults_are_those_of_the_store() -> None:
