@@ -16,7 +16,7 @@ from queuey.storage.sqlite import SqliteStore
 from tests.backends import Clock
 from tests.contract.groups.group import SESSION, Group, HandCore, message, places_of
 from tests.contract.samples import fresh_name, make_queue, run_call
-from tests.contract.sqlite.counted import counted_store
+from tests.storage.sqlite.counted import counted_store
 
 WRITES = ("BEGIN IMMEDIATE",)
 

@@ -34,8 +34,8 @@ from tests.contract.samples import (
     pages,
     positions,
 )
-from tests.contract.sqlite.counted import sweep_of
 from tests.replacing import replace
+from tests.storage.sqlite.counted import sweep_of
 from tests.waiting import join
 
 

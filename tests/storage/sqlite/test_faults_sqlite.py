@@ -28,7 +28,7 @@ from tests.contract.samples import (
     new_message,
     start_append,
 )
-from tests.contract.sqlite.counted import busy_writer, database_of, prepared_connections
+from tests.storage.sqlite.counted import busy_writer, database_of, prepared_connections
 from tests.waiting import call_until, until
 
 WRITES = {

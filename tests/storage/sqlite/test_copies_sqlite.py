@@ -17,7 +17,7 @@ from queuey.client import ServiceUnavailable
 from queuey.model.errors import StoreIncompatible
 from queuey.storage.sqlite import SqliteOptions, backup, doctor, open_store
 from queuey.storage.sqlite.connection import FILE
-from tests.contract.sqlite.test_backup_sqlite import bodies, data, find_leftover_files, ignore_progress
+from tests.storage.sqlite.test_backup_sqlite import bodies, data, find_leftover_files, ignore_progress
 
 __all__ = ["data"]
 OPTIONS = SqliteOptions(sync="normal", sweep_interval=None)

@@ -13,8 +13,8 @@ from queuey.model.errors import StoreIncompatible, StoreUnavailable
 from queuey.storage.sqlite import backup, check, open_store, schema
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import FILE
-from tests.contract.sqlite.test_backup_sqlite import data, ignore_progress
-from tests.contract.sqlite.test_copies_sqlite import OPENINGS, OPTIONS, Opening
+from tests.storage.sqlite.test_backup_sqlite import data, ignore_progress
+from tests.storage.sqlite.test_copies_sqlite import OPENINGS, OPTIONS, Opening
 
 __all__ = ["data"]
 EARLY = 0x51554559

@@ -18,7 +18,7 @@ from queuey.storage.sqlite import SqliteOptions, SqliteStore, bulk, open_store
 from queuey.storage.sqlite import connection as driver
 from tests.backends import APP, Clock
 from tests.contract.samples import append_bodies, make_queue, new_message
-from tests.contract.sqlite.counted import database_of
+from tests.storage.sqlite.counted import database_of
 
 DAY = 86_400
 IO = Path("/proc/self/io")

@@ -14,8 +14,8 @@ from queuey.storage import bridge, partition_watches
 from queuey.storage.sqlite import SqliteOptions, open_store
 from tests.backends import APP
 from tests.contract.samples import append_bodies, make_queue
-from tests.contract.sqlite.counted import prepared_connections
 from tests.replacing import replace_in
+from tests.storage.sqlite.counted import prepared_connections
 from tests.waiting import PATIENCE_SECONDS, until
 
 OPTIONS = SqliteOptions(sweep_interval=None)

@@ -22,8 +22,8 @@ from queuey.storage.sqlite import connection as driver
 from tests.backends import APP
 from tests.blocking import BlockingNames, blocking
 from tests.contract.samples import bodies_in_partition, make_queue, new_message, run_call
-from tests.contract.sqlite.counted import counted_store, database_of
 from tests.replacing import replace_in
+from tests.storage.sqlite.counted import counted_store, database_of
 
 T = TypeVar("T")
 PARTITIONS = 10

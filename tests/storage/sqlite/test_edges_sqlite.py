@@ -32,8 +32,8 @@ from tests.contract.samples import (
     new_message,
     start_append,
 )
-from tests.contract.sqlite.counted import busy_writer, database_of, sweep_of
 from tests.replacing import replace, replace_in
+from tests.storage.sqlite.counted import busy_writer, database_of, sweep_of
 
 T = TypeVar("T")
 HOUR = 3600 * ids.TICKS_PER_SECOND

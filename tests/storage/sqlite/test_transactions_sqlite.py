@@ -19,7 +19,7 @@ from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite.transaction import Append, Transaction
 from tests.backends import APP, UNSYNCED, Clock, prepare_sqlite
 from tests.contract.samples import make_queue, new_message
-from tests.contract.sqlite.counted import busy_writer, database_of
+from tests.storage.sqlite.counted import busy_writer, database_of
 
 Act = Literal[
     "append", "append many", "append kept", "append delayed", "append once", "put", "remove", "purge", "flush"

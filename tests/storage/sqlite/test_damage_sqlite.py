@@ -17,7 +17,7 @@ from queuey.storage.sqlite import connection as driver
 from tests.backends import APP
 from tests.contract.catalogue.test_lifecycle import CALLS
 from tests.contract.samples import append_bodies, make_queue, messages_in_partition
-from tests.contract.sqlite.test_faults_sqlite import SHORT_TIMEOUTS, prepare
+from tests.storage.sqlite.test_faults_sqlite import SHORT_TIMEOUTS, prepare
 
 
 @pytest.fixture(scope="module")

@@ -1,1 +1,0 @@
-"""Tests of behaviour that only the embedded store has."""

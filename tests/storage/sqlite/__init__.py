@@ -1,0 +1,1 @@
+"""Tests of parts that only the SQLite store has."""
