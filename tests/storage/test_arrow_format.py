@@ -12,7 +12,7 @@ from queuey.model.ids import Position
 from queuey.model.messages import Message, Meta
 from queuey.storage.arrow_format import columns_of, split_into_chunks
 from tests import strategies
-from tests.unit.cassandra.test_message_codec import longs, metas
+from tests.storage.cassandra.statements.test_message_codec import longs, metas
 
 MESSAGES = st.lists(
     st.tuples(

@@ -1,7 +1,7 @@
 """The client on a process's loop, in histories of claims and early readers; each of its rules is needed.
 
 One rule is not shown by histories, as turns of a simulated loop take no time: when an answer was received.
-``tests/unit/cassandra/cql/test_client.py`` tests it (``test_answers_are_stamped_when_they_are_received``).
+``tests/storage/cassandra/protocol/test_client.py`` tests it (``test_answers_are_stamped_when_they_are_received``).
 """
 
 from __future__ import annotations

@@ -1,0 +1,378 @@
+"""The driver package reports the end of a request once, whatever nodes, cassandra-driver and the adopted loop do."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cassandra import OperationTimedOut, ReadFailure
+from cassandra.cluster import NoHostAvailable
+from cassandra.connection import ConnectionException
+
+from queuey.model.errors import StoreClosed, StoreUnavailable
+from queuey.storage.cassandra.cluster import Driver, Encoded, InDoubt, Request, Rows, Statement, TooManyDead, connection
+from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
+from queuey.storage.cassandra.cluster.topology import RETRY_INTERVAL, new_cluster
+from queuey.storage.cassandra.protocol.errors import translate
+from queuey.storage.deadlines import Deadline
+from tests.replacing import replace_in, with_fields
+from tests.storage.cassandra.protocol.scripted_driver import (
+    CONDITIONAL,
+    ENCODED,
+    STATEMENT,
+    ScriptedSession,
+    cluster_of,
+    scripted_driver,
+)
+from tests.storage.cassandra.protocol.scripted_node import ROW, Scene
+from tests.waiting import PATIENCE_SECONDS, call_until, join, until, until_async
+
+LATE = Statement("SELECT b FROM t")
+"""A statement that is not prepared."""
+Ends = list[tuple[Rows | None, StoreUnavailable | None, int]]
+"""Rows or error of each request, and the thread in which it ended."""
+
+
+class Adopted:
+    """A connected driver that has adopted the test's loop, and nodes whose answers the test decides."""
+
+    def __init__(self, scene: Scene, driver: Driver, session: ScriptedSession) -> None:
+        self.scene, self.driver, self.session = scene, driver, session
+        self.ended: Ends = []
+
+    def send(self, request: Request | Encoded) -> None:
+        self.driver.send(request, lambda rows, error: self.ended.append((rows, error, threading.get_ident())))
+
+    def are_up(self) -> list[bool]:
+        return [host.up for host in self.driver.hosts()]
+
+    async def await_ended(self, count: int = 1) -> None:
+        await until_async(lambda: len(self.ended) >= count)
+
+
+@pytest.fixture
+async def adopted() -> AsyncIterator[Adopted]:
+    """A driver that has adopted the loop, with two nodes."""
+    scene, session = Scene(), ScriptedSession()
+    scene.client.close()
+    deadline = Deadline(float("inf"), lambda: scene.now)
+    scene.loop.create_connection = scene.connect  # type: ignore[method-assign,assignment]
+    with scripted_driver(session, scene.cluster, deadline=deadline) as driver:
+        driver.loop.adopt(scene.loop)
+        await scene.await_wires()
+        yield Adopted(scene, driver, session)
+        await asyncio.to_thread(driver.close)
+
+
+@pytest.mark.parametrize("request_", [ENCODED, CONDITIONAL])
+async def test_requests_from_the_loops_thread(adopted: Adopted, request_: Request | Encoded) -> None:
+    """Frequent requests and conditional batches from the loop's thread go over the client and end in that thread."""
+    adopted.send(request_)
+    [wire] = await adopted.scene.await_requests()
+    assert not adopted.ended
+    wire.answer(ROW)
+    [(rows, refused, thread)] = adopted.ended
+    assert (bool(rows), refused, thread) == (True, None, threading.get_ident())
+
+
+async def test_requests_from_other_threads(adopted: Adopted) -> None:
+    """Requests from other threads end in the loop, also those of the driver while the client has no node."""
+    await asyncio.to_thread(adopted.send, ENCODED)
+    [wire] = await adopted.scene.await_requests()
+    wire.answer(ROW)
+    for node in adopted.scene.nodes:
+        node.is_reachable = False
+        node.wire.abort()
+    await until_async(lambda: not any(adopted.are_up()))
+    await asyncio.to_thread(adopted.send, ENCODED)
+    await adopted.await_ended(2)
+    here = threading.get_ident()
+    assert adopted.ended == [([(b"a",)], None, here), ([("driver",)], None, here)]
+    [(call, thread)] = adopted.session.asked_in
+    assert (call, thread != here) == ("execute", True)  # A session may wait for a stream.
+
+
+async def test_the_timeout_is_that_of_the_call_at_the_time_of_sending(adopted: Adopted) -> None:
+    """A request has the remaining time of its call when and where it is sent."""
+    with adopted.driver.calls.deadline.running(call_until(adopted.scene.now + 0.5)):
+        adopted.send(ENCODED)
+    await adopted.scene.await_requests()
+    adopted.scene.now += 0.6
+    await adopted.await_ended()
+    [(_, refused, _)] = adopted.ended
+    assert refused is not None
+    assert refused.outcome == "none"
+
+
+@pytest.mark.parametrize(
+    ("request_", "asked"),
+    [
+        (Request(LATE, (b"a",)), ["prepare", "execute"]),
+        (Request(STATEMENT, (b"a",)), ["execute"]),
+        (with_fields(ENCODED, statement=LATE), ["prepare"]),
+        (with_fields(CONDITIONAL, further=[(LATE, (b"a",))]), ["prepare"]),
+        (Request(Statement.make_unprepared("ALTER TABLE t")), ["execute"]),
+    ],
+)
+async def test_the_loop_waits_for_no_node(adopted: Adopted, request_: Request | Encoded, asked: list[str]) -> None:
+    """A statement that is not prepared, or goes through the driver, is sent in another thread in the call's time."""
+    with adopted.driver.calls.deadline.running(call_until(adopted.scene.now + 30.0)):
+        adopted.send(request_)
+    if asked[-1] == "prepare":
+        await adopted.scene.await_requests()
+        adopted.scene.now += 30.1
+    await adopted.await_ended()
+    assert [call for call, _ in adopted.session.asked_in] == asked
+    assert threading.get_ident() not in {thread for _, thread in adopted.session.asked_in}
+    [(rows, refused, _)] = adopted.ended
+    assert rows == [("driver",)] if asked[-1] == "execute" else refused is not None
+
+
+async def test_hosts_by_the_clients_own_connections(adopted: Adopted) -> None:
+    """A node is up if the client is connected to it; for other nodes the driver's state counts."""
+    first = adopted.scene.nodes[0]
+    first.is_reachable = False
+    first.wire.abort()
+    await until_async(lambda: adopted.are_up() == [False, True])
+    far = SimpleNamespace(address="10.9.9.9", datacenter="far", is_up=True)
+    near = adopted.scene.cluster.metadata.all_hosts()
+    adopted.scene.cluster.metadata.all_hosts = lambda: [*near, far]
+    assert adopted.are_up() == [False, True, True]
+
+
+async def test_close(adopted: Adopted) -> None:
+    """Waiting requests end as closed or in doubt, in the loop's thread; the connections are closed."""
+    for request in (ENCODED, CONDITIONAL):
+        adopted.send(request)
+    wires = await adopted.scene.await_requests(2)
+    await asyncio.to_thread(adopted.driver.close)
+    await adopted.await_ended(2)
+    assert {thread for _, _, thread in adopted.ended} == {threading.get_ident()}
+    outcomes = {type(refused): refused.outcome for _, refused, _ in adopted.ended if refused is not None}
+    assert outcomes.pop(StoreClosed) == "none"
+    assert list(outcomes.values()) == ["unknown"]
+    assert not any(wire.is_open for wire in wires)
+    adopted.driver.loop.adopt(None)
+    adopted.send(ENCODED)
+    assert [type(refused) for _, refused, _ in adopted.ended[2:]] == [StoreClosed]
+
+
+async def test_a_loop_that_comes_later(adopted: Adopted) -> None:
+    """Requests in flight on the former loop end once, by its rules; later requests go over the next loop."""
+    for request in (ENCODED, CONDITIONAL):
+        adopted.send(request)
+    await adopted.scene.await_requests(2)
+    for node in adopted.scene.nodes:
+        node.is_reachable = False
+    with another_loop() as (loop, thread):
+        await asyncio.to_thread(run_in, loop, adopted.driver.loop.adopt, loop)
+        await adopted.await_ended(2)
+        outcomes = sorted(str(None if refused is None else refused.outcome) for _, refused, _ in adopted.ended)
+        assert outcomes == ["None", "unknown"]
+        adopted.send(ENCODED)
+        await adopted.await_ended(3)
+        assert adopted.ended[2] == ([("driver",)], None, thread)
+        await asyncio.to_thread(run_in, loop, adopted.driver.loop.adopt, None)
+
+
+@contextmanager
+def another_loop() -> Iterator[tuple[asyncio.AbstractEventLoop, int | None]]:
+    """Runs an event loop in another thread; yields both."""
+    loop = asyncio.new_event_loop()
+    loop.create_connection = refuse_connection  # type: ignore[method-assign]
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield loop, thread.ident
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        join(thread)
+        loop.close()
+
+
+async def refuse_connection(*_arguments: object, **_named: object) -> Any:  # noqa: ANN401 - never returns
+    raise ConnectionRefusedError
+
+
+def run_in(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> None:
+    async def made() -> None:
+        call(*args)
+
+    asyncio.run_coroutine_threadsafe(made(), loop).result(PATIENCE_SECONDS)
+
+
+UPDATE = Request(Statement("UPDATE t SET b = ?"), (b"a",))
+
+
+def ends_of(driver: Driver, *requests: Request | Encoded) -> list[tuple[Rows | None, StoreUnavailable | None]]:
+    """Sends requests from this thread, and returns how each ended, in order of their ends."""
+    ended: list[tuple[Rows | None, StoreUnavailable | None]] = []
+    for request in requests:
+        driver.send(request, lambda *end: ended.append(end))
+    until(lambda: len(ended) >= len(requests))
+    return ended
+
+
+@pytest.mark.parametrize(
+    ("ends", "rows", "outcome"),
+    [
+        ([["a"], ["b"]], ["a"], None),
+        ([["a"], OperationTimedOut()], ["a"], None),
+        ([OperationTimedOut(), ["a"]], None, "unknown"),
+    ],
+)
+def test_the_first_end_counts(ends: list[Any], rows: list[str] | None, outcome: str | None) -> None:
+    """Only the first end of two attempts is reported."""
+    with scripted_driver(ScriptedSession(*ends)) as driver:
+        [(found, error)] = ends_of(driver, UPDATE)
+    assert (found, error and error.outcome) == (rows, outcome)
+
+
+def test_all_pages_are_one_answer() -> None:
+    """An answer in several pages has the rows of all of them."""
+    with scripted_driver(ScriptedSession(pages=[["a"], [], ["b", "c"]])) as driver:
+        assert ends_of(driver, Request(STATEMENT, (b"a",))) == [(["a", "b", "c"], None)]
+
+
+def test_a_connection_that_ends_between_two_pages() -> None:
+    """If the connection ends between two pages the request fails, instead of returning fewer rows."""
+    session = ScriptedSession(pages=[["a"], ["b"], ["c"]])
+    with scripted_driver(session) as driver:
+        session.on_page = lambda page: driver.close() if page else None
+        [(rows, error)] = ends_of(driver, Request(STATEMENT, (b"a",)))
+    assert (rows, type(error)) == (None, StoreClosed)
+
+
+async def test_a_write_that_a_node_may_have_is_in_doubt(adopted: Adopted) -> None:
+    """A write that was sent and lost with its connection is in doubt, also if the driver then reaches no node."""
+    adopted.session.attempted_hosts = ()
+    adopted.session.answer_always(NoHostAvailable("no node", {"one": ConnectionException("Pool is shutdown")}))
+    write = with_fields(ENCODED, decode=None)
+    adopted.send(write)
+    await adopted.scene.await_requests()
+    for node in adopted.scene.nodes:
+        node.is_reachable = False
+        node.wire.abort()
+    await adopted.await_ended()
+    await until_async(lambda: not any(adopted.are_up()))
+    adopted.send(write)
+    await adopted.await_ended(2)
+    assert [error and error.outcome for _, error, _ in adopted.ended] == ["unknown", "none"]
+
+
+@pytest.mark.parametrize(("reads", "kind", "outcome"), [(True, TooManyDead, "none"), (False, InDoubt, "unknown")])
+def test_a_write_whose_read_failed_is_in_doubt(reads: bool, kind: type[StoreUnavailable], outcome: str) -> None:  # noqa: FBT001 - parameter
+    """A failed read had no effect. A conditional write that failed to read may have been applied by an earlier try."""
+    error = translate(ReadFailure("failed"), reads=reads)
+    assert (type(error), error.outcome) == (kind, outcome)
+
+
+def test_a_request_for_one_node_goes_to_no_other() -> None:
+    """A request for one node goes to no other, and its error names the node."""
+    session = ScriptedSession()
+    with scripted_driver(session) as driver:
+        encoded = with_fields(ENCODED, host="127.0.0.7")
+        ends = ends_of(driver, encoded) + ends_of(driver, Request(STATEMENT, (b"a",), host="127.0.0.8"))
+    texts = [str(error) for _, error in ends]
+    assert texts == ["Cassandra node 127.0.0.7 did not answer", "Cassandra has no node 127.0.0.8"]
+    assert session.asked_in == []
+
+
+def test_several_data_centres_need_a_local_one() -> None:
+    """A cluster with several data centres is not used until the options name the local one; requests say so."""
+    with scripted_driver(ScriptedSession(), cluster_of("b", "a"), ready=False) as driver:
+        reason = "Cassandra has several data centres (a, b): set the local one"
+        until(lambda: driver.problem() == reason)
+        assert [str(error) for _, error in ends_of(driver, ENCODED, UPDATE)] == [reason] * 2
+
+
+def cluster_in(net: SimpleNamespace) -> Any:  # noqa: ANN401 - what the connection uses of the driver's cluster
+    """Makes a cluster that knows the present addresses, as the driver does; records it in ``net.made``.
+
+    Connecting fails if no node answers. Its shutdown is recorded in ``net.ended``.
+    """
+
+    def hosts(known: list[str] = net.named) -> list[Any]:
+        return [SimpleNamespace(address=one, datacenter="dc", is_up=one in net.answering) for one in known]
+
+    def connect() -> ScriptedSession:
+        if not any(host.is_up for host in hosts()):
+            raise OSError("nobody answers")
+        return ScriptedSession()
+
+    metadata = SimpleNamespace(all_hosts=hosts, keyspaces={"k": None}, get_replicas=lambda *_: None, token_map=None)
+    opened = SimpleNamespace(metadata=metadata, connect=connect, register_listener=lambda _: None)
+    opened.shutdown = lambda: net.ended.append(opened)
+    net.made.append(opened)
+    return opened
+
+
+@pytest.fixture
+def net(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """Addresses that a host name stands for, those that answer, and the clusters that a driver has made."""
+    addresses = ["10.0.0.1", "10.0.0.2"]
+    net = SimpleNamespace(named=addresses, answering=addresses, made=[], ended=[])
+    resolved = lambda *_, **__: [(0, 0, 0, "", (address, 9042)) for address in net.named]  # noqa: E731 - short
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    with replace_in(connection, new_cluster, lambda *_: cluster_in(net)), replace_in(connection, RETRY_INTERVAL, 0.01):
+        yield net
+
+
+TARGET = DataCentreTarget(("store",), "k")
+
+
+def test_names_that_stand_for_other_addresses(net: SimpleNamespace) -> None:
+    """If all nodes are gone, the host names are resolved again, and the former connection is closed."""
+    driver = Driver(TARGET, CassandraOptions())
+    try:
+        assert driver.ready(PATIENCE_SECONDS)
+        net.answering, net.named = [], ["10.0.0.7"]
+        until(lambda: "nobody answers" in (driver.problem() or ""))
+        assert net.made[0] not in net.ended
+        net.answering = ["10.0.0.7"]
+        until(lambda: driver.problem() is None)
+        assert [host.address for host in driver.hosts()] == ["10.0.0.7"]
+        assert net.ended == [*net.made[1:-1], net.made[0]]
+    finally:
+        driver.close()
+    assert net.ended[-1] is net.made[-1]
+
+
+def test_nothing_is_sent_before_the_schema_is_verified(net: SimpleNamespace) -> None:
+    """While a connection is verified, and after a failed verification, requests of other calls are refused."""
+    problems, refused = ["the keyspace is newer than this program", None], list[bool]()
+
+    def is_refused(driver: Driver) -> bool:
+        [(_, error)] = ends_of(driver, UPDATE)
+        return error is not None
+
+    def verify(driver: Driver) -> str | None:
+        with ThreadPoolExecutor(1) as other:
+            refused.append(other.submit(is_refused, driver).result(PATIENCE_SECONDS))
+        assert not is_refused(driver)
+        return problems.pop(0) if problems else "the keyspace is another one"
+
+    driver = Driver(TARGET, CassandraOptions(), verify=verify)
+    try:
+        assert driver.ready(PATIENCE_SECONDS)
+        assert not is_refused(driver)
+        net.answering = net.named = ["10.0.0.7"]
+        until(lambda: driver.problem() == "the keyspace is another one")
+        assert is_refused(driver)
+    finally:
+        driver.close()
+    assert len(refused) > 2
+    assert all(refused)
+
+
+def test_reserved_words_as_keyspaces() -> None:
+    """A keyspace may have any name, also one that CQL reserves."""
+    cql = Statement("SELECT a FROM queues WHERE b = ?").qualify_tables("order")
+    assert cql == 'SELECT a FROM "order".queues WHERE b = ?'

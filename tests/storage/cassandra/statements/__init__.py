@@ -1,0 +1,1 @@
+"""Tests of consistency levels, lightweight transactions and columns."""

@@ -1,0 +1,1 @@
+"""Tests of clocks, ids and buckets of time."""

@@ -1,1 +1,0 @@
-"""Tests of decisions of the Cassandra store, without a server."""

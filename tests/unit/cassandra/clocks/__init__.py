@@ -1,1 +1,0 @@
-"""Tests of clocks and ids."""

@@ -1,1 +1,0 @@
-"""Tests of reads, without a server."""

@@ -1,1 +1,0 @@
-"""Tests of writes, without a server."""
