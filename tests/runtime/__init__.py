@@ -1,0 +1,1 @@
+"""Tests of what every use case runs on."""
