@@ -11,9 +11,9 @@ from playwright.sync_api import Browser, expect
 
 from queuey.console import cookies
 from queuey.model.user_queues import issuer_tag, queue_name, user_name
+from tests.access.users.provider import OpenIdProvider, providing
 from tests.console.chromium.seeing import Watched, find_accessibility_violations
 from tests.servers.served import Served
-from tests.web.users.provider import OpenIdProvider, providing
 
 PATTERN = "inbox-{user}"
 SECRET = "provider secret"

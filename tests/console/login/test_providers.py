@@ -26,6 +26,8 @@ from queuey.model.user_queues import issuer_tag, queue_name, user_name
 from queuey.settings import UserIssuer, Users
 from queuey.storage import Store, bridge
 from queuey.web.admission.rates import Rate
+from tests.access.users.issuer import Behaviour
+from tests.access.users.provider import OpenIdProvider, patient_providers, providing, read_redirect
 from tests.console.acting import act, follow_redirect
 from tests.console.browser import Browser
 from tests.console.conftest import examine
@@ -33,8 +35,6 @@ from tests.contract.samples import eventually
 from tests.replacing import replace_in
 from tests.tenants import KEY
 from tests.web.caller import Caller
-from tests.web.users.issuer import Behaviour
-from tests.web.users.provider import OpenIdProvider, patient_providers, providing, read_redirect
 
 PATTERN = "inbox-{user}"
 FORM = "/console/login"

@@ -12,11 +12,11 @@ import pytest
 
 import queuey.cli
 from queuey.client import Client
+from tests.access.test_access_table import rows
 from tests.commands import Ended, Run, make_runner
 from tests.qdo.cli.conftest import Group, ServiceGroup
 from tests.qdo.cli.workers import Hire
 from tests.servers.served import Served, environment
-from tests.web.access.test_access_table import rows
 
 ROWS = rows("options of qdo work")
 COLUMNS = ["queue of dead letters", "the same, if it does not exist"]

@@ -19,12 +19,12 @@ from queuey.settings.definitions import OwnRates
 from queuey.storage import Store, bridge
 from queuey.web.admission.rates import RateLimits
 from queuey.web.gateway import Gateway
+from tests.access.users.issuer import AUDIENCE, Issuer, patient_readers, serving
 from tests.facades.serving import facade_app
 from tests.tenants import GUEST_KEY, KEY
 from tests.web.caller import Caller as Client
 from tests.web.caller import Reply
 from tests.web.gateway_calls import Request, Run, make_runner
-from tests.web.users.issuer import AUDIENCE, Issuer, patient_readers, serving
 
 ALPHA = Caller(frozenset({"alpha eve"}), (Grant("alpha", frozenset({"read"}), "inbox-eve"),), "users of alpha")
 

@@ -18,7 +18,7 @@ from queuey.access.credentials.code_flow import DISCOVERY_PATH, Provider
 from queuey.access.credentials.readers import CredentialReader
 from queuey.access.credentials.users import make_providers
 from queuey.settings import Users
-from tests.web.users.issuer import Issuer, KeyServer, patient_readers
+from tests.access.users.issuer import Issuer, KeyServer, patient_readers
 
 Answer = tuple[int, dict[str, str], bytes]
 

@@ -15,11 +15,11 @@ from queuey.facades.settings import Facades, SqsFacade
 from queuey.model.messages import Scope
 from queuey.model.rights import VERBS, Verb, parse_scope
 from queuey.storage import Store, bridge
+from tests.access.test_access_table import ALIKE, COLUMNS, EXAMPLES, KINDS, ROWS, Names, Scene, is_allowed
+from tests.access.test_access_table import names as drawn_names
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.tenants import KEY
-from tests.web.access.test_access_table import ALIKE, COLUMNS, EXAMPLES, KINDS, ROWS, Names, Scene, is_allowed
-from tests.web.access.test_access_table import names as drawn_names
 from tests.web.caller import Caller, Tokens
 
 ROUTES = {

@@ -20,13 +20,13 @@ from queuey.storage import Store, bridge
 from queuey.web.admission.rates import RateLimits
 from queuey.web.admission.scheduling import Turn, stranger_tenant
 from queuey.web.gateway import Gateway
+from tests.access.users.issuer import AUDIENCE, Issuer, patient_readers, serving
 from tests.console.conftest import examine
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.replacing import replace
 from tests.tenants import KEY
 from tests.web.gateway_calls import Request, make_runner, until
-from tests.web.users.issuer import AUDIENCE, Issuer, patient_readers, serving
 
 LISTING = {"x-amz-target": "AmazonSQS.ListQueues", "content-type": "application/x-amz-json-1.0"}
 FORGED = 6

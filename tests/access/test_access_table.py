@@ -25,7 +25,7 @@ from queuey.storage import Store, bridge
 from tests.web.caller import Caller, Reply, Tokens
 from tests.web.gateway_calls import operations_of
 
-PAGE = Path(__file__).parents[3] / "docs" / "access.md"
+PAGE = Path(__file__).parents[2] / "docs" / "access.md"
 ID = "0123456789ab11e88000000000000001"
 SECRET = "only for those who may read"
 KINDS = {"n": ("user", False), "p": ("public", False), "s": ("user", True), "ps": ("public", True)}

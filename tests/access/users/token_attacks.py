@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from tests.web.users.issuer import Issuer, encode_part, known_key, remove_signature, sign_with_secret
+from tests.access.users.issuer import Issuer, encode_part, known_key, remove_signature, sign_with_secret
 
 FORM, TYPE, ALGORITHM = "is not a signed JWT", "is of another type", "is not signed with an algorithm"
 HEADER, ISSUER, AUDIENCE = "a field that is not supported", "issuer is not trusted", "is for another audience"

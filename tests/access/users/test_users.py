@@ -20,11 +20,11 @@ from queuey.model.user_queues import queue_name, user_name
 from queuey.settings import UserIssuer
 from queuey.settings.users import RoleVerb
 from queuey.storage import Store, bridge
+from tests.access.users.issuer import AUDIENCE, Issuer, KeyServer, known_key, patient_readers, serving
+from tests.access.users.token_attacks import ATTACKS
 from tests.tenants import GUEST_KEY, KEY
 from tests.web.caller import Caller
 from tests.web.gateway_calls import blank_request
-from tests.web.users.issuer import AUDIENCE, Issuer, KeyServer, known_key, patient_readers, serving
-from tests.web.users.token_attacks import ATTACKS
 
 PATTERN = "inbox-{user}"
 ID = "0123456789ab11e88000000000000001"

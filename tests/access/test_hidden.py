@@ -26,10 +26,10 @@ from queuey.model.messages import Scope
 from queuey.model.rights import VERBS, Grant
 from queuey.schedules import schedules
 from queuey.storage import Store, bridge
+from tests.access.test_access_table import BODIES, QUERIES
 from tests.backends import SqliteLocation, prepare_sqlite
 from tests.replacing import replace_in
 from tests.tenants import GUEST_KEY, KEY
-from tests.web.access.test_access_table import BODIES, QUERIES
 from tests.web.caller import Caller, Reply, Tokens
 
 ID = "0123456789ab11e88000000000000001"

@@ -26,10 +26,10 @@ from queuey.app.parts import App
 from queuey.model.errors import SettingsError
 from queuey.settings import UserIssuer
 from queuey.storage import Store, bridge
+from tests.access.users.issuer import encode_part
 from tests.replacing import replace_in
 from tests.tenants import GUEST_KEY, KEY
 from tests.web.caller import Caller
-from tests.web.users.issuer import encode_part
 
 ISSUER, MAIL, AUDIENCE = "login.example.org", "ann@example.org", "https://queuey.example.org"
 QUEUE = "inbox-bid.ann@example.org"

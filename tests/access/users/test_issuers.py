@@ -23,9 +23,9 @@ from queuey.access.credentials.key_sets import (
 )
 from queuey.model.errors import InvalidToken, IssuerUnavailable, SettingsError
 from queuey.settings import UserIssuer
+from tests.access.test_credentials import Clock
+from tests.access.users.issuer import AUDIENCE, Behaviour, Issuer, KeyServer, serving
 from tests.waiting import until
-from tests.web.access.test_credentials import Clock
-from tests.web.users.issuer import AUDIENCE, Behaviour, Issuer, KeyServer, serving
 
 THREAD_TIMEOUT = 60.0
 """Seconds within which a thread of the test gets its turn on a busy machine."""
