@@ -16,7 +16,7 @@ from tests.web.caller import Caller
 
 pytestmark = pytest.mark.one_app
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def read_explanation(caller: Caller, place: str) -> dict[str, Any]:
