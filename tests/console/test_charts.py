@@ -18,9 +18,9 @@ from queuey.web.gateway import Gateway
 from queuey.web.responses import EVENT_HEADERS
 from tests.console.browser import Browser
 from tests.console.conftest import MEASURE_KEY, logged_in
+from tests.messages.test_streams import Reader, reading
 from tests.web.caller import Caller
 from tests.web.gateway_calls import make_runner
-from tests.web.reads.test_streams import Reader, reading
 
 LIVE = "/console/a/queuey/q/live"
 EVENTS = {"accept": "text/event-stream"}

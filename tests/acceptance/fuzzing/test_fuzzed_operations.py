@@ -23,7 +23,7 @@ LABELS = [
     f"{method.upper()} {path}"
     for path, entries in document()["paths"].items()
     for method in entries
-    if not path.endswith("/_stream")  # Its answers do not end: see tests/web/reads/test_streams.py.
+    if not path.endswith("/_stream")  # Its answers do not end: see tests/messages/test_streams.py.
 ]
 FEW_EXAMPLES = settings(
     max_examples=7,

@@ -18,9 +18,9 @@ from queuey.model.rights import Grant, Verb
 from queuey.storage import Store, bridge
 from queuey.web.gateway import Gateway
 from tests.contract.samples import new_message
+from tests.messages.test_streams import Event, Reader, reading
 from tests.web.caller import Caller, Reply, Tokens
 from tests.web.gateway_calls import make_runner, until
-from tests.web.reads.test_streams import Event, Reader, reading
 
 ID = "0123456789ab11e88000000000000001"
 READ: frozenset[Verb] = frozenset({"read"})

@@ -12,9 +12,9 @@ from queuey.model.ids import parse_position
 from queuey.storage import Store, bridge
 from queuey.web.gateway import Gateway
 from tests.contract.samples import new_message
+from tests.messages.test_streams import Event, Reader, reading
 from tests.web.caller import Caller
 from tests.web.gateway_calls import Run, make_runner, until
-from tests.web.reads.test_streams import Event, Reader, reading
 
 pytestmark = pytest.mark.one_app
 

@@ -21,10 +21,10 @@ from queuey.model.messages import OffsetChange
 from queuey.storage import Store, bridge
 from queuey.web.gateway import Gateway
 from tests.contract.samples import new_message
+from tests.messages.test_streams import Reader, reading
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.gateway_calls import make_runner, until
-from tests.web.reads.test_streams import Reader, reading
 
 OWNER = "app:queuey"
 

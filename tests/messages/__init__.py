@@ -1,0 +1,1 @@
+"""Tests of messages: posts, reads, streams, names and read marks over HTTP."""

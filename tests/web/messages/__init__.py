@@ -1,1 +1,0 @@
-"""Posting messages, and messages by id."""
