@@ -11,8 +11,8 @@ from queuey.app.parts import App
 from queuey.runtime.limits import Limits
 from queuey.storage import Store
 from queuey.web.gateway import Gateway
+from tests.claims.test_claims import bodies
 from tests.web.caller import Caller, Reply, limited_caller
-from tests.web.claims.test_claims import bodies
 from tests.web.gateway_calls import TEST_TIMEOUT, Request, make_runner, until
 
 QUEUES = ["hi", "mid", "lo"]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from queuey.app.parts import App
+from tests.claims.test_claims import bodies
 from tests.waiting import until
 from tests.web.caller import Caller, Reply
-from tests.web.claims.test_claims import bodies
 
 pytestmark = pytest.mark.one_app
 

@@ -16,9 +16,9 @@ from queuey.runtime.limits import Limits
 from queuey.storage import ClaimLogs, Store, bridge
 from queuey.web.admission.scheduling import SharedQuota
 from queuey.web.gateway import Gateway
+from tests.claims.test_claims import BAD_RECEIPTS, bodies, settle, statuses_of
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
-from tests.web.claims.test_claims import BAD_RECEIPTS, bodies, settle, statuses_of
 from tests.web.gateway_calls import TEST_TIMEOUT, Request, make_runner, until
 
 Ask = Callable[..., Reply]

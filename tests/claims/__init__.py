@@ -1,0 +1,1 @@
+"""Tests of claims: their rules and their log, and over HTTP."""

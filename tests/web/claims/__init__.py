@@ -1,1 +1,0 @@
-"""Claims over HTTP: routes, bad input, and what is handled in the loop."""
