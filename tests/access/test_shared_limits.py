@@ -22,10 +22,10 @@ from queuey.schedules import schedules
 from queuey.storage import Store, offset_changes
 from queuey.web.admission.scheduling import SharedQuota
 from queuey.web.gateway import Gateway
+from tests.groups.test_members import ZERO
 from tests.replacing import replace_in
 from tests.web.caller import Caller, Reply, limited_caller
 from tests.web.gateway_calls import Request, make_runner, until
-from tests.web.groups.test_members import ZERO
 
 LIMIT = 20
 NUMBERS = itertools.count()

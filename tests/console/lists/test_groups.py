@@ -11,11 +11,11 @@ from tests.console.browser import Browser
 from tests.console.conftest import logged_in
 from tests.console.test_hostile_texts import StrictParser
 from tests.console.test_pages import text_of
+from tests.groups.test_members import Member
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 from tests.tenants import GUEST_KEY
 from tests.web.caller import Caller
-from tests.web.groups.test_members import Member
 
 LIST = "/console/a/queuey/_groups"
 

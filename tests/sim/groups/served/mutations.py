@@ -30,6 +30,7 @@ from queuey.model.rights import Credential
 from queuey.runtime.event_loop import Core
 from queuey.storage import Store
 from queuey.storage.offset_changes import Decision, decide
+from tests.groups.living import make_views
 from tests.sim.groups.served import store
 from tests.sim.groups.served.aimed import (
     Apart,
@@ -53,7 +54,6 @@ from tests.sim.groups.storm import broken
 from tests.sim.groups.trees.mutations import releasing_before_revoking
 from tests.sim.playing import Mutation, Real, around, patched
 from tests.sim.world import Process
-from tests.unit.groups.living import make_views
 
 Words = Mapping[int, tuple[int, int]]
 

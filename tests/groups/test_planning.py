@@ -17,7 +17,7 @@ from queuey.groups.rules.state_draft import GroupDraft
 from queuey.model.groups import CHUNK, StoredGroup
 from queuey.model.messages import Principal, Queue
 from queuey.model.rights import Verb
-from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, make_views, plan, queue
+from tests.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, make_views, plan, queue
 
 QUEUES = tuple(queue(name, partitions) for name, partitions in (("a", 5), ("ab", 3), ("b", 1), ("c.dead", 2)))
 wishes = st.sampled_from((("*",), ("a*",), ("b",), ("*.dead", "a")))

@@ -13,7 +13,7 @@ from queuey.groups.rules import group_state as bounds
 from queuey.groups.rules.group_state import JoinRequest, MemberState
 from queuey.groups.rules.state_draft import GroupDraft
 from queuey.model.errors import InvalidRequest, TooManyMembers
-from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, queue
+from tests.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, queue
 
 
 def states(group: LivingGroup) -> dict[int, MemberState]:

@@ -1,0 +1,1 @@
+"""Tests of consumer groups: their rules, and members and offsets over HTTP."""

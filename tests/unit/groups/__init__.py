@@ -1,1 +1,0 @@
-"""Tests of decisions about consumer groups."""

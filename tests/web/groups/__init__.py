@@ -1,1 +1,0 @@
-"""Consumer groups over HTTP: members, and who may do what with them."""
