@@ -1,0 +1,1 @@
+"""Tests of schedules: their ticks, and over HTTP."""
