@@ -13,9 +13,9 @@ import pytest
 from queuey.client.credentials.profile import Profile, write_profile
 from queuey.storage.sqlite import check
 from tests.access.users.issuer import Issuer, serving
+from tests.app.alike import is_like, values_in
 from tests.pages import Block, Reader, blocks, runnable_blocks
 from tests.servers.served import Served, environment
-from tests.web.document.alike import is_like, values_in
 
 
 def test_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

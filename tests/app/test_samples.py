@@ -23,12 +23,12 @@ from queuey.client import Client
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from queuey.web.openapi import Example, make_samples
+from tests.app.alike import AnsweredValues, is_like, values_in
+from tests.app.test_examples import OPERATIONS_BY_ID
 from tests.in_process import InProcess
 from tests.javascript.test_node import NODE, needs_node
 from tests.pages import Block, Reader
 from tests.servers.served import Served
-from tests.web.document.alike import AnsweredValues, is_like, values_in
-from tests.web.document.test_examples import OPERATIONS_BY_ID
 from tests.web.gateway_calls import KEY
 
 STREAMS = {"followQueues", "followManyQueues", "readMessages"}

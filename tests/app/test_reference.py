@@ -19,11 +19,11 @@ import pytest
 from deploy.npm import NAME, pack
 from queuey.app.parts import App
 from queuey.app.version_1 import OPERATIONS
+from tests.app.alike import AnsweredValues, is_like, values_in
 from tests.contract.samples import eventually
 from tests.javascript.test_node import NODE, needs_node
 from tests.pages import Block, Reader, blocks
 from tests.servers.served import Served
-from tests.web.document.alike import AnsweredValues, is_like, values_in
 
 PAGES = [f"docs/{name}" for name in ("api.md", "api-messages.md", "api-queues.md", "api-jobs.md", "api-groups.md")]
 """Pages in order: each goes on where the one before has ended."""

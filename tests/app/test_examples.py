@@ -19,8 +19,8 @@ from queuey.app.version_1 import EXAMPLES, OPERATIONS, document
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from queuey.web.openapi import JSON, Example
+from tests.app.alike import AnsweredValues, is_like
 from tests.web.caller import Caller, Reply
-from tests.web.document.alike import AnsweredValues, is_like
 from tests.web.gateway_calls import KEY, stop_all
 
 OPERATIONS_BY_ID = {each.id: each for each in OPERATIONS}

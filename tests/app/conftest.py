@@ -1,0 +1,3 @@
+"""The application for two tenants, and its callers."""
+
+from tests.tenants import *

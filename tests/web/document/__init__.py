@@ -1,1 +1,0 @@
-"""The OpenAPI document and the page generated from it."""
