@@ -2,7 +2,7 @@
 
 A block begins with three backticks, its language and perhaps one of :data:`REASONS`: why no test runs it. Blocks of
 programs and commands without a reason are run by the test that :data:`RUN_BY` names. A block with a title,
-``python title="thumbs.py"``, is a file: it is written, and a later block runs or reads it. ``tests/test_docs_links.py``
+``python title="thumbs.py"``, is a file: it is written, and a later block runs or reads it. ``tests/docs/test_links.py``
 checks that no block is left out.
 """
 
@@ -103,7 +103,7 @@ RUN_BY = {
 }
 """The tests that run the programs and commands of a page, by section, or "" for the whole page."""
 LISTED = {"docs/operations.md", "docs/qdo.md"}
-"""Pages with lists of commands that no test runs. ``tests/test_docs_links.py`` checks that the commands and options
+"""Pages with lists of commands that no test runs. ``tests/docs/test_links.py`` checks that the commands and options
 exist."""
 TITLE = re.compile(r'title="([^"]+)"')
 FENCE = re.compile(r"^( *)```([^\n`]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)

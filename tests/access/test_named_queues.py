@@ -15,7 +15,7 @@ from queuey.model.rights import VERBS
 from queuey.storage import Store
 from tests.access.test_access_table import Row, rows
 from tests.contract.samples import eventually
-from tests.test_docs_links import options_of, part_of
+from tests.docs.test_links import options_of, part_of
 from tests.web.caller import Caller, limited_caller
 
 pytestmark = pytest.mark.one_app

@@ -15,8 +15,8 @@ import pytest
 
 from queuey.settings.loading import OTHER_VARIABLES
 from queuey.settings.table import table, variable_of
-from tests.unit.words import documented
-from tests.unit.words.documented import ROOT, Function, Source, string
+from tests.docs import documented
+from tests.docs.documented import ROOT, Function, Source, string
 
 Key = tuple[str, str]
 RECORD = Path(__file__).with_name("words.toml")

@@ -33,7 +33,7 @@ from tests import pages
 from tests.harness import __main__ as fault_runs
 from tests.servers.plugin import CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     str(path.relative_to(ROOT))
     for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md"))

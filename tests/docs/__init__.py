@@ -1,0 +1,1 @@
+"""Tests of words and pages: what they name exists."""
