@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ALLOWED = {
-    "tests/test_architecture.py",
+    "tests/suite/test_architecture.py",
     "tests/replacing.py",
     "tests/model/test_messages.py",
-    "tests/unit/test_replacing.py",
+    "tests/suite/test_replacing.py",
 }
 """These rules, the helper for replacements and its test, and a test that fields cannot be set."""
 PATCHED = re.compile(
