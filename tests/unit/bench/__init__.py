@@ -1,1 +1,0 @@
-"""Tests of the benchmark: how results become the tables of the pages."""

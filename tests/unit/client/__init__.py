@@ -1,1 +1,0 @@
-"""Tests of decisions of a client, without a server."""

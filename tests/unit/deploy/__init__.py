@@ -1,1 +1,0 @@
-"""Tests of the programs that start servers on this machine."""
