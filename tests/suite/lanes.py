@@ -28,7 +28,7 @@ LANES = {
     "spark": r"tests/spark/(?!unit/|faults/test_(writing|killed))",
     "measures": r"tests/bench/test_measures",
     "contract on cassandra": r"tests/contract/.*\[.*\bcassandra\b",
-    "cassandra": r"tests/(cassandra/|.*\[.*\bcassandra\b|bench/test_(cassandra|over_driver))",
+    "cassandra": r"tests/(storage/cassandra/|.*\[.*\bcassandra\b|bench/test_(cassandra|over_driver))",
     "three nodes": r"tests/(faults/(?!(\w+/)?test_two)|acceptance/test_(local_servers(?!.*ensemble)|serve_cass))",
     "groups with faults": r"tests/qdo/faults/test_groups",
     "spark faults": r"tests/spark/faults/",

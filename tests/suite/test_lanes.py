@@ -23,7 +23,7 @@ def test_every_lane_has_tests(lane: str) -> None:
     ("test", "lane"),
     [
         ("tests/contract/read/test_read.py::test_it[cassandra]", "contract on cassandra"),
-        ("tests/web/test_it.py::test_it[cassandra]", "cassandra"),
+        ("tests/claims/test_it.py::test_it[cassandra]", "cassandra"),
         ("tests/contract/read/test_read.py::test_it[sqlite]", "tests/contract/read/test_read.py"),
         ("tests/spark/unit/test_arrow_rows.py::test_it", "tests/spark/unit/test_arrow_rows.py"),
     ],
