@@ -129,9 +129,8 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     """
     config = Configurator(introspection=False)
     config.add_directive("add_resource", _add_resource, action_wrap=False)
-    service = Service(store, limits, metrics=metrics, stopping=stopping, core=core)
     keys = ApplicationKeys(store.applications)
-    service.groups.rights = PresentRights(keys)
+    service = Service(store, limits, metrics=metrics, stopping=stopping, core=core, rights=PresentRights(keys))
     authenticate = Authenticator([keys, *readers], clock=clock)
     app = App(
         service=service,

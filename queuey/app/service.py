@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
-from functools import partial
 
 from queuey.access.issued_credentials import Keys, Sessions
 from queuey.access.queue_access import Check, QueueAccess, enter_queue, find_queue
 from queuey.claims.claims import ClaimUseCases
-from queuey.claims.expiry_records import TIMING as EXPIRY_TIMING
 from queuey.claims.expiry_records import ExpiryRecords
 from queuey.groups.groups import GroupUseCases
 from queuey.groups.offsets import OffsetUseCases
+from queuey.groups.rules.state_draft import ReadRights
 from queuey.messages.names import NameUseCases
 from queuey.messages.posts import MessageUseCases
 from queuey.messages.range_reads import Reader
@@ -32,7 +31,6 @@ from queuey.operations.message_search import Browsing
 from queuey.operations.redrive import Redriving
 from queuey.queues.queues import Queues
 from queuey.runtime.arrival_news import News
-from queuey.runtime.due_work import DueRunner
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
@@ -50,6 +48,8 @@ class Service:
         metrics: Counts messages in and out.
         stopping: Set when the service ends; long polls are then answered at once.
         core: The event loop, threads and clock.
+        rights: Returns a credential with its current rights, for members of groups; blocks. By default they never
+            change.
     """
 
     def __init__(
@@ -60,34 +60,36 @@ class Service:
         metrics: Metrics | None = None,
         stopping: threading.Event | None = None,
         core: Core | None = None,
+        rights: ReadRights = lambda credential: credential,
     ) -> None:
         self.store = store
         self.limits = limits or Limits()
         self.metrics = metrics or Metrics()
         self.stopping = stopping or threading.Event()
         self.core = core or Core()
+        self.workers = Workers()
+        self.news = News(self.workers, store)
         self.queues = Queues(store, self.limits, self.core)
         self.reader = Reader(store, self.limits, self.metrics, self.core)
         self.streams = OpenStreams(self.reader)
-        self.offsets = OffsetUseCases(store, self.core)
-        self.groups = GroupUseCases(store, self.core)
-        self.offsets.require_inactive = self.groups.require_inactive
         self.unread = UnreadUseCases(store, self.core, self.streams.notify)
-        watchers = self.reader.watchers
-        self.claims = ClaimUseCases(store, self.limits, self.metrics, watchers=watchers, core=self.core)
-        expiry = ExpiryRecords(store, self.claims, self.core)
-        self.expiry = DueRunner(store, expiry, self.core, self.stopping, EXPIRY_TIMING)
-        expiry.planned = self.expiry.plan
-        self.claims.ensure_expiry, self.claims.record_outbox = expiry.ensure_expiry, expiry.record_outbox
-        self.messages = MessageUseCases(store, self.limits, self.metrics, self.core, ensure_expiry=expiry.ensure_expiry)
-        self.messages.record_removal = partial(self.claims.jobs.record_leaving, status="removed")
-        self.workers = Workers()
-        self.claims.forward_contended_to(self.workers)
-        self.groups.share_with(self.workers)
-        self.news = News(self.workers, store)
+        self.groups = GroupUseCases(store, self.core, rights, self.workers)
+        self.offsets = OffsetUseCases(store, self.groups.require_inactive)
+        self.claims = ClaimUseCases(
+            store,
+            self.limits,
+            self.metrics,
+            watchers=self.reader.watchers,
+            core=self.core,
+            workers=self.workers,
+            make_expiry=lambda claims: ExpiryRecords(store, claims, self.core, self.stopping),
+        )
+        notify_removed = self.streams.notify_removed
+        self.messages = MessageUseCases(
+            store, self.limits, self.metrics, self.core, effects=self.claims, notify_removed=notify_removed
+        )
+        self.names = NameUseCases(store, self.limits, self.metrics, self.claims, notify_removed)
         self.explaining = Explaining(store, self.limits, self.queues, self.claims, self.offsets)
-        self.names = NameUseCases(store, self.limits, self.metrics, self.claims)
-        self.messages.notify_removed = self.names.notify_removed = self.streams.notify_removed
         self.moves = MoveUseCases(store, self.claims, self.stopping)
         self.schedules = ScheduleUseCases(store, self.messages, self.core, self.stopping)
         # Messages shown to people do not count as delivered.
@@ -106,7 +108,7 @@ class Service:
         """Starts the tasks that run moves, schedules and expiry, or wakes them. May be called again."""
         self.moves.watch()
         self.schedules.watch()
-        self.expiry.watch()
+        self.claims.watch()
 
     async def end(self, seconds: float) -> None:
         """Stops the background work and the groups, within ``seconds``. Must run in the loop's thread.
@@ -114,7 +116,7 @@ class Service:
         Sets :attr:`stopping` first, which answers waiting requests. Other processes continue running moves at once.
         """
         self.stopping.set()
-        tasks = [task for task in (self.moves.end(), self.schedules.end(), self.expiry.end()) if task is not None]
+        tasks = [task for task in (self.moves.end(), self.schedules.end(), self.claims.end()) if task is not None]
         await asyncio.wait([*tasks, asyncio.ensure_future(self.groups.end())], timeout=seconds)
 
     def leave(self, seconds: float) -> None:

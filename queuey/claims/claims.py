@@ -18,6 +18,7 @@ import msgspec
 from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import MAX_STATES, JobStatus
 from queuey.claims.attempts import Attempts, JobState
+from queuey.claims.expiry_records import ExpiryRecords
 from queuey.claims.job_ends import JobResult, Results
 from queuey.claims.jobs import JobActs, JobStatuses, JobWatch
 from queuey.claims.log.claim_search import (
@@ -31,14 +32,14 @@ from queuey.claims.log.claim_search import (
 )
 from queuey.claims.log.expiry_turns import ExpiryRequest, ExpiryTurn
 from queuey.claims.log.follow_ups import SnapshotPolicy
-from queuey.claims.log.forwarding import Forwarding
-from queuey.claims.log.log_cache import Key, LogCache
+from queuey.claims.log.log_cache import LogCache
 from queuey.claims.log.move_turns import MoveOrder, MoveRequest, MoveTurn
-from queuey.claims.log.partition_log import PartitionLog, RecordOutbox
+from queuey.claims.log.partition_log import PartitionLog
 from queuey.claims.log.requests import (
     ChangeRequest,
     ClaimTotals,
     ClaimUndecided,
+    Key,
     Request,
     SettleKind,
     SettleRequest,
@@ -50,7 +51,7 @@ from queuey.claims.rules.entry_draft import EntryDraft
 from queuey.claims.rules.partition_state import ClaimTiming, State
 from queuey.claims.rules.polls import Poll
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.messages.posts import EnsureExpiry
+from queuey.messages.message_effects import EnsureExpiry
 from queuey.model.deadletters import Attempt, holds_dead
 from queuey.model.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyClaims
 from queuey.model.ids import Position
@@ -89,12 +90,23 @@ class ClaimUseCases(JobActs):
 
     Every use of a claim log first raises ``ClaimsRefused`` if the queue's consistency level does not allow claims.
 
+    Args:
+        store: Stores the logs.
+        limits: Limits of one answer.
+        metrics: Counts messages out.
+        watchers: Wakes waiting claims.
+        core: Event loop and clock.
+        timing: Decides when claims have expired.
+        upkeep: When to write snapshots and truncate a log.
+        workers: The other workers of the service, which share the logs' entries. By default there are none.
+        make_expiry: Makes the records of expiry of these claims. By default there are none: messages that expire
+            unclaimed become no dead letters.
+
     Attributes:
         ensure_expiry: Awaited by use cases that store messages.
-        record_outbox: As for :class:`~queuey.claims.log.partition_log.PartitionLog`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what claims are made of
         self,
         store: Store,
         limits: Limits,
@@ -104,9 +116,9 @@ class ClaimUseCases(JobActs):
         core: Core | None = None,
         timing: ClaimTiming | None = None,
         upkeep: SnapshotPolicy | None = None,
+        workers: Workers | None = None,
+        make_expiry: Callable[[ClaimUseCases], ExpiryRecords] | None = None,
     ) -> None:
-        self.ensure_expiry: EnsureExpiry = _skip_expiry
-        self.record_outbox: RecordOutbox = lambda _queue: None
         self._store = store
         self._attempts = Attempts(store.ledger)
         self._limits = limits
@@ -116,13 +128,17 @@ class ClaimUseCases(JobActs):
         self._timing = timing or ClaimTiming(partial(getattr, store, "clock_difference"))
         self._upkeep = upkeep or SnapshotPolicy()
         self._totals = ClaimTotals()
-        self._logs = LogCache(self._make_log, limits.claims_memory)
+        workers = Workers() if workers is None else workers
+        self._logs = LogCache(self._make_log, limits.claims_memory, workers, self.core, self._totals)
         self._wakeups = ClaimWakeups(store, self._logs, self.core, self._timing)
         self._watch = JobWatch(self._logs, self.core)
         self.jobs = JobStatuses(store, self.core, limits, self._timing, self._ask, self._watch)
         self._results = Results(store.ledger)
         self._trigger = WakeSource(self._wakeups.watch, for_all=False)
         self._rotation = PartitionRotation(self.core.boottime, self.core.rng.random)
+        self.expiry = None if make_expiry is None else make_expiry(self)
+        self.ensure_expiry: EnsureExpiry = _skip_expiry if self.expiry is None else self.expiry.ensure_expiry
+        self._record_outbox = _skip_outbox if self.expiry is None else self.expiry.record_outbox
 
     def _make_log(self, key: Key, after: Callable[[PartitionLog], None]) -> PartitionLog:
         def notify_watchers(log: PartitionLog) -> None:
@@ -132,15 +148,26 @@ class ClaimUseCases(JobActs):
             if log.key in self._watch.watched:
                 self._watch.wake_for(log)
 
-        log = PartitionLog(
-            self._store, key, self.core, self._timing, self._limits, self._upkeep, self._totals, notify_watchers
+        return PartitionLog(
+            self._store,
+            key,
+            self.core,
+            self._timing,
+            self._limits,
+            self._upkeep,
+            self._totals,
+            notify_watchers,
+            record_outbox=self._record_outbox,
         )
-        log.record_outbox = self.record_outbox
-        return log
 
-    def forward_contended_to(self, workers: Workers) -> None:
-        forwarding = Forwarding(workers, self._logs.add_here, self.core, self._totals)
-        self._logs.forward = forwarding.forward
+    def watch(self) -> None:
+        """Starts the task that searches for expired messages, or wakes it."""
+        if self.expiry is not None:
+            self.expiry.runner.watch()
+
+    def end(self) -> asyncio.Task[None] | None:
+        """Wakes the task, which ends if the service is stopping, and returns it. Returns None if it has not begun."""
+        return None if self.expiry is None else self.expiry.runner.end()
 
     def statistics(self) -> dict[str, float]:
         return {
@@ -535,7 +562,11 @@ class ClaimUseCases(JobActs):
 
 
 async def _skip_expiry(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
-    """Default of ``ClaimUseCases.ensure_expiry``, which the service replaces."""
+    """Does nothing, where there are no records of expiry."""
+
+
+def _skip_outbox(_queue: Queue) -> None:
+    """Does nothing, where there are no records of expiry."""
 
 
 def _find_workers(receipts: Sequence[ClaimReceipt], state: State) -> list[tuple[ClaimReceipt, str]]:

@@ -23,21 +23,25 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from threading import Event
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from queuey.access.queue_access import find_same_queue
-from queuey.claims.claims import ClaimUseCases
+from queuey.claims.log.expiry_turns import ExpiryTurn
 from queuey.claims.log.follow_ups import OVERDUE_SECONDS
 from queuey.claims.rules.expiry import ticks_until_due
+from queuey.claims.rules.partition_state import State
 from queuey.model.errors import QueueChanged, QueueyError, RecordChanged, StoreBusy, StoreUnavailable, in_doubt
-from queuey.model.ids import FIRST, TICKS_MAX, TICKS_PER_SECOND
+from queuey.model.ids import FIRST, TICKS_MAX, TICKS_PER_SECOND, Position
 from queuey.model.messages import NewMessage, Queue, Record
-from queuey.runtime.due_work import DueTiming, DueWork, NextStep
+from queuey.runtime.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.runtime.event_loop import Core
 from queuey.storage import Store
 
+T = TypeVar("T")
 KIND = "expiry"
 TIMING = DueTiming(search=300.0, overdue=60.0, max_pause=60.0, at_once=32)
 """Many steps run concurrently, because a step may take long."""
@@ -113,24 +117,38 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(ExpiryRecord).decode
 
 
+class SearchedClaims(Protocol):
+    """The claims that are searched for expired messages: :class:`~queuey.claims.claims.ClaimUseCases`."""
+
+    async def keep_expired(self, queue: Queue) -> None: ...
+    async def expire(self, queue: Queue, partition: int, start: Position) -> ExpiryTurn: ...
+    async def query_states(self, queue: Queue, query: Callable[[State, int], T]) -> dict[int, T]: ...
+
+
 class ExpiryRecords(DueWork):
     """Creates the records, takes their steps, and removes them.
 
+    Args:
+        store: Stores the records.
+        claims: The claims of this process.
+        core: Event loop and clock.
+        stopping: Set when the service ends.
+
     Attributes:
-        planned: Called with a record that this process has created or changed.
+        runner: Takes the steps.
     """
 
     kind = KIND
 
-    def __init__(self, store: Store, claims: ClaimUseCases, core: Core) -> None:
+    def __init__(self, store: Store, claims: SearchedClaims, core: Core, stopping: Event) -> None:
         self._store = store
         self._claims = claims
         self._core = core
+        self.runner = DueRunner(store, self, core, stopping, TIMING)
         self._records: OrderedDict[int, tuple[ExpiryRecord, float]] = OrderedDict()
         """Records by qid, those of dead letters by -qid, each with the boot time until which processes rely on it: the
         wall clock may be set back."""
         self._changes: dict[int, asyncio.Task[None]] = {}
-        self.planned: Callable[[Record], None] = lambda _record: None
 
     # Posts
 
@@ -235,7 +253,7 @@ class ExpiryRecords(DueWork):
                 record = await self._store.records.set_record(record)
             except RecordChanged:
                 continue
-            self.planned(record)
+            self.runner.plan(record)
             self._remember(key, value)
             return
         raise StoreBusy(f"The expiry record of queue {queue.name!r} changes too fast. Try again.")

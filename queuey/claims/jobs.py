@@ -14,9 +14,9 @@ from queuey.api.jobs import UNFINISHED, JobInfo
 from queuey.claims.attempts import Attempts
 from queuey.claims.job_ends import EXPIRED_ERROR, JobEnd, Leaving, Results
 from queuey.claims.log.follow_ups import TOO_MANY_DELIVERIES_ERROR
-from queuey.claims.log.log_cache import Key, LogCache
+from queuey.claims.log.log_cache import LogCache
 from queuey.claims.log.partition_log import PartitionLog
-from queuey.claims.log.requests import JobRequest, Request, StateQuery, too_many_done_error
+from queuey.claims.log.requests import JobRequest, Key, Request, StateQuery, too_many_done_error
 from queuey.claims.overview import ClaimOverview
 from queuey.claims.rules.entry_draft import EntryDraft
 from queuey.claims.rules.operator_acts import JobStanding, cancel, make_available_now

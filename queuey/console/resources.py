@@ -143,7 +143,7 @@ def make_console(
         app.authenticate.add(callers)
         app.facades.append(Console(callers, is_local=is_local))
         history = History(service.workers)
-        service.metrics.on_messages = history.record
+        service.metrics.add_listener(history.record)
         if samples:
             work = partial(sample_depths, service, history, service.stopping.wait)
             threading.Thread(target=work, name="queuey-depths", daemon=True).start()

@@ -60,28 +60,30 @@ class GroupUseCases:
     Args:
         store: The storage; its owner closes it.
         core: Event loop and clock.
+        rights: Returns a credential with its current rights; blocks. By default they never change.
+        workers: The other workers of the service: if one changes a group, members at the others are woken. By
+            default there are none, and polls find the changes of other processes.
 
     Attributes:
-        rights: Returns a credential with its current rights; blocks. The server sets it before the first request.
         served: Groups that this process serves, by application and name.
     """
 
-    rights: ReadRights
-
-    def __init__(self, store: Store, core: Core) -> None:
+    def __init__(
+        self,
+        store: Store,
+        core: Core,
+        rights: ReadRights = lambda credential: credential,
+        workers: Workers | None = None,
+    ) -> None:
         self._store = store
         self._core = core
         self.served: dict[tuple[str, str], LocalGroup] = {}
         self._counts: Counter[str] = Counter()
         self._searching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._swept = 0.0
-        self._workers = Workers()
-        self.rights = lambda credential: credential
-
-    def share_with(self, workers: Workers) -> None:
-        """Wakes members at other workers when this worker changes a group. Without it, their polls find the change."""
-        self._workers = workers
-        workers.handle(GROUP_CHANGED_TOPIC, self._receive_report)
+        self._rights = rights
+        self._workers = Workers() if workers is None else workers
+        self._workers.handle(GROUP_CHANGED_TOPIC, self._receive_report)
 
     def _announce(self, key: tuple[str, str]) -> None:
         for number in range(1, self._workers.identity.total + 1):
@@ -125,9 +127,6 @@ class GroupUseCases:
         if not state.head.version:
             self._forget((application, group))
         return local, state
-
-    def _rights(self, credential: Credential) -> Credential | None:
-        return self.rights(credential)
 
     async def join(self, application: str, group: str, request: JoinRequest) -> Joined:
         """Adds a member to a group, which is created if needed.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from queuey.access.queue_access import MAX_ATTEMPTS, QueueAccess
 from queuey.api.progress import GroupOffset, LagRead, LagState, Offsets, RecordedOffset, RecordedOffsets
@@ -15,7 +15,6 @@ from queuey.model.groups import PartitionsOwned
 from queuey.model.ids import Position
 from queuey.model.messages import OffsetChange, Queue
 from queuey.model.partitions import check_partitions
-from queuey.runtime.event_loop import Core
 from queuey.runtime.metrics import GroupLag
 from queuey.storage import Store, bridge
 from queuey.storage.offset_changes import READER_PREFIX
@@ -38,15 +37,14 @@ def _refuse_reader(group: str) -> None:
 class OffsetUseCases:
     """Records and reads offsets outside of group membership; members commit by ``GroupUseCases.commit``.
 
-    Attributes:
-        require_inactive: Raises ``GroupActive`` if a group of an application has members. Set by the service.
+    Args:
+        store: Stores the offsets.
+        require_inactive: Raises ``GroupActive`` if a group of an application has members.
     """
 
-    require_inactive: Callable[[str, str], Coroutine[Any, Any, object]]
-
-    def __init__(self, store: Store, core: Core) -> None:
+    def __init__(self, store: Store, require_inactive: Callable[[str, str], Awaitable[object]]) -> None:
         self._store = store
-        self._core = core
+        self._require_inactive = require_inactive
 
     async def _change(self, access: QueueAccess, group: str, change: Callable[..., Awaitable[T]]) -> T:
         """Makes a change. If partitions have owners but the group has no members, disowns them and repeats it.
@@ -59,7 +57,7 @@ class OffsetUseCases:
                 return await access.apply(partial(change, disown=version))
             except PartitionsOwned as error:
                 version = error.version
-                await self.require_inactive(access.queue.application, group)
+                await self._require_inactive(access.queue.application, group)
         raise StoreBusy(f"Members of group {group!r} came and went while this request ran. Try again.")
 
     async def record(

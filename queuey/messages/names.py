@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Literal, NamedTuple, Protocol
 
 from queuey.access.queue_access import find_same_queue
 from queuey.api.claims import JobStatus
-from queuey.messages.posts import Draft, EnsureExpiry, hash_content
+from queuey.messages.message_effects import MessageEffects, NotifyRemoved, notify_nobody
+from queuey.messages.posts import Draft, hash_content
 from queuey.model.errors import (
     InvalidRequest,
     NameChanged,
@@ -54,28 +55,11 @@ class Changed(NamedTuple):
     merged: JobStatus | None = None
 
 
-class Leavings(Protocol):
-    """Records why messages end that nobody acknowledges."""
-
-    async def record_leaving(
-        self,
-        queue: Queue,
-        locations: Collection[Location],
-        status: Literal["removed", "superseded"],
-        *,
-        is_stored: bool = True,
-    ) -> object: ...
-
-
-class NamedJobs(Protocol):
+class NamedJobs(MessageEffects, Protocol):
     """The jobs of named messages, as :class:`~queuey.claims.claims.ClaimUseCases` has them."""
 
     @property
     def core(self) -> Core: ...
-    @property
-    def jobs(self) -> Leavings: ...
-    @property
-    def ensure_expiry(self) -> EnsureExpiry: ...
     def check(self, queue: Queue) -> None: ...
     async def is_done(self, queue: Queue, location: Location) -> bool: ...
     async def find_status(self, queue: Queue, location: Location) -> JobStatus | None: ...
@@ -233,16 +217,30 @@ class Name:
 
 
 class NameUseCases:
-    """Creates, replaces, fetches and deletes messages by name, for callers who are authorized for the row."""
+    """Creates, replaces, fetches and deletes messages by name, for callers who are authorized for the row.
 
-    def __init__(self, store: Store, limits: Limits, metrics: Metrics, claims: NamedJobs) -> None:
+    Args:
+        store: Stores the names and their messages.
+        limits: Bounds of one request.
+        metrics: Counts messages in and out.
+        claims: Claim use cases of this process.
+        notify_removed: Called after messages were replaced or deleted.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        limits: Limits,
+        metrics: Metrics,
+        claims: NamedJobs,
+        notify_removed: NotifyRemoved = notify_nobody,
+    ) -> None:
         self._store = store
         self._limits = limits
         self._metrics = metrics
         self._claims = claims
         self._turns = Turns(claims.core, max(1, limits.threads // 2))
-        self.notify_removed: Callable[[Queue], None] = lambda _queue: None
-        """Called after messages were replaced or deleted."""
+        self._notify_removed = notify_removed
 
     def statistics(self) -> dict[str, float]:
         return {"names_waiting": self._turns.waiting, "names_refused_total": self._turns.refused}
@@ -294,7 +292,7 @@ class NameUseCases:
                 await self._claims.ensure_expiry(queue, [item], is_stored=True)
         if changed.stored:
             self._metrics.count_received(1, queue)
-            self.notify_removed(queue)
+            self._notify_removed(queue)
         return changed
 
     async def delete(self, queue: Queue, name: str) -> None:
@@ -302,7 +300,7 @@ class NameUseCases:
         self._claims.check(queue)
         async with self._turns.take_turn(queue, name):
             await self._make_name(queue, name).change(None, b"")
-        self.notify_removed(queue)
+        self._notify_removed(queue)
 
     async def fetch(self, queue: Queue, name: str) -> Message | None:
         """Returns the message of a name, or None if the name is free.

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
-from typing import Any, ClassVar, Protocol, cast
+from typing import ClassVar, cast
 
 import msgspec
 
 from queuey.access.queue_access import QueueAccess
+from queuey.messages.message_effects import MessageEffects, NotifyRemoved, notify_nobody
 from queuey.model import ids
 from queuey.model.body_digests import choose_partition, compute_body_digest
 from queuey.model.errors import InvalidRequest, StoreUnavailable, TooLarge, WriteUndone
@@ -106,13 +107,6 @@ def hash_content(drafts: Sequence[AnyDraft]) -> bytes:
     return blake2b(_encode(fields), digest_size=16).digest()
 
 
-class EnsureExpiry(Protocol):
-    """Ensures that kept messages become dead letters when they expire."""
-
-    async def __call__(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
-        """Awaited before messages are stored, and again with ``is_stored`` before their post is acknowledged."""
-
-
 class StickyChoice:
     """Chooses a uniformly random partition and keeps it for a few milliseconds.
 
@@ -177,18 +171,25 @@ class MessageUseCases:
         limits: Bounds of one request.
         metrics: Counts messages in and out.
         core: Runs the use cases.
-        ensure_expiry: Makes sure that expired messages become dead letters, if given.
+        effects: Makes sure that expired messages become dead letters, and records the ends of deleted messages in a
+            queue that keeps results. By default nothing does.
+        notify_removed: Called after messages were deleted or written by id.
     """
 
     def __init__(
-        self, store: Store, limits: Limits, metrics: Metrics, core: Core, *, ensure_expiry: EnsureExpiry | None = None
+        self,
+        store: Store,
+        limits: Limits,
+        metrics: Metrics,
+        core: Core,
+        *,
+        effects: MessageEffects | None = None,
+        notify_removed: NotifyRemoved = notify_nobody,
     ) -> None:
-        self.record_removal: Callable[[Queue, Sequence[Location]], Coroutine[Any, Any, object]]
-        """Called before messages are deleted from a queue that keeps results."""
-        self.notify_removed: Callable[[Queue], None] = lambda _queue: None
-        """Called after messages were deleted or written by id."""
         self._store = store
-        self._ensure_expiry = ensure_expiry
+        self._effects = effects
+        self._ensure_expiry = None if effects is None else effects.ensure_expiry
+        self._notify_removed = notify_removed
         self._core = core
         self._limits = limits
         self._metrics = metrics
@@ -338,7 +339,7 @@ class MessageUseCases:
             )
 
         access.use(write)
-        self.notify_removed(access.queue)
+        self._notify_removed(access.queue)
         self._metrics.count_received(len(locations), access.queue)
 
     def fetch(self, access: QueueAccess, locations: Sequence[Location], *, charted: bool = True) -> list[Message]:
@@ -378,12 +379,12 @@ class MessageUseCases:
 
         def delete(queue: Queue) -> int:
             existing_locations = _keep_valid_locations(queue, locations)
-            if queue.result_ttl:
-                self._core.run(self.record_removal(queue, existing_locations))
+            if queue.result_ttl and self._effects is not None:
+                self._core.run(self._effects.jobs.record_leaving(queue, existing_locations, "removed"))
             return bridge.run(self._store.messages.delete(queue, existing_locations))
 
         count = access.use(delete)
-        self.notify_removed(access.queue)
+        self._notify_removed(access.queue)
         return count
 
     def check(self, queue: Queue, draft: Draft) -> None:

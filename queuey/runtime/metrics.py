@@ -90,8 +90,11 @@ class Metrics:
         self._requests: dict[Request, list[float]] = {}
         """For each route and status: total seconds, the count of each bucket, and the count above all buckets."""
         self._received = self._delivered = 0
-        self.on_messages: Callable[[Queue, int, int], None] | None = None
-        """Called with a queue and the numbers of messages received and delivered."""
+        self.listeners: tuple[Callable[[Queue, int, int], None], ...] = ()
+
+    def add_listener(self, listener: Callable[[Queue, int, int], None]) -> None:
+        """Has a function called with a queue and the numbers of messages received and delivered, by any thread."""
+        self.listeners += (listener,)
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
         with self._lock:
@@ -102,17 +105,19 @@ class Metrics:
             cells[bisect_left(LATENCY_BUCKETS, seconds) + 1] += 1
 
     def count_received(self, count: int, queue: Queue | None = None) -> None:
-        """Counts messages stored for producers; calls ``on_messages`` if the queue is given."""
+        """Counts messages stored for producers; calls the listeners if the queue is given."""
         with self._lock:
             self._received += count
-        if self.on_messages is not None and queue is not None:
-            self.on_messages(queue, count, 0)
+        if queue is not None:
+            for listener in self.listeners:
+                listener(queue, count, 0)
 
     def count_delivered(self, count: int, queue: Queue | None = None) -> None:
         with self._lock:
             self._delivered += count
-        if count and self.on_messages is not None and queue is not None:
-            self.on_messages(queue, 0, count)
+        if count and queue is not None:
+            for listener in self.listeners:
+                listener(queue, 0, count)
 
     def copy_totals(self) -> tuple[dict[Request, list[float]], int, int]:
         with self._lock:

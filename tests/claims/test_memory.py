@@ -13,9 +13,12 @@ import pytest
 
 import queuey
 from queuey.claims.log.claim_search import ClaimDelivery
-from queuey.claims.log.log_cache import Key, LogCache
+from queuey.claims.log.log_cache import LogCache
+from queuey.claims.log.requests import ClaimTotals, Key
 from queuey.model.messages import Queue
+from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
+from queuey.runtime.workers import Workers
 from tests.sim.replicas import Faults, Replicas
 from tests.sim.web import Setup, Web
 from tests.sim.world import World, begin
@@ -112,7 +115,7 @@ def test_logs_in_use_stay() -> None:
         made[key] = SimpleNamespace(key=key, weight=100, idle=True, last_conflict=0.0, add=lambda: None, after=after)
         return made[key]
 
-    cache = LogCache(make, 300)
+    cache = LogCache(make, 300, Workers(), Core(), ClaimTotals())
 
     def use(*numbers: int) -> list[int]:
         for number in numbers:

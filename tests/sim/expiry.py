@@ -12,11 +12,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 from msgspec.structs import replace
 
-from queuey.claims.expiry_records import TIMING, ExpiryRecords
+from queuey.claims.expiry_records import ExpiryRecords
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.messages.posts import Draft, MessageUseCases
@@ -24,7 +25,6 @@ from queuey.model import ids
 from queuey.model.errors import RecordChanged, StoreUnavailable
 from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.model.messages import KEPT_SECONDS, Message, NewMessage, Page, PostResult, Queue, Record, RecordDue, Slice
-from queuey.runtime.due_work import DueRunner
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE
@@ -182,12 +182,11 @@ class KeptWeb(Web):
     def _start(self) -> Any:  # noqa: ANN401 - as the base class
         claims = super()._start()
         store = claims._store
-        self.records = HesitantRecords(store, claims, self.core)
-        self.messages = MessageUseCases(store, Limits(), Metrics(), self.core, ensure_expiry=self.records.ensure_expiry)
-        self.runner = DueRunner(store, self.records, self.core, threading.Event(), TIMING)
-        self.records.planned = self.runner.plan
+        self.records = HesitantRecords(store, claims, self.core, threading.Event())
+        effects: Any = SimpleNamespace(ensure_expiry=self.records.ensure_expiry)
+        self.messages = MessageUseCases(store, Limits(), Metrics(), self.core, effects=effects)
         with self.core.loop.running():
-            self.runner._begin()
+            self.records.runner._begin()
         return claims
 
 

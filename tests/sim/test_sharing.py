@@ -89,10 +89,11 @@ class Scene:
     def __post_init__(self) -> None:
         self.replicas = Replicas(self.world, Faults())
 
-    def start(self, kind: type[ModelStore]) -> tuple[ModelStore, ClaimUseCases]:
+    def start(self, kind: type[ModelStore], workers: Workers | None = None) -> tuple[ModelStore, ClaimUseCases]:
         process = Process(self.world, 0.0)
         store, core = kind(self.replicas, process), SimulatedCore(process, 0.001)
-        return store, ClaimUseCases(store.store, Limits(), Metrics(), watchers=Watchers(), core=core)
+        claims = ClaimUseCases(store.store, Limits(), Metrics(), watchers=Watchers(), core=core, workers=workers)
+        return store, claims
 
     def fill(self, partitions: int, each: int) -> None:
         """Posts messages, and waits until every process can see them."""
@@ -222,9 +223,8 @@ def claim_in_shared_log(
     scene: Scene, kind: type[ModelStore] = ModelStore
 ) -> tuple[ModelStore, ClaimUseCases, Silent, ClaimDelivery]:
     """Returns a process that met another one in a log whose home is elsewhere, and what was claimed there."""
-    store, claims = scene.start(kind)
     other = Silent()
-    claims.forward_contended_to(other)
+    store, claims = scene.start(kind, other)
     scene.fill(1, 10)
     for process in (claims, scene.start(ModelStore)[1], claims):
         scene.claim(process, AWAY, 1)

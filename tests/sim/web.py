@@ -68,7 +68,7 @@ class Web:
         store = self._setup.store(self._replicas, self.process).store
         with self.core.loop.running():
             store.adopt(self.core.loop)
-        claims = ClaimUseCases(
+        return ClaimUseCases(
             store,
             self._setup.limits,
             Metrics(),
@@ -76,9 +76,8 @@ class Web:
             core=self.core,
             timing=self._setup.timing,
             upkeep=SnapshotPolicy(entries=6, most_entries=30, kept_entries=3, kept_seconds=1.0),
+            workers=self.workers,
         )
-        claims.forward_contended_to(self.workers)
-        return claims
 
     def crash(self) -> None:
         self.process.crash()

@@ -15,10 +15,10 @@ from typing import Any, cast
 
 import msgspec
 
-from queuey.claims.log.log_cache import Key
 from queuey.claims.log.requests import (
     Claimed,
     ClaimTotals,
+    Key,
     PollRequest,
     Request,
     SettleKind,

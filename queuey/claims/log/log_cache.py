@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
+from queuey.claims.log.forwarding import Forwarding
 from queuey.claims.log.partition_log import PartitionLog
-from queuey.claims.log.requests import Request
+from queuey.claims.log.requests import ClaimTotals, Key, Request
 from queuey.claims.rules.receipts import ClaimReceipt
-
-Key = tuple[int, int]
-"""A queue's ``qid``, and a partition."""
-
-Forward = Callable[[Key, float, Sequence[Request]], Sequence[Request]]
-"""Called with a log's key, the boot time at which another process was last found at work on it, and requests. Returns
-the requests to be done here."""
+from queuey.runtime.event_loop import Core
+from queuey.runtime.workers import Workers
 
 
 class LogCache:
@@ -25,17 +21,26 @@ class LogCache:
     Args:
         make: Creates a log. Its second argument is called after each round of the log.
         bound: Approximate max bytes of all states together. Logs in use may exceed it.
+        workers: The other workers of the service, which may do requests for this one.
+        core: Event loop and clock.
+        totals: Counters.
     """
 
-    def __init__(self, make: Callable[[Key, Callable[[PartitionLog], None]], PartitionLog], bound: int) -> None:
+    def __init__(
+        self,
+        make: Callable[[Key, Callable[[PartitionLog], None]], PartitionLog],
+        bound: int,
+        workers: Workers,
+        core: Core,
+        totals: ClaimTotals,
+    ) -> None:
         self._make = make
         self._bound = bound
         self._logs: OrderedDict[Key, PartitionLog] = OrderedDict()
         self._weights: dict[Key, int] = {}
         self.weight = 0
         """Approximate bytes of all states together."""
-        self.forward: Forward = lambda _key, _last_conflict, requests: requests
-        """Forwards requests to another worker; returns those to be done here."""
+        self._forwarding = Forwarding(workers, self.add_here, core, totals)
 
     def __len__(self) -> int:
         return len(self._logs)
@@ -44,7 +49,7 @@ class LogCache:
         """Adds requests to a log, unless another process was at work on it and a worker takes them."""
         log = self._logs.get(key)
         if log is not None and log.last_conflict >= 0:
-            requests = tuple(self.forward(key, log.last_conflict, requests))
+            requests = tuple(self._forwarding.forward(key, log.last_conflict, requests))
             if not requests:
                 return
         self.add_here(key, *requests)

@@ -103,12 +103,10 @@ class PartitionLog:
         upkeep: When to write snapshots and truncate the log.
         totals: Counters.
         after: Called after each round.
-
-    Attributes:
         record_outbox: Called before an entry makes dead letters.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a log is made of
         self,
         store: Store,
         key: tuple[int, int],
@@ -118,6 +116,8 @@ class PartitionLog:
         upkeep: SnapshotPolicy,
         totals: ClaimTotals,
         after: Callable[[PartitionLog], None] = lambda _log: None,
+        *,
+        record_outbox: RecordOutbox = lambda _queue: None,
     ) -> None:
         self.key = key
         self.state = State()
@@ -131,7 +131,7 @@ class PartitionLog:
         self._limits = limits
         self._totals = totals
         self._after = after
-        self.record_outbox: RecordOutbox = lambda _queue: None
+        self._record_outbox = record_outbox
         self._queue = RequestQueue()
         self._append_seconds = 0.0
         self._finder = Finder(store, self._partition, core, timing, limits)
@@ -258,7 +258,7 @@ class PartitionLog:
 
         Then decide anew: it may take long, and claims expire from the decision on.
         """
-        recording = self.record_outbox(queue) if entry.outs else None
+        recording = self._record_outbox(queue) if entry.outs else None
         if recording is None and not self._compaction.is_due():
             return False
         mark_unsent(requests)

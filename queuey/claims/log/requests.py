@@ -25,6 +25,8 @@ from queuey.model.deadletters import queue_for
 from queuey.model.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.model.messages import Backoff, Message, Queue
 
+Key = tuple[int, int]
+"""A queue's ``qid``, and a partition."""
 SettleKind = Literal["acknowledge", "renew", "release", "fail", "give_up", "verify", "check"]
 Claimed = tuple[Message, int, ClaimReceipt, int, int, bool]
 """A claimed message: the message, the number of the attempt, the receipt, the expiry (milliseconds since 1970), the

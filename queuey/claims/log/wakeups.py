@@ -20,9 +20,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from queuey.claims.log.log_cache import Key, LogCache
+from queuey.claims.log.log_cache import LogCache
 from queuey.claims.log.partition_log import PartitionLog
-from queuey.claims.log.requests import StateQuery
+from queuey.claims.log.requests import Key, StateQuery
 from queuey.claims.log.scanners import LOOK_BACK_INTERVAL
 from queuey.claims.rules.partition_state import ClaimTiming, State
 from queuey.claims.rules.places import find_claim_limits

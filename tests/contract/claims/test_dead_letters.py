@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from threading import Event
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import Backlog
 from queuey.app.service import Service
 from queuey.claims.claims import ClaimUseCases
-from queuey.claims.expiry_records import KIND, ExpiryRecords
+from queuey.claims.expiry_records import KIND
 from queuey.claims.log.follow_ups import OVERDUE_SECONDS
 from queuey.model import ids
 from queuey.model.deadletters import HEADER_PREFIX, queue_for
@@ -93,9 +94,11 @@ class Process:
 
     def __init__(self, store: Store) -> None:
         self.between = InterposedStore(store)
-        self.service = Service(self.between.store)
-        self.records = ExpiryRecords(self.between.store, self.service.claims, self.service.core)
-        self.service.claims.record_outbox = self.records.record_outbox
+        stopping = Event()
+        stopping.set()  # So that it takes no steps of its own.
+        self.service = Service(self.between.store, stopping=stopping)
+        assert self.service.claims.expiry is not None
+        self.records = self.service.claims.expiry
         self.calls: list[str] = []
 
     def kill_at(self, number: int, *, after: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event
 from typing import Any
 
 from msgspec.structs import replace
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
 from queuey.claims.claims import ReleaseReason
-from queuey.claims.expiry_records import KIND, ExpiryRecords
+from queuey.claims.expiry_records import KIND
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.log.move_turns import MoveOrder
 from queuey.claims.rules.receipts import ReceiptStatus
@@ -34,12 +35,12 @@ class Process:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.service = Service(store)
+        stopping = Event()
+        stopping.set()  # So that it takes no steps of its own.
+        self.service = Service(store, stopping=stopping)
         self.claims = blocking(self.service.claims)
-        self.records = ExpiryRecords(store, self.service.claims, self.service.core)
-        self.service.claims.ensure_expiry = self.records.ensure_expiry
-        self.service.claims.record_outbox = self.records.record_outbox
-        self.service.messages._ensure_expiry = self.records.ensure_expiry
+        assert self.service.claims.expiry is not None
+        self.records = self.service.claims.expiry
 
     def enter(self, queue: Queue) -> QueueAccess:
         return self.service.enter(queue, lambda _queue: None)

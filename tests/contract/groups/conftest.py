@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from queuey.app.service import Service
+from queuey.model.rights import Caller
 from queuey.storage import Store
 from tests.backends import Clock
-from tests.contract.groups.group import Group, HandCore
+from tests.contract.groups.group import Group, GroupService
 from tests.contract.samples import fresh_name, make_queue
 
 Make = Callable[[int], str]
@@ -17,15 +17,16 @@ Make = Callable[[int], str]
 
 
 @pytest.fixture
-def services(store: Store, other: Store, clock: Clock) -> Iterator[list[Service]]:
-    opened = [Service(each, core=HandCore(clock)) for each in (store, other)]
+def services(store: Store, other: Store, clock: Clock) -> Iterator[list[GroupService]]:
+    callers: dict[bytes, Caller] = {}
+    opened = [GroupService(each, clock, callers) for each in (store, other)]
     yield opened
     for service in opened:
         service.core.run(service.groups.end())
 
 
 @pytest.fixture
-def group(services: list[Service], clock: Clock) -> Group:
+def group(services: list[GroupService], clock: Clock) -> Group:
     return Group(services, clock, fresh_name())
 
 

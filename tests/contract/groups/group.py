@@ -18,6 +18,7 @@ from queuey.model.errors import GroupNotFound
 from queuey.model.messages import OffsetChange
 from queuey.model.rights import Caller, Credential, Grant
 from queuey.runtime.event_loop import Core
+from queuey.storage import Store
 from tests.backends import APP
 
 Place = tuple[str, int]
@@ -76,6 +77,24 @@ class HandCore(Core):
         return ids.ticks_to_seconds(self._clock())
 
 
+class GroupService(Service):
+    """A process of the service whose credentials have the rights that the test gives them.
+
+    Args:
+        store: The store.
+        clock: The clock of the process.
+        callers: Callers by the id of their credential; all processes share them.
+    """
+
+    def __init__(self, store: Store, clock: HandClock, callers: dict[bytes, Caller]) -> None:
+        super().__init__(store, core=HandCore(clock), rights=self._read_rights)
+        self.callers = callers
+
+    def _read_rights(self, credential: Credential) -> Credential | None:
+        caller = self.callers.get(credential.id)
+        return None if caller is None else Credential(credential.id, caller)
+
+
 class Group:
     """A group of the service. Its processes take turns at calls, and all of them work when time passes.
 
@@ -89,26 +108,17 @@ class Group:
         slack: Seconds by which clocks may differ: for others a session ends that much later.
     """
 
-    def __init__(self, services: Sequence[Service], clock: HandClock, name: str, application: str = APP) -> None:
+    def __init__(self, services: Sequence[GroupService], clock: HandClock, name: str, application: str = APP) -> None:
         self.clock = clock
         self.application = application
         self.name = name
         self.slack = services[0].store.clock_difference
-        self.callers: dict[bytes, Caller] = {}
+        self.callers = services[0].callers
         self.services = services
-        for service in services:
-            service.groups.rights = self._rights
         self._turns = itertools.cycle(services)
 
     def other_group(self) -> Group:
-        other = Group(self.services, self.clock, f"{self.name}:beside", self.application)
-        other.callers |= self.callers
-        self.callers = other.callers  # Both groups look up all rights.
-        return other
-
-    def _rights(self, credential: Credential) -> Credential | None:
-        caller = self.callers.get(credential.id)
-        return None if caller is None else Credential(credential.id, caller)
+        return Group(self.services, self.clock, f"{self.name}:beside", self.application)
 
     def ask(self, call: Callable[[Service], Any]) -> Any:  # noqa: ANN401 - what the use case returns
         service = next(self._turns)

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from queuey.app.service import Service
 from queuey.model.messages import OffsetChange
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteStore
 from tests.backends import Clock
-from tests.contract.groups.group import SESSION, Group, HandCore, message, places_of
+from tests.contract.groups.group import SESSION, Group, GroupService, message, places_of
 from tests.contract.samples import fresh_name, make_queue, run_call
 from tests.storage.sqlite.counted import counted_store
 
@@ -39,7 +38,7 @@ def store(tmp_path: Path, statements: list[str], clock: Clock) -> Iterator[Sqlit
 
 @pytest.fixture
 def group(store: SqliteStore, clock: Clock) -> Iterator[Group]:
-    service = Service(store, core=HandCore(clock))
+    service = GroupService(store, clock, {})
     yield Group([service], clock, fresh_name())
     service.core.run(service.groups.end())
 

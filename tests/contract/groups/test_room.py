@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.app.service import Service
 from queuey.groups import groups, queue_searches
 from queuey.groups.rules.group_state import MAX_PARTITIONS
 from queuey.groups.rules.state_draft import ABANDONED_MS
 from queuey.model.errors import TooManyGroups
-from queuey.model.rights import Caller
 from queuey.storage import Store, bridge
 from tests.backends import Clock
-from tests.contract.groups.group import Group
+from tests.contract.groups.group import Group, GroupService
 from tests.contract.samples import fresh_name, make_queue
 from tests.replacing import replace_in
 
@@ -22,15 +20,12 @@ SESSION, HOUR = 300.0, ABANDONED_MS / 1000
 class Groups:
     """Groups of an application, which share their credentials."""
 
-    def __init__(self, services: list[Service], clock: Clock) -> None:
+    def __init__(self, services: list[GroupService], clock: Clock) -> None:
         self.application = fresh_name()
         self._services, self._clock = services, clock
-        self._callers: dict[bytes, Caller] = {}
 
     def __call__(self, name: str) -> Group:
-        group = Group(self._services, self._clock, name, self.application)
-        group.callers = self._callers
-        return group
+        return Group(self._services, self._clock, name, self.application)
 
 
 def keep_alive(group: Group, seconds: float) -> None:
@@ -41,7 +36,7 @@ def keep_alive(group: Group, seconds: float) -> None:
         group.pass_time(SESSION / 4)
 
 
-def test_abandoned_groups_make_room(store: Store, services: list[Service], clock: Clock) -> None:
+def test_abandoned_groups_make_room(store: Store, services: list[GroupService], clock: Clock) -> None:
     """A group without members for an hour gives way to a new one; with a member, or one in its grace, it stays."""
     make = Groups(services, clock)
     names = "absent", "dead", "left", "never-present", "present"
@@ -69,7 +64,7 @@ def test_abandoned_groups_make_room(store: Store, services: list[Service], clock
     ("rights", "limit"), [("k-*", queue_searches.MAX_LISTED), ("*-k", MAX_PARTITIONS)], ids=["read", "matched"]
 )
 def test_patterns_mean_queues_within_the_rights(
-    store: Store, services: list[Service], clock: Clock, rights: str, limit: int
+    store: Store, services: list[GroupService], clock: Clock, rights: str, limit: int
 ) -> None:
     """However many queues a limited key's ``*`` matches, it and others get theirs: only what it may have counts.
 
@@ -88,7 +83,7 @@ def test_patterns_mean_queues_within_the_rights(
     assert set(narrow.owned) == {("k-1-k", 1), ("k-2-k", 1)}
 
 
-def test_a_credential_makes_room_among_its_own(store: Store, services: list[Service], clock: Clock) -> None:
+def test_a_credential_makes_room_among_its_own(store: Store, services: list[GroupService], clock: Clock) -> None:
     """A limited key that has its half of the groups gets another one once one of its own is abandoned."""
     make = Groups(services, clock)
     names = iter("abcdefgh")

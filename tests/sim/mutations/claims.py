@@ -14,9 +14,8 @@ from queuey.claims.claims import ClaimUseCases
 from queuey.claims.log.finder import Duplicates
 from queuey.claims.log.follow_ups import FollowUps, publish
 from queuey.claims.log.forwarding import Forwarding
-from queuey.claims.log.log_cache import Key
 from queuey.claims.log.partition_log import REQUEST_TIMEOUT, PartitionLog, RoundEnd
-from queuey.claims.log.requests import PollRequest, Request, SettleRequest
+from queuey.claims.log.requests import Key, PollRequest, Request, SettleRequest
 from queuey.claims.log.scanners import Candidates, ContiguousRead, OrderedScanner, ScanDemand
 from queuey.claims.rules.covers import CoverDraft, ScanDuplicates
 from queuey.claims.rules.entries import CoverMade, Entry

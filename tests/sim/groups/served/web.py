@@ -55,10 +55,8 @@ class Web:
         self.store = GroupStore(self.storm.stored, self.process)
         self.watchers = Watchers()
         with self.core.loop.running():
-            self.groups = GroupUseCases(self.store.store, self.core)
-            self.offsets = OffsetUseCases(self.store.store, self.core)
-        self.groups.rights = self.storm.rights
-        self.offsets.require_inactive = self.groups.require_inactive
+            self.groups = GroupUseCases(self.store.store, self.core, self.storm.rights)
+            self.offsets = OffsetUseCases(self.store.store, self.groups.require_inactive)
 
     def crash(self) -> None:
         self.process.crash()
