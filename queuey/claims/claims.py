@@ -98,9 +98,9 @@ class ClaimUseCases(JobActs):
         core: Event loop and clock.
         timing: Decides when claims have expired.
         upkeep: When to write snapshots and truncate a log.
-        workers: The other workers of the service, which share the logs' entries. By default there are none.
-        make_expiry: Makes the records of expiry of these claims. By default there are none: messages that expire
-            unclaimed become no dead letters.
+        workers: The other workers of the service, which share the logs' entries; by default no others.
+        make_expiry: Makes the records of expiry of these claims. Without it, an expired message that nobody claims
+            does not become a dead letter.
 
     Attributes:
         ensure_expiry: Awaited by use cases that store messages.
@@ -562,11 +562,11 @@ class ClaimUseCases(JobActs):
 
 
 async def _skip_expiry(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
-    """Does nothing, where there are no records of expiry."""
+    """Does nothing, because these claims have no records of expiry."""
 
 
 def _skip_outbox(_queue: Queue) -> None:
-    """Does nothing, where there are no records of expiry."""
+    """Does nothing, because these claims have no records of expiry."""
 
 
 def _find_workers(receipts: Sequence[ClaimReceipt], state: State) -> list[tuple[ClaimReceipt, str]]:

@@ -62,7 +62,7 @@ class GroupUseCases:
         core: Event loop and clock.
         rights: Returns a credential with its current rights; blocks. By default they never change.
         workers: The other workers of the service: if one changes a group, members at the others are woken. By
-            default there are none, and polls find the changes of other processes.
+            default no others; polls find the changes of other processes.
 
     Attributes:
         served: Groups that this process serves, by application and name.
