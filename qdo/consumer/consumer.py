@@ -20,8 +20,9 @@ from qdo.consumer.partition_listener import Callback, CallbackListener, Partitio
 from qdo.consumer.positions import LatestStart, find_position
 from qdo.consumer.rebalance.group_member import GroupMember, ManualAssignment
 from qdo.consumer.rebalance.partition_table import Ownership
-from qdo.consumer.rebalance.queue_discovery import QueueFinder, Refusals
+from qdo.consumer.rebalance.queue_discovery import QueueFinder
 from qdo.consumer.rebalance.session_events import SessionOptions
+from qdo.consumer.refusals import Refusals
 from qdo.coordination import AnyCoordinator, Coordinator, ServiceCoordinator
 from qdo.coordination.opening import make_coordinator
 from qdo.errors import InvalidArgument, NotOwner, QdoError

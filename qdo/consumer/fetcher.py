@@ -22,7 +22,7 @@ from random import uniform
 from typing import NamedTuple
 
 from qdo.consumer.owned_partition import FetchBuffer, OwnedPartition
-from qdo.consumer.rebalance.queue_discovery import Refusals
+from qdo.consumer.refusals import Refusals
 from qdo.partitions import Partition, Queue
 from qdo.settings import ConsumerSettings
 from qdo.tasks import cancel

@@ -42,7 +42,7 @@ from qdo.curator.bridge import (
     retry_until_answered,
     run,
 )
-from qdo.curator.options import check_path
+from qdo.curator.nodes import check_path
 from qdo.errors import CoordinationError, InvalidArgument, SessionLost
 from qdo.tasks import Signal, cancel, start_task
 

@@ -283,3 +283,17 @@ def max_node_bytes(limit: int, path: str, prefix: str) -> int:
     ``limit`` is the max bytes of a request at the servers, ``jute.maxbuffer``.
     """
     return limit - MAX_REQUEST_OVERHEAD_BYTES - 8 * len(f"{path}/{prefix}".encode())
+
+
+def check_path(name: str, path: str) -> None:
+    parts = path.split("/")
+    usable = (
+        len(parts) > 1
+        and not parts[0]
+        and not {"", ".", ".."} & set(parts[1:])
+        and not FORBIDDEN_CHARACTERS.search(path)
+    )
+    if not usable:
+        raise InvalidArgument(f"{name} is the path of a node such as /queues/orders, not {path!r}")
+    if parts[1] == "zookeeper":
+        raise InvalidArgument(f"{name} cannot be below /zookeeper, which belongs to the servers, as {path!r} is")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from qdo.curator.lifecycle import Event
-from qdo.curator.nodes import FORBIDDEN_CHARACTERS, MESSAGE_HEAD_BYTES, NODE_OVERHEAD_BYTES, decode, encode
+from qdo.curator.nodes import MESSAGE_HEAD_BYTES, NODE_OVERHEAD_BYTES, check_path, decode, encode
 from qdo.errors import BadItem, InvalidArgument, QdoError
 from qdo.settings import Retry
 
@@ -186,17 +186,3 @@ class QueueOptions(Generic[T]):
     @property
     def in_background(self) -> bool:
         return self.max_items is None if self.put_in_background is None else self.put_in_background
-
-
-def check_path(name: str, path: str) -> None:
-    parts = path.split("/")
-    usable = (
-        len(parts) > 1
-        and not parts[0]
-        and not {"", ".", ".."} & set(parts[1:])
-        and not FORBIDDEN_CHARACTERS.search(path)
-    )
-    if not usable:
-        raise InvalidArgument(f"{name} is the path of a node such as /queues/orders, not {path!r}")
-    if parts[1] == "zookeeper":
-        raise InvalidArgument(f"{name} cannot be below /zookeeper, which belongs to the servers, as {path!r} is")

@@ -9,8 +9,8 @@ from typing import Any
 from qdo.coordination.tree import Delete, Link, Rejection
 from qdo.coordination.zookeeper.driver.link import BorrowedLink
 from qdo.curator.bridge import create_missing_nodes, create_sequential_node, run
-from qdo.curator.nodes import SIMPLE, max_node_bytes
-from qdo.curator.options import MIN_NODE_LIMIT, NODE_LIMIT, check_path
+from qdo.curator.nodes import SIMPLE, check_path, max_node_bytes
+from qdo.curator.options import MIN_NODE_LIMIT, NODE_LIMIT
 from qdo.errors import InvalidArgument
 from qdo.tasks import Signal, wait_for_event
 

@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from queuey.client._sync.sender import Sender
-from queuey.client.calls.call import Call, HttpAnswer, encode, ignore_answer
+from queuey.client.calls.call import Call, HttpAnswer, encode, ignore_answer, path_segment
 from queuey.client.credentials.lookup import Credential
 from queuey.client.errors import Conflict, InvalidAnswer, InvalidArgument
 from queuey.client.http.attempts import RetryPolicy, Timing
-from queuey.client.http.servers import has_unsafe_segments, parse_servers, path_segment
+from queuey.client.http.servers import has_unsafe_segments, parse_servers
 
 if TYPE_CHECKING:
     import httpcore2

@@ -132,10 +132,11 @@ def test_what_is_released_during_a_renewal_is_released_once_more() -> None:
 
 FORKED = """
 import os, sys, time
+from queuey.client._sync.job import send_work
 from queuey.client.claims.renewers import ClaimRenewer
 
 calls = []
-renewer = ClaimRenewer(lambda call, within=None: calls.append(call.path), time.monotonic)
+renewer = ClaimRenewer(lambda call, within=None: calls.append(call.path), send_work, time.monotonic)
 claims = [renewer.claims.add("q", "r1", 600, time.monotonic())]
 renewer.keep(claims)
 pid = os.fork()

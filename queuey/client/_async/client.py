@@ -14,6 +14,7 @@ from queuey.api.messages import Explanation, ReadMark
 from queuey.api.progress import GroupOffset, Move, Offsets
 from queuey.api.queues import Hello, QueueExplanation, QueueInfo
 from queuey.client._async.groups import AsyncConsumerGroups
+from queuey.client._async.job import send_work
 from queuey.client._async.job_queue import AsyncJobQueue
 from queuey.client._async.job_results import AsyncJobResults
 from queuey.client._async.reading import AsyncReading
@@ -152,7 +153,7 @@ class AsyncClient(AsyncReading):
             transport=transport,
         )
         self._journal = open_journal(receipts, self.application)
-        self._renewer = AsyncClaimRenewer(self._sender.run, timing.clock)
+        self._renewer = AsyncClaimRenewer(self._sender.run, send_work, timing.clock)
         self._jobs = AsyncJobResults(self._sender)
 
     @staticmethod

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from queuey.client.calls import claim_calls, job_calls
 from queuey.client.calls.call import Call, Seconds, seconds
 from queuey.client.calls.claim_calls import ReleaseReason
 from queuey.client.claims.held import HeldClaim, HeldClaims, Work, acknowledge_calls
+from queuey.client.claims.renewers import AsyncSendCall
 from queuey.client.errors import ClaimLost, ClientError
 from queuey.client.results import Claimed, Message, Refused
 
@@ -230,10 +231,6 @@ class AsyncJob:
         except ClientError as error:
             self._claims.end_refused([self.held_claim], error)
             raise
-
-
-AsyncSendCall = Callable[[Call[None], float | None], Awaitable[None]]
-"""Sends a call about claims until it is answered, for at most the given seconds."""
 
 
 async def send_all(send: AsyncSendCall, calls: Iterable[Call[None]], within: float | None = None) -> list[Refused]:

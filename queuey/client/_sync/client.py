@@ -15,6 +15,7 @@ from queuey.api.messages import Explanation, ReadMark
 from queuey.api.progress import GroupOffset, Move, Offsets
 from queuey.api.queues import Hello, QueueExplanation, QueueInfo
 from queuey.client._sync.groups import ConsumerGroups
+from queuey.client._sync.job import send_work
 from queuey.client._sync.job_queue import JobQueue
 from queuey.client._sync.job_results import JobResults
 from queuey.client._sync.reading import Reading
@@ -145,7 +146,7 @@ class Client(Reading):
             transport=transport,
         )
         self._journal = open_journal(receipts, self.application)
-        self._renewer = ClaimRenewer(self._sender.run, timing.clock)
+        self._renewer = ClaimRenewer(self._sender.run, send_work, timing.clock)
         self._jobs = JobResults(self._sender)
 
     @staticmethod

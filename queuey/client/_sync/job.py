@@ -10,6 +10,7 @@ from queuey.client.calls import claim_calls, job_calls
 from queuey.client.calls.call import Call, Seconds, seconds
 from queuey.client.calls.claim_calls import ReleaseReason
 from queuey.client.claims.held import HeldClaim, HeldClaims, Work, acknowledge_calls
+from queuey.client.claims.renewers import SendCall
 from queuey.client.errors import ClaimLost, ClientError
 from queuey.client.results import Claimed, Message, Refused
 
@@ -225,10 +226,6 @@ class Job:
         except ClientError as error:
             self._claims.end_refused([self.held_claim], error)
             raise
-
-
-SendCall = Callable[[Call[None], float | None], None]
-"""Sends a call about claims until it is answered, for at most the given seconds."""
 
 
 def send_all(send: SendCall, calls: Iterable[Call[None]], within: float | None = None) -> list[Refused]:

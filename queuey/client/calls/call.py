@@ -308,6 +308,13 @@ def queue_segment(name: str) -> str:
         raise InvalidArgument(f"{name!r} is not a valid queue name: it cannot be encoded as UTF-8") from error
 
 
+def path_segment(name: str) -> str:
+    try:
+        return quote(name, safe="")
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{name!r:.100} is not a valid name: it cannot be encoded as UTF-8") from error
+
+
 _is_id_text = re.compile(r"[0-9a-f]{32}").fullmatch
 
 

@@ -27,12 +27,12 @@ from queuey.client.calls.call import (
     location_text,
     normalize_id,
     number_text,
+    path_segment,
     queue_segment,
     seconds,
 )
 from queuey.client.calls.tracing import CallSpan
 from queuey.client.errors import InvalidAnswer, InvalidArgument
-from queuey.client.http.servers import path_segment
 from queuey.client.results import Message, Receipt
 from queuey.model import ids
 from queuey.model.messages import MAX_NAME_LENGTH

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from threading import Condition, Thread
 from typing import TYPE_CHECKING
 
-from queuey.client._async.job import AsyncSendCall
-from queuey.client._async.job import send_work as send_work_async
-from queuey.client._sync.job import SendCall, send_work
+from queuey.client.calls.call import Call
 from queuey.client.claims.held import LEAVE_TIMEOUT, HeldClaim, HeldClaims, Work
 from queuey.client.errors import ClientError, InvalidArgument, RenewalError
 from queuey.client.forks import register_forkable
@@ -18,6 +16,16 @@ from queuey.client.forks import register_forkable
 if TYPE_CHECKING:
     import asyncio
 
+SendCall = Callable[[Call[None], float | None], None]
+"""Sends a call about claims until it is answered, for at most the given seconds."""
+AsyncSendCall = Callable[[Call[None], float | None], Awaitable[None]]
+"""The same in async code."""
+SendWork = Callable[[SendCall, HeldClaims, Work, Callable[[], float], Callable[[Exception], None]], None]
+"""Sends the calls of a renewal; see ``send_work`` in :mod:`queuey.client._sync.job`."""
+AsyncSendWork = Callable[
+    [AsyncSendCall, HeldClaims, Work, Callable[[], float], Callable[[Exception], None]], Awaitable[None]
+]
+"""The same in async code."""
 _IDLE_TIMEOUT = 5.0
 """Max seconds for which the thread stays alive without a claim."""
 
@@ -31,11 +39,13 @@ class ClaimRenewer:
 
     Args:
         send: Sends a call.
+        send_work: Sends the calls of a renewal, and records their results.
         clock: Monotonic seconds.
     """
 
-    def __init__(self, send: SendCall, clock: Callable[[], float]) -> None:
+    def __init__(self, send: SendCall, send_work: SendWork, clock: Callable[[], float]) -> None:
         self._send = send
+        self._send_work = send_work
         self._clock = clock
         self.claims = HeldClaims(clock)
         self._closed = False
@@ -98,7 +108,7 @@ class ClaimRenewer:
     def _serve(self) -> None:
         try:
             while (work := self._wait_for_work()) is not None:
-                send_work(self._send, self.claims, work, self._clock, _report_in_thread)
+                self._send_work(self._send, self.claims, work, self._clock, _report_in_thread)
         except BaseException:
             with self._changed:
                 self._work, self._is_running = None, False
@@ -139,11 +149,13 @@ class AsyncClaimRenewer:
 
     Args:
         send: Sends a call.
+        send_work: Sends the calls of a renewal, and records their results.
         clock: Monotonic seconds.
     """
 
-    def __init__(self, send: AsyncSendCall, clock: Callable[[], float]) -> None:
+    def __init__(self, send: AsyncSendCall, send_work: AsyncSendWork, clock: Callable[[], float]) -> None:
         self._send = send
+        self._send_work = send_work
         self._clock = clock
         self.claims = HeldClaims(clock)
         self._task: asyncio.Task[None] | None = None
@@ -210,7 +222,7 @@ class AsyncClaimRenewer:
             self._work = self.claims.next_work()
             try:
                 if self._work is not None:
-                    await send_work_async(self._send, self.claims, self._work, self._clock, _report_in_task)
+                    await self._send_work(self._send, self.claims, self._work, self._clock, _report_in_task)
             finally:
                 self._work = None
 

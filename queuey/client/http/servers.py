@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
+from queuey.client.calls.call import path_segment
 from queuey.client.errors import InvalidArgument
 
 DEFAULT_APPLICATION = "queuey"
@@ -54,13 +55,6 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 def has_unsafe_segments(path: str) -> bool:
     """Returns whether a path has empty, ``.`` or ``..`` segments, which clients, proxies or servers resolve."""
     return not _UNUSABLE_NAMES.isdisjoint(unquote(path).split("/")[1:])
-
-
-def path_segment(name: str) -> str:
-    try:
-        return quote(name, safe="")
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(f"{name!r:.100} is not a valid name: it cannot be encoded as UTF-8") from error
 
 
 def parse_servers(addresses: str | Iterable[str], application: str | None) -> tuple[Server, ...]:

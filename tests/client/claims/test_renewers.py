@@ -12,6 +12,8 @@ import httpx2
 import pytest
 
 from queuey.client import Client, RenewalError, RetryPolicy
+from queuey.client._async.job import send_work as send_work_async
+from queuey.client._sync.job import send_work
 from queuey.client.calls.call import Call
 from queuey.client.claims import renewers
 from queuey.client.claims.held import LEAVE_TIMEOUT
@@ -66,7 +68,7 @@ def test_an_unexpected_error_does_not_end_the_thread(monkeypatch: pytest.MonkeyP
         times.append(130.0)  # The failed renewal is due again.
 
     monkeypatch.setattr(threading, "excepthook", report)
-    renewer = ClaimRenewer(run, lambda: times[-1])
+    renewer = ClaimRenewer(run, send_work, lambda: times[-1])
     claim = renewer.claims.add("q", "r1", 40, 80)
     renewer.keep([claim])
     assert renewed.wait(60)
@@ -91,7 +93,7 @@ def test_an_unexpected_error_does_not_end_the_task() -> None:
 
     async def work() -> None:
         asyncio.get_running_loop().set_exception_handler(report)
-        renewer = AsyncClaimRenewer(run, lambda: times[-1])
+        renewer = AsyncClaimRenewer(run, send_work_async, lambda: times[-1])
         claim = renewer.claims.add("q", "r1", 40, 80)
         renewer.keep([claim])
         await asyncio.wait_for(renewed.wait(), 60)
@@ -192,7 +194,7 @@ def test_a_client_that_closes_does_not_wait_for_other_renewals() -> None:
         begun.set()
         sent.append(closed.wait(WAIT_TIMEOUT))
 
-    renewer = ClaimRenewer(run, lambda: 100.0)
+    renewer = ClaimRenewer(run, send_work, lambda: 100.0)
     renewer.keep([renewer.claims.add("q", "r1", 40, 80)])
     assert begun.wait(WAIT_TIMEOUT)
     with replace_in(renewers, LEAVE_TIMEOUT, 2 * WAIT_TIMEOUT):
@@ -212,7 +214,7 @@ def test_a_claim_that_is_due_sooner_breaks_off_no_renewal() -> None:
         await asyncio.wait_for(answered.wait(), 60)
 
     async def work() -> None:
-        renewer = AsyncClaimRenewer(run, lambda: 100.0)
+        renewer = AsyncClaimRenewer(run, send_work_async, lambda: 100.0)
         renewer.keep([renewer.claims.add("p", "r1", 40, 80)])
         await until_async(lambda: bool(sent))
         renewer.keep([renewer.claims.add("q", "r1", 40, 70)])

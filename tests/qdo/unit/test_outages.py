@@ -13,7 +13,8 @@ import pytest
 from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.owned_partition import FetchBuffer, OwnedPartition
 from qdo.consumer.positions import LatestStart
-from qdo.consumer.rebalance.queue_discovery import QueueFinder, Refusals
+from qdo.consumer.rebalance.queue_discovery import QueueFinder
+from qdo.consumer.refusals import Refusals
 from qdo.coordination.records import CommittedOffset, OwnedOffset
 from qdo.jobs.schedules import keep_schedules
 from qdo.partitions import Partition, Queue, subscribe
