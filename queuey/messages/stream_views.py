@@ -91,11 +91,18 @@ class StreamViews(Views):
         names = self._read_names(terms.get("queues"))
         stream, marks = self._make_stream(request, StreamAsked, terms, None)
         stream.may_grow = names is None
-        source = EventsOfMany(self._unread, self._authorization, request, match, stream, marks)
-        source.names = names
-        source.max_queues = self._limits.max_queues_per_stream
-        source.list_queues = self._queues.list
-        source.resumes = bool(request.headers.get("last-event-id") or terms.get(LAST_EVENT))
+        source = EventsOfMany(
+            self._unread,
+            self._authorization,
+            request,
+            match,
+            stream,
+            marks,
+            names=names,
+            max_queues=self._limits.max_queues_per_stream,
+            list_queues=self._queues.list,
+            resumes=bool(request.headers.get("last-event-id") or terms.get(LAST_EVENT)),
+        )
         return await request.stream(source, self._authorization.stale_caller(request))
 
     def _read_terms(self, request: Request) -> dict[str, Any]:
@@ -283,15 +290,33 @@ class EventsOfMany(QueueEvents):
 
     Its queues are authorized again only if they have to be listed or any of them may have changed, not at each attempt.
 
-    Attributes:
+    Args:
+        unread: As for :class:`QueueEvents`, as are the next five.
         names: Names of the queues, or None for all. A lost one is followed again when it can be read.
         max_queues: Max queues of a stream.
         list_queues: Lists queues by the patterns that the reader may read.
+        resumes: Whether the stream goes on after an event, so that a queue may have been deleted meanwhile.
     """
 
-    names: Sequence[str] | None = None
-    max_queues: int
-    list_queues: ListQueues
+    def __init__(  # noqa: PLR0913 - what a stream of several queues is made of
+        self,
+        unread: UnreadUseCases,
+        authorization: Authorization,
+        request: Request,
+        match: Match,
+        stream: Stream,
+        reports_marks: bool,  # noqa: FBT001 - one of many
+        *,
+        names: Sequence[str] | None,
+        max_queues: int,
+        list_queues: ListQueues,
+        resumes: bool,
+    ) -> None:
+        super().__init__(unread, authorization, request, match, stream, reports_marks)
+        self.names = names
+        self.max_queues = max_queues
+        self.list_queues = list_queues
+        self.resumes = resumes
 
     async def _admit(self, turn: LongPoll) -> Refused:
         if not ((self._stream.must_list and self._stream.may_list) or turn.may_be_any):
