@@ -69,8 +69,7 @@ class Watchers:
     """Shares the watches of waiting requests. Safe for use by many threads.
 
     Attributes:
-        schedule: Makes a call that wakes waiters. A server replaces it with a call into its event loop, so that waking
-            many waiters does not block the store's threads.
+        schedule: Makes a call that wakes waiters.
     """
 
     def __init__(self) -> None:
@@ -80,6 +79,10 @@ class Watchers:
         self._called: set[tuple[_SharedWatch, Waiter]] = set()
         self._trying: set[tuple[_SharedWatch, Waiter]] = set()
         self.schedule: Callable[..., None] = _call_at_once
+
+    def adopt(self, call_in_loop: Callable[..., None]) -> None:
+        """Wakes waiters by calls in a server's event loop, so that waking many does not block the store's threads."""
+        self.schedule = call_in_loop
 
     def __len__(self) -> int:
         """Returns the number of waiting requests, each counted once per partition that it waits on."""

@@ -378,7 +378,7 @@ class LongPolls:
         """
         self.loop = loop
         self._run_in_thread = run
-        self.watchers.schedule = call_in_loop
+        self.watchers.adopt(call_in_loop)
 
     def first_turn(self, poll: LongPoll) -> asyncio.Future[bool] | None:
         """Returns the future of a poll's first attempt, or None if it may begin at once.
