@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 SendCall = Callable[[Call[None], float | None], None]
 """Sends a call about claims until it is answered, for at most the given seconds."""
 AsyncSendCall = Callable[[Call[None], float | None], Awaitable[None]]
-"""The same in async code."""
+"""As :data:`SendCall`, in async code."""
 SendWork = Callable[[SendCall, HeldClaims, Work, Callable[[], float], Callable[[Exception], None]], None]
 """Sends the calls of a renewal; see ``send_work`` in :mod:`queuey.client._sync.job`."""
 AsyncSendWork = Callable[
     [AsyncSendCall, HeldClaims, Work, Callable[[], float], Callable[[Exception], None]], Awaitable[None]
 ]
-"""The same in async code."""
+"""As :data:`SendWork`, in async code."""
 _IDLE_TIMEOUT = 5.0
 """Max seconds for which the thread stays alive without a claim."""
 
