@@ -41,6 +41,27 @@ def around(function: Real, by: Callable[..., Any]) -> Patch:
     return function, wait if iscoroutinefunction(by) else call
 
 
+def altering(function: Real, by: Callable[[Any], object]) -> Patch:
+    """Replaces a method by one whose answer is altered."""
+
+    async def wait(real: Real, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        return by(await real(*arguments, **options))
+
+    def call(real: Real, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        return by(real(*arguments, **options))
+
+    return around(function, wait if iscoroutinefunction(function) else call)
+
+
+def answering(function: object, answer: object = None) -> Patch:
+    """Replaces a method by one that does nothing but answer."""
+
+    async def wait(*_: Any, **__: Any) -> object:  # noqa: ANN401
+        return answer
+
+    return function, wait if iscoroutinefunction(function) else lambda *_, **__: answer
+
+
 @contextmanager
 def patched(patches: Iterable[Patch]) -> Iterator[None]:
     with ExitStack() as stack:

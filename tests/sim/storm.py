@@ -278,6 +278,7 @@ class Client:
         web = self._rng.choice(self._storm.webs)
         delay = self._rng.choice((0.0, 0.0, 1.0, 4.0))
         receipts = [receipt for _, receipt in jobs]
+        settle = partial(web.claims._settle, self._storm.queue)
         if not self._storm.failing:
             begun = not self._storm.unbegun or self._rng.random() >= self._storm.unbegun
             answers: list[list[Settlement] | None] = []
@@ -286,12 +287,12 @@ class Client:
             if delay and (self._storm.queue.max_claimed or self._storm.queue.max_claimed_per_key):
                 self._world.after(self._world.random_time(1.0), partial(self._resume, jobs, answers))
         elif self._rng.random() < 0.5:
-            begin(web.core, web.claims._settle(self._storm.queue, "fail", receipts))
+            begin(web.core, settle("fail", receipts))
         else:
             given_up = [Acknowledgement(job.position, self._world.now) for job, _ in jobs]
             self._history.given_up += given_up
             record = self._make_recorder(given_up, web)
-            begin(web.core, web.claims._settle(self._storm.queue, "give_up", receipts), record)
+            begin(web.core, settle("give_up", receipts), record)
 
     def _resume(self, jobs: list[tuple[Delivery, ClaimReceipt]], answers: list[list[Settlement] | None]) -> None:
         """Renews claims that were released with a delay, if that is allowed and the release cannot come later."""
@@ -483,8 +484,9 @@ class Storm:
     def act(self, job: Delivery) -> None:
         """Cancels a message that a client has or had, or makes it due at once."""
         claims, place = self.world.rng.choice(self.webs).claims, (job.partition, job.position)
+        act = partial(claims._act, self.queue, place)
         if self.world.rng.random() < 0.5:
-            begin(claims.core, claims._act(self.queue, place, make_available_now))
+            begin(claims.core, act(make_available_now))
             return
         demand = Acknowledgement(job.position, self.world.now)
         self.history.cancelled.append(demand)
@@ -493,7 +495,7 @@ class Storm:
             if error is None and answer is not None and answer[0] != "refused":
                 demand.answered, demand.outcome = self.world.now, "final" if answer[0] == "done" else "done"
 
-        begin(claims.core, claims._act(self.queue, place, cancel), done)
+        begin(claims.core, act(cancel), done)
 
     def _claim_forever(self) -> None:
         web = self.world.rng.choice(self.webs)

@@ -125,19 +125,23 @@ class Process:
             loop.end(self)
 
 
-class _Call:
+class ScheduledCall:
     """A scheduled call. It is skipped if cancelled or after a crash of the process, and delayed by a pause."""
 
-    __slots__ = ("_args", "_callback", "_context", "_loop", "_was_cancelled")
+    __slots__ = ("_args", "_callback", "_context", "_was_cancelled", "at", "loop")
 
     def __init__(
         self, loop: ProcessLoop, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
     ) -> None:
-        self._loop = loop
+        self.loop = loop
         self._callback = callback
         self._args = args
         self._context = context or copy_context()
         self._was_cancelled = False
+        self.at = 0.0
+
+    def when(self) -> float:
+        return self.at
 
     def cancel(self) -> None:
         self._was_cancelled = True
@@ -146,7 +150,7 @@ class _Call:
         return self._was_cancelled
 
     def run(self) -> None:
-        loop = self._loop
+        loop = self.loop
         process = loop.process
         if self._was_cancelled or process.life != loop.life:
             return
@@ -154,12 +158,11 @@ class _Call:
             process.world.after(process.paused_until - process.world.now, self.run)
             return
         Process.present = process
-        before = asyncio._get_running_loop()
-        asyncio._set_running_loop(loop)
-        try:
-            self._context.run(self._callback, *self._args)
-        finally:
-            asyncio._set_running_loop(before)
+        with loop.running():
+            self.call_back()
+
+    def call_back(self) -> None:
+        self._context.run(self._callback, *self._args)
 
 
 class _Running:
@@ -176,6 +179,12 @@ class _Running:
 
     def __exit__(self, *_: object) -> None:
         asyncio._set_running_loop(self._before)
+
+
+def silenced(task: asyncio.Task[Any]) -> asyncio.Task[Any]:
+    """Returns a task that may be destroyed while it is pending, because its process has crashed."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    return task
 
 
 class _Coroutine(Coroutine[Any, Any, Any]):
@@ -221,6 +230,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         at_end: Functions to call at the end.
     """
 
+    calls = ScheduledCall
+
     def __init__(self, process: Process) -> None:
         self.process = process
         self.life = process.life
@@ -257,9 +268,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if self._ended:  # the garbage collector notified a waiter
             coro.close()
             return cast("asyncio.Task[Any]", self.create_future())
-        task: asyncio.Task[Any] = asyncio.Task(_Coroutine(coro, self.at_end), loop=self, **options)
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # its process may have crashed
-        return task
+        return silenced(asyncio.Task(_Coroutine(coro, self.at_end), loop=self, **options))
 
     def call_soon(  # type: ignore[override]
         self,
@@ -269,7 +278,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     ) -> Any:  # noqa: ANN401
         """Calls back after a tiny random delay. Does nothing after the end of the loop."""
         if self._ended:  # the collector's timing does not depend on the seed, so this must not draw a random number
-            return _Call(self, callback, args, context)
+            return self.calls(self, callback, args, context)
         return self.call_later(self.process.world.rng.random() * MAX_TURN_SECONDS, callback, *args, context=context)
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
@@ -290,7 +299,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         *args: Any,  # noqa: ANN401
         context: Context | None = None,
     ) -> Any:  # noqa: ANN401
-        call = _Call(self, callback, args, context)
+        call = self.calls(self, callback, args, context)
+        call.at = self.time() + delay
         self.process.world.after(max(0.0, delay), call.run)
         return call
 
@@ -306,10 +316,12 @@ class SimulatedCore(Core):
         delay: Mean seconds until a thread does its work, and again until it reports.
     """
 
+    loops: Callable[[Process], ProcessLoop] = ProcessLoop
+
     def __init__(self, process: Process, delay: float) -> None:
         self._process = process
         self._delay = delay
-        self._loop = ProcessLoop(process)  # type: ignore[abstract]  # much of it is not needed
+        self._loop = self.loops(process)
         self._told = LoopCalls(self._loop)
         self._home = Home(self._told, self.in_thread)
         self._home.register()

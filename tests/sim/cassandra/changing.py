@@ -71,9 +71,9 @@ class FollowingSite(PostSite):
 
     deaf_until = 0.0
 
-    def _start(self) -> None:
+    def start(self) -> None:
         """Starts the store, whose reads of the timing fail or do nothing while the process is deaf."""
-        super()._start()
+        super().start()
         timing_ = self.store._timing
         refresh, renew = timing_.refresh, timing_.renew
 
@@ -113,23 +113,23 @@ class ChangingStorm(PostStorm):
             for node in self.cluster.nodes:
                 node.data[place].absorb(change)
 
-    def _planned_events(self) -> dict[Callable[[], None], int]:
+    def planned_events(self) -> dict[Callable[[], None], int]:
         rng = self.world.rng
-        planned = {work: 2 * times for work, times in super()._planned_events().items()}
+        planned = {work: 2 * times for work, times in super().planned_events().items()}
         self.world.after(rng.random() * 4.0, self._change_times)
         if rng.random() < 0.6:
             self.world.after(rng.random() * 4.0, self._deafen)
         return planned | {self._cause_long_fault: rng.choice((0, 2, 4))}
 
-    def _read_partition(self, site: PostSite, partition: int, queue: Queue) -> None:  # type: ignore[override]
-        super()._read_partition(site, partition, queue)
+    def read_partition(self, site: PostSite, partition: int, queue: Queue) -> None:  # type: ignore[override]
+        super().read_partition(site, partition, queue)
         self.readers[-1].busy, self.readers[-1].every = self.seconds, 0.25
 
     # Events
 
     def _cause_long_fault(self) -> None:
         """Pauses a process, or takes a node away, for 0.5 to 7 s."""
-        rng, site = self.world.rng, self._pick_site()
+        rng, site = self.world.rng, self.pick_site()
         seconds = rng.choice((0.5, 2.0, 4.0, 7.0))
         if rng.random() < 0.7:
             site.process.pause(seconds)
@@ -137,13 +137,13 @@ class ChangingStorm(PostStorm):
             rng.choice(self.cluster.nodes).away_until = self.world.now + seconds
 
     def _deafen(self) -> None:
-        site = self._pick_site()
+        site = self.pick_site()
         assert isinstance(site, FollowingSite)
         site.deaf_until = self.world.now + self.world.rng.choice((2.0, 20.0))
 
     def _change_times(self) -> None:
         """Changes the times in the store, retrying after errors; in half of the cases again 6 s later."""
-        site = self._pick_site()
+        site = self.pick_site()
         assert isinstance(site, PostSite)
 
         async def work() -> None:

@@ -581,6 +581,7 @@ def open_store(
         "cassandra://127.0.0.1/queuey", cluster.pace.options(), Clock(machine.boottime, machine.wall), driver=driver
     )
     # There are no watchers here, so recording for them only costs time.
-    store._arrivals.notify_appended = lambda *_: None  # type: ignore[method-assign]
-    store._arrivals.notify_rewritten = lambda *_: None  # type: ignore[method-assign]
+    arrivals = store._arrivals
+    arrivals.notify_appended = lambda *_: None  # type: ignore[method-assign]
+    arrivals.notify_rewritten = lambda *_: None  # type: ignore[method-assign]
     return store

@@ -27,8 +27,8 @@ from tests.sim.cassandra.posts import PostReader, PostSite, PostStorm
 class EarlySite(PostSite):
     """A web process that also has the use cases of reading."""
 
-    def _start(self) -> None:
-        super()._start()
+    def start(self) -> None:
+        super().start()
         self.reader = range_reads.Reader(self.store, Limits(), Metrics(), self.core)
 
     def access(self, queue: Queue) -> QueueAccess:
@@ -194,13 +194,13 @@ class EarlyStorm(PostStorm):
     def _new_site(self) -> EarlySite:
         return EarlySite(self.world, self.cluster, generous=self._generous, on_loop=self._on_loop)
 
-    def _start_readers(self, site: Site, queue: Queue | None = None) -> None:
-        super()._start_readers(site, queue)
+    def start_readers(self, site: Site, queue: Queue | None = None) -> None:
+        super().start_readers(site, queue)
         for partition in range(1, PARTITIONS + 1):
-            self._read_early(EarlyReader, site, partition, queue or self.queue)
-        self._read_early(StreamReader, site, 0, queue or self.queue)
+            self.read_early(EarlyReader, site, partition, queue or self.queue)
+        self.read_early(StreamReader, site, 0, queue or self.queue)
 
-    def _read_early(
+    def read_early(
         self,
         kind: type[EarlyReader],
         site: Site,
@@ -214,7 +214,7 @@ class EarlyStorm(PostStorm):
         """
 
         def again(queue: Queue) -> None:
-            self._read_early(kind, site, partition, queue, reader)
+            self.read_early(kind, site, partition, queue, reader)
 
         reader = kind(site, queue, partition, self.pace.scale, again)
         if before is not None:
@@ -229,8 +229,8 @@ class EarlyStorm(PostStorm):
 
     # Checks
 
-    def _violations(self) -> Iterator[str]:
-        yield from super()._violations()
+    def violations(self) -> Iterator[str]:
+        yield from super().violations()
         told: defaultdict[tuple[int, int], dict[Position, str]] = defaultdict(dict)
         for post in self.posts:
             if post.outcome == "acknowledged":

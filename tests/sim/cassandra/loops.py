@@ -126,8 +126,9 @@ class SimulatedCalls(Calls):
     def close_new(self) -> None:
         """Closes coroutines that have not begun. Otherwise Python would warn."""
         for running in self._running:
-            if inspect.getcoroutinestate(running._work) == inspect.CORO_CREATED:
-                running._work.close()
+            work = running._work
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()
 
     async def wait_for_end(
         self, begin: Start, late: str | None = None, *, long: bool = False, raise_given_up: bool = False

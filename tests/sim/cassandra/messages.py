@@ -52,16 +52,16 @@ class Site:
         self.process = Process(world, world.rng.uniform(-apart, apart))
         self.machine = Machine(self.process, cluster.pace, node)
         self._cluster = cluster
-        self._start()
+        self.start()
 
-    def _start(self) -> None:
+    def start(self) -> None:
         self.core = ThreadedCore(self.process, 0.001)
         self.store = open_store(self._cluster, self.process, self.machine)
 
     def crash(self) -> None:
         """Crashes the process and starts it again at once, with a new store."""
         self.process.crash()
-        self._start()
+        self.start()
 
     def begin(self, work: Coroutine[Any, Any, object]) -> None:
         begin(self.core, work, raise_error)
@@ -228,8 +228,8 @@ class MessageStorm:
         world.run(world.now + START)
         self.cluster.network_faults = self.weather
         for site in self.sites:
-            self._start_readers(site)
-        for work, times in self._planned_events().items():
+            self.start_readers(site)
+        for work, times in self.planned_events().items():
             for _ in range(times):
                 world.after(rng.random() * storm, work)
         world.run(world.now + storm)
@@ -240,9 +240,9 @@ class MessageStorm:
         self.sites[0].begin(self._read_all())
         world.run(world.now + START)
         world.end()
-        return list(self._violations())
+        return list(self.violations())
 
-    def _planned_events(self) -> dict[Callable[[], None], int]:
+    def planned_events(self) -> dict[Callable[[], None], int]:
         """Returns the events that happen at random times during the faults, and how often each does."""
         rng = self.world.rng
         begin = {
@@ -261,10 +261,10 @@ class MessageStorm:
         spec = QueueSpec(partitions=PARTITIONS, ttl=3600, kind=self.kind)
         self.queue, _ = await site.call(site.store.catalogue.create_queue(APPLICATION, QUEUE, spec))
 
-    def _pick_site(self) -> Site:
+    def pick_site(self) -> Site:
         return self.world.rng.choice(self.sites)
 
-    def _start_readers(self, site: Site) -> None:
+    def start_readers(self, site: Site) -> None:
         for partition in range(1, PARTITIONS + 1):
             reader = Reader(site, self.queue, partition, self.pace.scale)
             self.readers.append(reader)
@@ -287,12 +287,12 @@ class MessageStorm:
 
     def _crash_and_restart(self) -> None:
         """Crashes a site, which restarts at once, and starts new readers there."""
-        site = self._pick_site()
+        site = self.pick_site()
         site.crash()
-        self._start_readers(site)
+        self.start_readers(site)
 
     def _cause_fault(self) -> None:
-        rng, site, scale = self.world.rng, self._pick_site(), self.pace.scale
+        rng, site, scale = self.world.rng, self.pick_site(), self.pace.scale
         kind = rng.choice(("pause", "still", "clock", "node", "node"))
         seconds = rng.choice((0.5, 2.0, 4.0, 7.0)) * scale
         if kind == "pause":
@@ -316,7 +316,7 @@ class MessageStorm:
         ]
 
     def _post(self) -> None:
-        site, items = self._pick_site(), self._make_items(self.world.rng.choice((1, 1, 2, 5)))
+        site, items = self.pick_site(), self._make_items(self.world.rng.choice((1, 1, 2, 5)))
         post = Post([str(item.body) for item in items], self.world.now, qid=self.queue.qid)
         post.partitions, post.delayed = [item.partition for item in items], any(item.delay for item in items)
         self.posts.append(post)
@@ -329,7 +329,7 @@ class MessageStorm:
         site.begin(_record_outcome(post, work))
 
     def _post_under_key(self) -> None:
-        site, key = self._pick_site(), self.world.rng.choice("ab")
+        site, key = self.pick_site(), self.world.rng.choice("ab")
         partition = ord(key) % PARTITIONS + 1
         items = [NewMessage(f"key {key}", partition, 3600)]
         post = Post([f"key {key}"], self.world.now, key, qid=self.queue.qid)
@@ -351,7 +351,7 @@ class MessageStorm:
 
     def _write_name(self) -> None:
         """Sets or clears the name, with up to three attempts; records each as a naming."""
-        site = self._pick_site()
+        site = self.pick_site()
         store = site.store
         body = None if self.world.rng.random() < 0.2 else f"name {next(self._numbers)}"
         item = None if body is None else NewMessage(body, 1, 3600)
@@ -383,7 +383,7 @@ class MessageStorm:
 
     # Checks
 
-    def _violations(self) -> Iterator[str]:
+    def violations(self) -> Iterator[str]:
         if not hasattr(self, "_read_at"):
             yield "end: nothing could be read when all was calm"
             return

@@ -23,15 +23,15 @@ class OrderedStorm(PostStorm):
     def _address_draft(self, draft: Draft) -> Draft:
         return changed(draft, partition=None, key=KEYS[draft.partition or 0])
 
-    def _maybe_post_after(self, last: Position) -> None:
-        super()._maybe_post_after(last)
+    def maybe_post_after(self, last: Position) -> None:
+        super().maybe_post_after(last)
         if self.world.rng.random() < 0.4:
             self.world.after(0.0, self._post)
 
     # Checks
 
-    def _violations(self) -> Iterator[str]:
-        yield from super()._violations()
+    def violations(self) -> Iterator[str]:
+        yield from super().violations()
         placed = [post for post in self.posts if post.outcome == "acknowledged" and not post.delayed]
         for earlier, later in permutations(placed, 2):
             follows = later.qid == earlier.qid and later.began > earlier.ended and not later.key

@@ -61,17 +61,18 @@ class PostSite(Site):
         self.repeated = 0
         super().__init__(world, cluster)
 
-    def _start(self) -> None:
-        super()._start()
+    def start(self) -> None:
+        super().start()
         if self._on_loop:
             with self.core.loop.running():
                 self.store.adopt(self.core.loop)
         self.use_cases = MessageUseCases(self.store, Limits(), Metrics(), self.core)
+        self.budget = self.use_cases._budget
         if self._generous:
-            self.use_cases._budget = Generous()
+            self.budget = self.use_cases._budget = Generous()
 
     def crash(self) -> None:
-        self.repeated += self.use_cases._budget.repeated
+        self.repeated += self.budget.repeated
         super().crash()
 
     def access(self, queue: Queue) -> QueueAccess:
@@ -133,12 +134,12 @@ class PostStorm(MessageStorm):
 
     @property
     def repeated(self) -> int:
-        return sum(site.repeated + site.use_cases._budget.repeated for site in self.sites)
+        return sum(site.repeated + site.budget.repeated for site in self.sites)
 
     def _new_site(self) -> PostSite:
         return PostSite(self.world, self.cluster, generous=self._generous, on_loop=self._on_loop)
 
-    def _planned_events(self) -> dict[Callable[[], None], int]:
+    def planned_events(self) -> dict[Callable[[], None], int]:
         rng = self.world.rng
         return {
             self._post: rng.randint(6, 24),
@@ -151,12 +152,12 @@ class PostStorm(MessageStorm):
 
     # Events
 
-    def _start_readers(self, site: Site, queue: Queue | None = None) -> None:
+    def start_readers(self, site: Site, queue: Queue | None = None) -> None:
         for partition in range(1, PARTITIONS + 1):
-            self._read_partition(site, partition, queue or self.queue)
+            self.read_partition(site, partition, queue or self.queue)
 
-    def _read_partition(self, site: Site, partition: int, queue: Queue) -> None:
-        again = partial(self._read_partition, site, partition)
+    def read_partition(self, site: Site, partition: int, queue: Queue) -> None:
+        again = partial(self.read_partition, site, partition)
         reader = PostReader(site, queue, partition, self.pace.scale, again)
         self.readers.append(reader)
         site.begin(reader.read_on())
@@ -192,7 +193,7 @@ class PostStorm(MessageStorm):
 
         After an acknowledged post without a key it may post again.
         """
-        site = self._pick_site()
+        site = self.pick_site()
         assert isinstance(site, PostSite)
         sent = Post([str(draft.body) for draft in drafts], self.world.now, key, after=after)
         sent.partitions, sent.delayed = [draft.partition or 0 for draft in drafts], any(one.delay for one in drafts)
@@ -206,7 +207,7 @@ class PostStorm(MessageStorm):
                 return
             sent.outcome, sent.locations = "acknowledged", result.locations
             if not key:
-                self._maybe_post_after(max(position for _, position in result.locations))
+                self.maybe_post_after(max(position for _, position in result.locations))
 
         give_up = begin(site.core, site.post(sent, [self._address_draft(draft) for draft in drafts]), done)
         if self.world.rng.random() < 0.1:
@@ -216,7 +217,7 @@ class PostStorm(MessageStorm):
         """Returns the draft as it is posted. Subclasses may change it."""
         return draft
 
-    def _maybe_post_after(self, last: Position) -> None:
+    def maybe_post_after(self, last: Position) -> None:
         if self.world.rng.random() < 0.2:
             self.world.after(0.0, partial(self._post, last))
 
@@ -233,7 +234,7 @@ class PostStorm(MessageStorm):
 
     def _change(self, change: Callable[[PostSite, Queue], Awaitable[object]]) -> None:
         """Changes the queue at a random site. Ignores errors."""
-        site = self._pick_site()
+        site = self.pick_site()
         assert isinstance(site, PostSite)
 
         async def work() -> None:

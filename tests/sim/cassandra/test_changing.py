@@ -15,7 +15,7 @@ from tests.sim.cassandra import changing, histories
 from tests.sim.cassandra.changing import ChangingStorm, short_lease
 from tests.sim.cassandra.histories import FIRST, Kind, broken, play
 from tests.sim.cassandra.posts import PostSite
-from tests.sim.playing import find_violations
+from tests.sim.playing import answering, find_violations
 
 SEEN, SEEDS = 4, (0, 1, 5)
 """Histories whose times become shorter, and seeds of each kind in `make check`. Sites of the last read on loops."""
@@ -32,8 +32,8 @@ class RaisingStorm(ChangingStorm):
 class DeafStorm(ChangingStorm):
     """A storm in which one process gets no answer about the timing, while writes are often late."""
 
-    def _planned_events(self) -> dict[Callable[[], None], int]:
-        super()._planned_events()
+    def planned_events(self) -> dict[Callable[[], None], int]:
+        super().planned_events()
         self.weather.late, self.weather.lost, self.weather.stalls = 0.6, 0.0, 0.1
         self.sites[0].deaf_until = self.world.now + self.seconds
         for _ in range(150):
@@ -90,7 +90,8 @@ def test_changes_of_times_finish(storms: list[ChangingStorm]) -> None:
     assert sum(one.changes for one in storms) > 0
     for one in storms:
         if one.changes:
-            assert all(site.store._timing.kept == site.store._timing.assumed == one.wanted for site in one.sites)
+            timings = [site.store._timing for site in one.sites]
+            assert all(each.kept == each.assumed == one.wanted for each in timings)
 
 
 def change_times_in_one_step(site: PostSite, wanted: Timing) -> None:
@@ -100,21 +101,15 @@ def change_times_in_one_step(site: PostSite, wanted: Timing) -> None:
         raise StoreUnavailable("another command was faster")
 
 
-def skip_wait(_seconds: float) -> None:
-    """Starts the second step at once."""
-
-
 RULES = "G1 none attempt"
 
 MUTATIONS = {
     "times change in two steps": broken(
         ChangingStorm, RULES, 38, (changing, changing.change_times, change_times_in_one_step)
     ),
-    "the second step waits for all processes": broken(
-        ChangingStorm, RULES, 38, (changing, changing.wait_between_steps, skip_wait)
-    ),
+    "the second step waits for all processes": broken(ChangingStorm, RULES, 38, answering(changing.wait_between_steps)),
     "a process stops when its lease is over": broken(
-        DeafStorm, RULES, 11, (TimingInForce.is_fresh, lambda _self, _at: True)
+        DeafStorm, RULES, 11, answering(TimingInForce.is_fresh, answer=True)
     ),
 }
 

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
 from queuey.model.ids import LOW_MIN
-from queuey.model.messages import Page, Queue, Slice
 from queuey.storage.cassandra.cluster import Done, Encoded, Request
-from queuey.storage.cassandra.read.bucket_index import BucketIndex, BucketLookup
+from queuey.storage.cassandra.read.bucket_index import BucketIndex
 from queuey.storage.cassandra.statements.message_codec import INSERT
 from queuey.storage.cassandra.tables.messages import CassandraMessages, SliceReader
 from queuey.storage.cassandra.time import clock, clock_check
 from queuey.storage.cassandra.time.clock import Clock
-from queuey.storage.cassandra.time.clock_check import WITNESSES, ClockCheck, Interval
-from queuey.storage.cassandra.time.clock_watch import CheckCallback, ClockWatch
+from queuey.storage.cassandra.time.clock_check import WITNESSES, ClockCheck
+from queuey.storage.cassandra.time.clock_watch import ClockWatch
 from queuey.storage.cassandra.write import undo_writes
 from queuey.storage.cassandra.write.writer import MessageWriter
-from tests.replacing import replace
 from tests.sim import storm
 from tests.sim.cassandra.claims import ON_CLUSTER
 from tests.sim.cassandra.histories import FIRST, MANY, broken, play
 from tests.sim.cassandra.messages import MessageStorm, Site
 from tests.sim.cassandra.pace import PATIENT
-from tests.sim.playing import around, find_violations
+from tests.sim.playing import Real, altering, answering, around, find_violations
 
 ORDERED = dataclasses.replace(ON_CLUSTER, kinds=("ordered",))
 SEEN, FEW = 12, 5
@@ -42,15 +40,15 @@ class SharedStorm(MessageStorm):
     """Whether the machine stands still between the making of an id and its sending."""
     _posting: Site | None = None
 
-    def _planned_events(self) -> dict[Callable[[], None], int]:
-        return super()._planned_events() | {
+    def planned_events(self) -> dict[Callable[[], None], int]:
+        return super().planned_events() | {
             self._stand_still: 2,
             self._restart_with_wrong_clock: 1,
             self._cause_fault: 0,
         }
 
-    def _pick_site(self) -> Site:
-        return self._posting or super()._pick_site()
+    def pick_site(self) -> Site:
+        return self._posting or super().pick_site()
 
     def _stand_still(self) -> None:
         """Posts and stops the machine for 7 s: at a random time, or just before or after the message is sent."""
@@ -80,7 +78,7 @@ class SharedStorm(MessageStorm):
         site.machine.set_clock(8.0)
         site.crash()
         for _ in range(5):
-            self._start_readers(site)
+            self.start_readers(site)
         self.world.after(1.0, site.machine.set_clock)
 
 
@@ -89,8 +87,8 @@ class StandingStorm(SharedStorm):
 
     shared, sends_late = 0, True
 
-    def _planned_events(self) -> dict[Callable[[], None], int]:
-        return super()._planned_events() | {self._restart_with_wrong_clock: 0}
+    def planned_events(self) -> dict[Callable[[], None], int]:
+        return super().planned_events() | {self._restart_with_wrong_clock: 0}
 
 
 @pytest.fixture(scope="module")
@@ -154,11 +152,9 @@ def test_histories_have_every_outcome(storms: list[MessageStorm]) -> None:
     assert [reader.cursor for reader in again.readers] == [reader.cursor for reader in storms[3].readers]
 
 
-async def read_with_late_horizon(
-    real: Callable[..., Awaitable[list[Page]]], store: CassandraMessages, queue: Queue, slices: Sequence[Slice]
-) -> list[Page]:
+async def read_with_late_horizon(real: Real, store: CassandraMessages, *asked: Any) -> Any:  # noqa: ANN401
     """Ends a page at the horizon as of the end of the read."""
-    pages = await real(store, queue, slices)
+    pages = await real(store, *asked)
     for page in pages:
         if not page.more:
             page.next = store._clock.now() - clock.ticks(PATIENT.timing.levels["strong"].delay), LOW_MIN
@@ -169,42 +165,12 @@ def stamp_below_write(now: int, ticks: int) -> int:
     return clock.stamp_of(ticks) - 1
 
 
-def without_delay(reader: SliceReader, queue: Queue, slices: Sequence[Slice]) -> list[float]:
-    return [0.0] * len(slices)
-
-
-def recording_nothing(writer: MessageWriter, *_: object) -> None:
-    """Uses buckets that are not recorded for readers."""
-
-
-def find_lookup_of_any_age(
-    real: Callable[..., BucketLookup | None], index: BucketIndex, *where: object, since: float, **kind: bool
-) -> BucketLookup | None:
+def find_lookup_of_any_age(real: Real, index: BucketIndex, *where: object, since: float, **kind: bool) -> Any:  # noqa: ANN401
     return real(index, *where, since=-1e9, **kind)
 
 
-def is_always_sound(check: ClockCheck, since: float = 0.0) -> bool:
-    return True
-
-
-def noting_nothing(check: ClockCheck, *_: object) -> None:
-    pass
-
-
-@contextmanager
-def without_clock_check() -> Iterator[None]:
-    with replace(ClockCheck.sound, is_always_sound), replace(ClockCheck.apply_round, noting_nothing):
-        yield
-
-
-def apply_round_of_few_nodes(
-    real: Callable[..., None], check: ClockCheck, answers: Mapping[str, Interval], began: float | None, _there: int
-) -> None:
+def apply_round_of_few_nodes(real: Real, check: ClockCheck, answers: object, began: object, _there: int) -> None:
     real(check, answers, began, 1)
-
-
-def acknowledging_at_once(watch: ClockWatch, told: CheckCallback) -> None:
-    told(None)
 
 
 def adopt_wall_clock(clock: Clock, offset: int) -> None:
@@ -212,14 +178,10 @@ def adopt_wall_clock(clock: Clock, offset: int) -> None:
     clock._offset = offset
 
 
-@contextmanager
-def vouching_across_jumps() -> Iterator[None]:
-    with (
-        replace(ClockWatch.is_timed_correctly_since, lambda self, _: self.sound()),
-        replace(Clock.accept, adopt_wall_clock),
-    ):
-        yield
-
+VOUCHING_ACROSS_JUMPS = (
+    (ClockWatch.is_timed_correctly_since, lambda watch, _: watch.sound()),
+    (Clock.accept, adopt_wall_clock),
+)
 
 MUTATIONS = {
     "the horizon is chosen before the read": broken(
@@ -228,22 +190,26 @@ MUTATIONS = {
     "an undo write is not below the write's timestamp": broken(
         MessageStorm, "none", 4, (undo_writes, clock.undo_timestamp, stamp_below_write)
     ),
-    "reads end a read delay before the clock": broken(MessageStorm, "G1", 2, (SliceReader._delays, without_delay)),
+    "reads end a read delay before the clock": broken(
+        MessageStorm, "G1", 2, altering(SliceReader._delays, lambda delays: [0.0] * len(delays))
+    ),
     "a bucket is recorded before its first use": broken(
-        MessageStorm, "G1", 0, (MessageWriter._require_recorded, recording_nothing)
+        MessageStorm, "G1", 0, answering(MessageWriter._require_recorded)
     ),
     "a lookup of buckets has a max age": broken(
         MessageStorm, "G1", 2, around(BucketIndex.find_cached, find_lookup_of_any_age)
     ),
-    "the clock is compared with the nodes' clocks": broken(MessageStorm, "G1", 3, without_clock_check),
+    "the clock is compared with the nodes' clocks": broken(
+        MessageStorm, "G1", 3, answering(ClockCheck.sound, answer=True), answering(ClockCheck.apply_round)
+    ),
     "each acknowledgement has a clock check": broken(
-        StandingStorm, "G1", 6, (ClockWatch.confirm_soon, acknowledging_at_once)
+        StandingStorm, "G1", 6, (ClockWatch.confirm_soon, lambda _, told: told(None))
     ),
     "two nodes confirm a light check": broken(SharedStorm, "G1", 75, (clock_check, WITNESSES, 1)),
     "half of the nodes answer a round": broken(
         SharedStorm, "G1", 3, around(ClockCheck._apply_round, apply_round_of_few_nodes)
     ),
-    "ids from before a clock jump are not confirmed": broken(StandingStorm, "G1 none", 0, vouching_across_jumps),
+    "ids from before a clock jump are not confirmed": broken(StandingStorm, "G1 none", 0, *VOUCHING_ACROSS_JUMPS),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ from tests.sim.cassandra.messages import MessageStorm
 from tests.sim.cassandra.ordered import OrderedStorm
 from tests.sim.cassandra.pace import SOON
 from tests.sim.cassandra.posts import PostStorm
-from tests.sim.playing import around, find_violations
+from tests.sim.playing import Real, altering, answering, around, find_violations
 
 SEEN, FEW = 20, 3
 """Histories of `make check`: of plain posts, and of each other kind, without those that show a mutation."""
@@ -46,27 +46,27 @@ class HarshStorm(PostStorm):
         super().__init__(seed)
         self.weather.lost, self.weather.late, self.weather.stalls = 0.1, 0.6, 0.1
 
-    def _planned_events(self) -> dict[Callable[[], None], int]:
-        planned = super()._planned_events()
+    def planned_events(self) -> dict[Callable[[], None], int]:
+        planned = super().planned_events()
         return planned | {self._post: 3 * planned[self._post]}
 
-    def _read_partition(self, *where: Any) -> None:  # noqa: ANN401
-        super()._read_partition(*where)
+    def read_partition(self, *where: Any) -> None:  # noqa: ANN401
+        super().read_partition(*where)
         self.readers[-1].every = 0.04
 
 
 class KeyStorm(HarshStorm):
     """A harsh storm with mostly keyed posts, whose queue is not changed."""
 
-    def _planned_events(self) -> dict[Callable[[], None], int]:
-        return super()._planned_events() | {self._post: 2, self._post_under_key: 20, self._update: 0, self._purge: 0}
+    def planned_events(self) -> dict[Callable[[], None], int]:
+        return super().planned_events() | {self._post: 2, self._post_under_key: 20, self._update: 0, self._purge: 0}
 
 
 class HarshEarlyStorm(EarlyStorm, HarshStorm):
     """A harsh storm with many early reads."""
 
-    def _read_early(self, *args: Any) -> EarlyReader:  # noqa: ANN401
-        reader = super()._read_early(*args)
+    def read_early(self, *args: Any) -> EarlyReader:  # noqa: ANN401
+        reader = super().read_early(*args)
         reader.every = 0.04
         return reader
 
@@ -138,22 +138,18 @@ def test_histories_have_every_outcome(storms: list[PostStorm]) -> None:
 # Mutations of the timing
 
 
-def read_without_undo_time(
-    real: Callable[..., list[float]], reader: SliceReader, queue: Queue, slices: Sequence[Slice]
-) -> list[float]:
+def read_without_undo_time(delays: list[float]) -> list[float]:
     """Uses W + S as the read delay, which leaves no time for undo writes."""
-    return [delay - SOON.timing.levels["strong"].undo for delay in real(reader, queue, slices)]
+    return [delay - SOON.timing.levels["strong"].undo for delay in delays]
 
 
-def extend_undo_deadline(real: Callable[..., None], writer: UndoWriter, undo_write: Undo) -> None:
+def extend_undo_deadline(real: Real, writer: UndoWriter, undo_write: Undo) -> None:
     """Extends the deadline of an undo write by S."""
     undo_write.deadline += SOON.timing.clock_difference
     real(writer, undo_write)
 
 
-def count_batch_as_in_time(
-    real: Callable[..., None], writer: MessageWriter, in_flight: InFlightBatch, *judged: object
-) -> None:
+def count_batch_as_in_time(real: Real, writer: MessageWriter, in_flight: InFlightBatch, *judged: object) -> None:
     in_flight.id_boottime = writer._clock.boottime()
     real(writer, in_flight, *judged)
 
@@ -169,7 +165,7 @@ def cancel_as_unsent(operation: AppendOperation) -> Outcome:
     return "none"
 
 
-def undo_without_deadline(real: Callable[..., None], writer: UndoWriter, undo_write: Undo) -> None:
+def undo_without_deadline(real: Real, writer: UndoWriter, undo_write: Undo) -> None:
     undo_write.deadline = float("inf")
     real(writer, undo_write)
 
@@ -177,7 +173,7 @@ def undo_without_deadline(real: Callable[..., None], writer: UndoWriter, undo_wr
 # Mutations of the rules of repeating; a post is the use cases, the queue, the messages, ``X-After`` and the key
 
 
-async def report_doubt_as_undone(real: Callable[..., Awaitable[PostResult]], *post: Any) -> PostResult:  # noqa: ANN401
+async def report_doubt_as_undone(real: Real, *post: Any) -> Any:  # noqa: ANN401
     """Treats posts in doubt as undone."""
     try:
         return await real(*post)
@@ -185,7 +181,7 @@ async def report_doubt_as_undone(real: Callable[..., Awaitable[PostResult]], *po
         raise WriteUndone(str(error)) from error
 
 
-async def repeat_without_key(real: Callable[..., Awaitable[PostResult]], *post: Any) -> PostResult:  # noqa: ANN401
+async def repeat_without_key(real: Real, *post: Any) -> Any:  # noqa: ANN401
     use_cases, queue, items, after, _ = post
     try:
         return await real(*post)
@@ -193,7 +189,7 @@ async def repeat_without_key(real: Callable[..., Awaitable[PostResult]], *post: 
         return await real(use_cases, queue, items, after, None)
 
 
-async def post_each_partition_alone(real: Callable[..., Awaitable[PostResult]], *post: Any) -> PostResult:  # noqa: ANN401
+async def post_each_partition_alone(real: Real, *post: Any) -> Any:  # noqa: ANN401
     use_cases, queue, items, after, key = post
     if key is not None:
         return await real(*post)
@@ -209,12 +205,8 @@ async def post_each_partition_alone(real: Callable[..., Awaitable[PostResult]], 
     return PostResult([locations[number] for number in range(len(items))], replayed=False)
 
 
-def assume_equal_clocks(_store: CassandraStore) -> float:
-    return 0.0
-
-
 def move_cursors_past_early(
-    real: Callable[..., None], wanted: Range, asked: Sequence[Slice], pages: Sequence[Page], found: Reading
+    real: Real, wanted: Range, asked: Sequence[Slice], pages: Sequence[Page], found: Reading
 ) -> None:
     """Moves cursors beyond early messages."""
     real(wanted, asked, pages, found)
@@ -234,7 +226,7 @@ def resend_batches() -> Iterator[None]:
         in_flight.id_boottime = writer._clock.boottime()
         writer._send(in_flight, in_flight.operations[0].level)
 
-    with replace(MessageWriter._end_batch, end_batch):
+    with replace(REAL_END_BATCH, end_batch):
         yield
 
 
@@ -262,6 +254,7 @@ def rewrite_messages_in_doubt() -> Iterator[None]:
 
 
 REAL_END_BATCH = MessageWriter._end_batch
+APPEND = MessageUseCases._append
 
 
 MUTATIONS = {
@@ -272,7 +265,7 @@ MUTATIONS = {
         HarshStorm,
         "none attempt",
         15,
-        around(SliceReader._delays, read_without_undo_time),
+        altering(SliceReader._delays, read_without_undo_time),
         around(UndoWriter.undo, extend_undo_deadline),
     ),
     "a late write is undone": broken(HarshStorm, "none attempt", 0, (UndoWriter.undo, undoing_nothing)),
@@ -282,19 +275,15 @@ MUTATIONS = {
     "an undo write has a deadline": broken(
         HarshStorm, "none attempt", 0, around(UndoWriter.undo, undo_without_deadline)
     ),
-    "a post in doubt is not repeated": broken(
-        HarshStorm, "attempt", 0, around(MessageUseCases._append, report_doubt_as_undone)
-    ),
+    "a post in doubt is not repeated": broken(HarshStorm, "attempt", 0, around(APPEND, report_doubt_as_undone)),
     "the writer sends no batch again": broken(HarshStorm, "G1", 8, resend_batches),
     "the writer undoes messages in doubt": broken(HarshStorm, "attempt", 0, rewrite_messages_in_doubt),
     "a post is repeated as a whole": broken(
-        HarshStorm, "none attempt whole", 0, around(MessageUseCases._append, post_each_partition_alone)
+        HarshStorm, "none attempt whole", 0, around(APPEND, post_each_partition_alone)
     ),
-    "a keyed post is repeated with its key": broken(
-        KeyStorm, "key", 2, around(MessageUseCases._append, repeat_without_key)
-    ),
+    "a keyed post is repeated with its key": broken(KeyStorm, "key", 2, around(APPEND, repeat_without_key)),
     "a post to an ordered queue waits for S": broken(
-        OrderedStorm, "later", 3, (CassandraStore.clock_difference, assume_equal_clocks)
+        OrderedStorm, "later", 3, answering(CassandraStore.clock_difference, 0.0)
     ),
     "early messages move no cursor": broken(
         HarshEarlyStorm, "missed", 1, around(ranges.add_early, move_cursors_past_early)

@@ -150,7 +150,7 @@ class Storm:
     def ended(self, machine: Machine) -> None:
         """A member has crashed or stopped."""
 
-    def _list_faults(self) -> Sequence[Callable[[], None]]:
+    def list_faults(self) -> Sequence[Callable[[], None]]:
         """Returns the faults to choose from; those that are more frequent are there several times."""
         raise NotImplementedError
 
@@ -247,7 +247,7 @@ class Storm:
             self.world.rng.choice(deeds)()
             self.world.after(self.world.random_time(self.between), strike)
 
-        deeds = self._list_faults()
+        deeds = self.list_faults()
         self.world.after(JOINING + self.world.random_time(self.between), strike)
 
     def pick_machine(self) -> Machine:
@@ -336,16 +336,16 @@ class Storm:
 
     def _judge_at_rest(self, end: float) -> list[str]:
         """Waits until no rule is violated at two checks in a row, or until the end. Returns the violations."""
-        problems = self._judge()
+        problems = self.judge()
         while self.world.now < end:
             before = problems
             self.world.run(min(end, self.world.now + CHECK_SECONDS))
-            problems = self._judge()
+            problems = self.judge()
             if not (problems or before):
                 break
         return problems
 
-    def _judge(self) -> list[str]:
+    def judge(self) -> list[str]:
         """Returns the violations of a group at rest.
 
         Messages are handled and recorded. Members that live and may read a queue share its partitions evenly. Removed

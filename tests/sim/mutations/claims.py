@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 from msgspec.structs import replace as changed
 
-from queuey.claims.claims import ClaimUseCases
 from queuey.claims.log.finder import Duplicates
 from queuey.claims.log.follow_ups import FollowUps, publish
 from queuey.claims.log.forwarding import Forwarding
 from queuey.claims.log.partition_log import REQUEST_TIMEOUT, PartitionLog, RoundEnd
 from queuey.claims.log.requests import Key, PollRequest, Request, SettleRequest
 from queuey.claims.log.scanners import Candidates, ContiguousRead, OrderedScanner, ScanDemand
-from queuey.claims.rules.covers import CoverDraft, ScanDuplicates
-from queuey.claims.rules.entries import CoverMade, Entry
+from queuey.claims.rules.entries import Entry
 from queuey.claims.rules.entry_draft import EntryDraft
-from queuey.claims.rules.order import KeyHolders, OrderCheck
+from queuey.claims.rules.order import OrderCheck, Waiting
 from queuey.claims.rules.partition_state import ClaimTiming, State
-from queuey.claims.rules.places import FreePlaces, LikelyPlaces, Places
+from queuey.claims.rules.places import FreePlaces, LikelyPlaces
 from queuey.claims.rules.receipts import ClaimReceipt, LastDelivery
 from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import Location, LogEntry, Message, NewMessage, Page, Queue, Slice
+from queuey.storage import Store
 from queuey.storage.deadlines import Done
+from tests.sim.playing import Real
 from tests.sim.replicas import DELAY, Log, ModelStore, Replicas
 from tests.sim.world import Process
+
+Chooses = Callable[[Position], bool]
 
 
 class NoMargin(ClaimTiming):
@@ -102,9 +105,7 @@ class ReadsAhead(ModelStore):
         return ModelStore(self._replicas, ahead).begin_read(queue, part, read)
 
 
-async def answering_first(
-    real: Callable[..., Awaitable[bool]], log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]
-) -> bool:
+async def answering_first(real: Real, log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> Any:  # noqa: ANN401
     for request in taken:
         if isinstance(request, PollRequest) and request.poll.given and request.poll.ttl:
             expires = entry.at + round(request.poll.ttl * 1000)
@@ -112,8 +113,7 @@ async def answering_first(
             request.answer([(one, 1, receipt(*one.position), expires, 0, False) for one in request.poll.given])
         elif isinstance(request, SettleRequest):
             request.answer(request.settlements)
-    applied: bool = await real(log, queue, entry, taken)
-    return applied
+    return await real(log, queue, entry, taken)
 
 
 class ReadOnce(ModelStore):
@@ -139,32 +139,25 @@ class ReadOnce(ModelStore):
         super().begin_append_entry(queue, partition, entry, ended, **options)
 
 
-async def deleting_first(
-    real: Callable[..., Awaitable[bool]], log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]
-) -> bool:
+async def deleting_first(real: Real, log: PartitionLog, queue: Queue, entry: Entry, *taken: Any) -> Any:  # noqa: ANN401
     if entry.delete:
         with suppress(StoreUnavailable):
-            await log._store.messages.delete(queue, [(log.key[1], position) for position in entry.finals])
-    applied: bool = await real(log, queue, entry, taken)
-    return applied
+            await store_of(log).messages.delete(queue, [(log.key[1], position) for position in entry.finals])
+    return await real(log, queue, entry, *taken)
 
 
-async def publishing_first(
-    real: Callable[..., Awaitable[bool]], log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]
-) -> bool:
+async def publishing_first(real: Real, log: PartitionLog, queue: Queue, entry: Entry, *taken: Any) -> Any:  # noqa: ANN401
     letters = {position: (target, deliveries) for position, target, deliveries in entry.outs}
     if letters:
+        store = store_of(log)
+        now = store.claim_logs.claim_now() / 1000
         with suppress(StoreUnavailable):
-            await publish(
-                log._store,
-                queue,
-                log.key[1],
-                letters,
-                gone_below=ids.FIRST,
-                now=log._store.claim_logs.claim_now() / 1000,
-            )
-    applied: bool = await real(log, queue, entry, taken)
-    return applied
+            await publish(store, queue, log.key[1], letters, gone_below=ids.FIRST, now=now)
+    return await real(log, queue, entry, *taken)
+
+
+def store_of(log: PartitionLog) -> Store:
+    return log._store
 
 
 class Renumbering(ModelStore):
@@ -175,24 +168,15 @@ class Renumbering(ModelStore):
         super().put(queue, [(partition, (now, low)) for partition, (_, low) in locations], item)
 
 
-def knowing_no_keys(state: State, positions: list[Position], keys: list[int]) -> None:
-    pass
-
-
-def blocked_by_nothing_claimed(real: Callable[..., Any], check: OrderCheck, key: int) -> Any:  # noqa: ANN401
+def blocked_by_nothing_claimed(
+    real: Real, check: OrderCheck, state: State, waiting: Waiting, is_done: Chooses, is_free: Chooses
+) -> None:
     """Treats claimed messages as done."""
-    is_free = check._is_free
-    check._is_done, check._is_free = (lambda one: one in check._state.outstanding and not is_free(one)), lambda _: True
-    return real(check, key)
 
+    def is_passed(one: Position) -> bool:
+        return is_done(one) or (one in state.outstanding and not is_free(one))
 
-def giving_in_any_order(check: OrderCheck, caller: int, message: Message) -> bool:
-    return True
-
-
-def never_has_another(holders: KeyHolders, position: Position) -> bool:
-    """Renews expired claims unless the message itself was given to another caller."""
-    return False
+    real(check, state, waiting, is_passed, is_free)
 
 
 async def reading_up_to_now(scanner: OrderedScanner, wish: ScanDemand) -> Position:
@@ -214,60 +198,37 @@ def claiming_at_the_front(scanner: OrderedScanner, state: State) -> Position:
     return max([scanner.waiting.front, ids.following(state.cursor), *map(ids.following, known)])
 
 
-def never_has_candidates(found: Candidates) -> bool:
-    """Answers unsatisfied claims as if there were no messages."""
-    return False
+def answer_old_poll_empty(real: Real, log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> Any:  # noqa: ANN401
+    is_old = end.decided - request.arrived >= REQUEST_TIMEOUT
+    return answer_empty(real, log, request, found, end) if is_old else real(log, request, found, end)
 
 
-async def never_catch_up(log: PartitionLog, queue: Queue, polls: Sequence[PollRequest], *, always: bool) -> bool:
-    return False
-
-
-def answer_old_poll_empty(
-    real: Callable[..., bool], log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd
-) -> bool:
-    if end.decided - request.arrived < REQUEST_TIMEOUT or request.list_claimed(log.state, log.key[1], end.number):
-        return real(log, request, found, end)
-    request.answer([])
-    return True
-
-
-def answer_poll_in_doubt_empty(
-    real: Callable[..., bool], log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd
-) -> bool:
+def answer_poll_in_doubt_empty(real: Real, log: PartitionLog, request: PollRequest, *found: Any) -> Any:  # noqa: ANN401
     """Answers a poll with nothing if others have ended its claims while their entry was in doubt."""
-    if not request.poll.given or request.list_claimed(log.state, log.key[1], end.number):
+    return answer_empty(real, log, request, *found) if request.poll.given else real(log, request, *found)
+
+
+def answer_empty(real: Real, log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> Any:  # noqa: ANN401
+    if request.list_claimed(log.state, log.key[1], end.number):
         return real(log, request, found, end)
     request.answer([])
     return True
 
 
-def cut_unseen(
-    real: Callable[..., bool],
-    log: PartitionLog,
-    found: Candidates | None,
-    draft: EntryDraft,
-    passed: int,
-    *,
-    is_written: bool,
-) -> bool:
+def cut_unseen(real: Real, log: PartitionLog, found: Candidates | None, *rest: Any, is_written: bool) -> Any:  # noqa: ANN401
     """Ignores the unread rest of a scan."""
     if found is not None:
         found.scan.end = None
-    return real(log, found, draft, passed, is_written=is_written)
+    return real(log, found, *rest, is_written=is_written)
 
 
-def count_deliveries_at_read(real: Callable[..., bool], draft: EntryDraft, position: Position, most: int = 0) -> bool:
+def count_deliveries_at_read(real: Real, draft: EntryDraft, position: Position, most: int = 0) -> Any:  # noqa: ANN401
     """Counts deliveries by the state at the time of the read."""
     return real(draft, position)
 
 
 def find_all_above_cursor(state: State, positions: Iterable[Position]) -> set[Position]:
     return {position for position in positions if position > state.cursor}
-
-
-def releasing_nothing(draft: EntryDraft) -> None:
-    """Ends no claim."""
 
 
 def never_overdue(known: FollowUps, key: object, now: float) -> bool:
@@ -290,27 +251,11 @@ def is_done_only_above_cursor(state: State, position: Position) -> bool:
     return position in state.above
 
 
-def covering_nothing(draft: CoverDraft, cursor: Position) -> list[CoverMade]:
-    return []
-
-
-def begin_draft_without_margin(
-    real: Callable[..., CoverDraft],
-    log: Duplicates,
-    state: State,
-    copies: ScanDuplicates,
-    horizon: Position,
-    now: int,
-    *below: Position,
-) -> CoverDraft:
+def begin_draft_without_margin(real: Real, log: Duplicates, state: State, *found: Any) -> Any:  # noqa: ANN401
     """Treats everything below its own clock as posted before."""
-    draft = real(log, state, copies, horizon, now, *below)
+    draft, now = real(log, state, *found), found[2]
     draft.until = max(draft.until, now * 10_000 + ids.EPOCH_TICKS)
     return draft
-
-
-def withdrawing_nothing(draft: CoverDraft, representative: Position) -> None:
-    """Withdraws no cover."""
 
 
 class NoCovers(ModelStore):
@@ -321,56 +266,36 @@ class NoCovers(ModelStore):
 
 
 def count_time_from_answer(
-    real: Callable[..., None], forwarding: Forwarding, key: Key, request: Request, answer: list[Any] | None
+    real: Real, forwarding: Forwarding, key: Key, request: Request, answer: list[Any] | None
 ) -> None:
     request.decided = forwarding._core.boottime()
     real(forwarding, key, request, answer)
 
 
-def never_late(claims: ClaimUseCases, ttl: float, decided: float) -> bool:
-    return False
-
-
 # Cancelled messages
 
 
-def apply_without_marks(real: Callable[..., None], state: State, number: int, entry: Entry) -> None:
+def apply_without_marks(real: Real, state: State, number: int, entry: Entry) -> None:
     real(state, number, entry)
     state.cancelled = set()
 
 
-def encode_without_cancellations(real: Callable[..., bytes], state: State) -> bytes:
-    marks, state.cancelled = state.cancelled, set()
-    try:
-        return real(state)
-    finally:
-        state.cancelled = marks
-
-
-def let_cancelled_be_retried(draft: EntryDraft, position: Position) -> bool:
-    """Lets a failed attempt at a cancelled message be retried or become a dead letter."""
-    return False
-
-
-def may_redeliver_despite_mark(real: Callable[..., bool], draft: EntryDraft, position: Position, most: int = 0) -> bool:
-    marks, draft._state.cancelled = draft._state.cancelled, set()
-    try:
-        return real(draft, position, most)
-    finally:
-        draft._state.cancelled = marks
+def may_redeliver_despite_mark(real: Real, draft: EntryDraft, *asked: Any) -> Any:  # noqa: ANN401
+    with patch.multiple(draft._state, cancelled=set()):
+        return real(draft, *asked)
 
 
 # Attempts
 
 
-def applying_as_begun(real: Callable[..., None], state: State, number: int, entry: Entry) -> None:
+def applying_as_begun(real: Real, state: State, number: int, entry: Entry) -> None:
     """Counts every delivery."""
     real(state, number, entry)
     for claim in state.outstanding.values():
         claim.begun = True
 
 
-def renewing_nothing_begun(real: Callable[..., None], state: State, position: Position, expires: int, now: int) -> None:
+def renewing_nothing_begun(real: Real, state: State, position: Position, expires: int, now: int) -> None:
     """Does not count the attempt of a claim that was given back and then renewed."""
     claim = state.outstanding.get(position)
     begun = claim is None or claim.begun
@@ -379,17 +304,14 @@ def renewing_nothing_begun(real: Callable[..., None], state: State, position: Po
         state.outstanding[position].begun = False
 
 
-def burying_what_was_read(draft: EntryDraft, positions: Iterable[Position], target: str, _most: int) -> None:
+def burying_what_was_read(
+    real: Real, draft: EntryDraft, positions: Iterable[Position], target: str, _most: int
+) -> None:
     """Makes dead letters by the attempts at the time of the read."""
-    for position in filter(draft._may_redeliver, positions):
-        draft._make_dead_letter(position, target)
+    real(draft, positions, target, -1)
 
 
-def suspecting_nothing(_state: State, _position: Position) -> bool:
-    return False
-
-
-def suspecting_once(real: Callable[..., bool], state: State, position: Position) -> bool:
+def suspecting_once(real: Real, state: State, position: Position) -> bool:
     """Suspects a message only until it is delivered again."""
     claim = state.outstanding.get(position)
     return claim is not None and real(unsuspecting(state, position, claim), position)
@@ -401,15 +323,22 @@ def unsuspecting(state: State, position: Position, claim: LastDelivery) -> State
     return other
 
 
-def encode_without_marks(real: Callable[..., bytes], state: State) -> bytes:
-    before = state.outstanding
-    state.outstanding = {
-        position: changed(claim, begun=True, suspected=False, uncounted=0) for position, claim in before.items()
+def encode_without_marks(real: Real, state: State) -> Any:  # noqa: ANN401
+    claims = {
+        position: changed(claim, begun=True, suspected=False, uncounted=0)
+        for position, claim in state.outstanding.items()
     }
-    try:
-        return real(state)
-    finally:
-        state.outstanding = before
+    return encoding(outstanding=claims)(real, state)
+
+
+def encoding(**shown: Any) -> Real:  # noqa: ANN401
+    """Returns an encoder of states that takes some attributes to have other values."""
+
+    def encode(real: Real, state: State) -> Any:  # noqa: ANN401
+        with patch.multiple(state, **shown):
+            return real(state)
+
+    return encode
 
 
 # Limits
@@ -420,23 +349,7 @@ def giving_all_that_was_read(places: FreePlaces, choice: Callable[[Message], boo
     return choice is None or choice(message)
 
 
-def always_has_place(places: Places, position: Position) -> bool:
-    return True
-
-
-def count_unlimited_places(places: Places) -> int:
-    return 1000
-
-
-def encode_without_keys(real: Callable[..., bytes], state: State) -> bytes:
-    busy, state.busy = state.busy, {}
-    try:
-        return real(state)
-    finally:
-        state.busy = busy
-
-
-def resting_for_good(real: Callable[..., None], state: State, position: Position, expires: int, now: int) -> None:
+def resting_for_good(real: Real, state: State, position: Position, expires: int, now: int) -> None:
     """Keeps a message resting that was released with a delay, although a worker has resumed it."""
     rested = position in state.resting
     real(state, position, expires, now)

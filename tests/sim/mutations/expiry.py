@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from msgspec.structs import replace as changed
 
 from queuey.claims.expiry_records import ExpiryRecord, ExpiryRecords, Search
-from queuey.claims.log.expiry_turns import ExpiryRequest, ExpiryTurn
+from queuey.claims.log.expiry_turns import ExpiryRequest
 from queuey.claims.log.finder import Finder
 from queuey.claims.rules.expiry import EndedMessages, find_expirable
-from queuey.claims.rules.order import Waiting
 from queuey.claims.rules.partition_state import State
 from queuey.model.ids import Position
 from queuey.model.messages import NewMessage, Queue, Record
 from tests.sim.expiry import KeptStore
+from tests.sim.playing import Real
 
 
 async def ensure_expiry_once_stored(
-    real: Callable[..., Awaitable[None]],
+    real: Real,
     records: ExpiryRecords,
     queue: Queue,
     items: Sequence[NewMessage],
@@ -30,7 +31,7 @@ async def ensure_expiry_once_stored(
 
 
 async def ensure_expiry_before_store(
-    real: Callable[..., Awaitable[None]],
+    real: Real,
     records: ExpiryRecords,
     queue: Queue,
     items: Sequence[NewMessage],
@@ -46,17 +47,9 @@ def remove_at_any_version(store: KeptStore, record: Record) -> None:
     store._replicas.records.pop(record.name, None)
 
 
-def may_remove_at_once(records: ExpiryRecords, value: ExpiryRecord, began: int) -> bool:
-    return True
-
-
 def hide_ended_messages(finder: Finder, state: State) -> None:
     """Does not read messages after their end."""
     finder.includes_ended, finder.scanner.split_ended = False, None
-
-
-def keep_waiting_messages(waiting: Waiting) -> None:
-    """Goes on above the messages that earlier reads did not show."""
 
 
 def expire_by_one_clock(margin: float) -> int:
@@ -71,7 +64,7 @@ def find_expirable_with_claims(
     return find_expirable(state, ended, is_changed, expired, room)
 
 
-def make_turn_without_outbox(real: Callable[..., ExpiryTurn], request: ExpiryRequest, state: State) -> ExpiryTurn:
+def make_turn_without_outbox(real: Real, request: ExpiryRequest, state: State) -> Any:  # noqa: ANN401
     return real(request, _copy_without_outbox(state))
 
 
@@ -82,6 +75,6 @@ def _copy_without_outbox(state: State) -> State:
 
 
 def plan_search_by_seen_messages(
-    real: Callable[..., int], records: ExpiryRecords, value: ExpiryRecord, found: Search, took: float
-) -> int:
+    real: Real, records: ExpiryRecords, value: ExpiryRecord, found: Search, took: float
+) -> Any:  # noqa: ANN401
     return real(records, changed(value, shortest=1 << 30), found, took)

@@ -33,7 +33,7 @@ from tests.sim import expiry as expiring
 from tests.sim import storm
 from tests.sim.explored import moves, names, post_keys
 from tests.sim.mutations import claims, expiry
-from tests.sim.playing import Mutation, Patch, Play, around
+from tests.sim.playing import Mutation, Patch, Play, Real, answering, around
 from tests.sim.web import Setup
 
 Patches = Sequence[Patch]
@@ -126,9 +126,18 @@ named = partial(explored, names.explore, faults=0, crashes=1)
 moved = partial(explored, moves.explore, processes=2, crashes=1)
 keyed = partial(explored, post_keys.explore, posts=2, faults=1, crashes=1)
 
+APPEND: Real = PartitionLog._append
+ANSWER_POLL = PartitionLog._answer_poll
+MAY_REDELIVER = EntryDraft._may_redeliver
+RENEW = State._renew
+KNOWING_NO_KEYS = answering(State._record_keys)
+NEVER_OVERDUE = FollowUps._is_overdue, claims.never_overdue
+PASSING_WHAT_WAITS = OrderedScanner._make_chain, claims.passing_what_waits
+CLAIMING_AT_THE_FRONT = OrderedScanner._find_start, claims.claiming_at_the_front
+
 MUTATIONS: dict[str, Mutation] = {
     "the comparison of an append": broken("any", "G4 G5 G6", 3, replicas=claims.Unconditional),
-    "the append before the answer": broken("any", "G4 G5", 3, around(PartitionLog._append, claims.answering_first)),
+    "the append before the answer": broken("any", "G4 G5", 3, around(APPEND, claims.answering_first)),
     "what is remembered above the horizon": broken(
         "any", "G4 G5", 3, (State.find_unknown, claims.find_all_above_cursor)
     ),
@@ -137,91 +146,81 @@ MUTATIONS: dict[str, Mutation] = {
     "the deadline of another worker's answer": broken(
         "any", "G4", 1451, around(Forwarding._on_answer, claims.count_time_from_answer)
     ),
-    "the deadline when a caller is told": broken("any", "G4", 10, (ClaimUseCases._is_late, claims.never_late)),
+    "the deadline when a caller is told": broken("any", "G4", 10, answering(ClaimUseCases._is_late, answer=False)),
     "sending again what is in doubt": broken("any", "G5 G6", 13, store=claims.ReadOnce),
     "finality below the cursor": broken("any", "G5", 2, (State.is_done, claims.is_done_only_above_cursor)),
     "the horizon taken before the read": broken("any", "G6", 3332, store=claims.LateHorizon),
     "a horizon that is as far behind as writes may be late": broken("any", "G6", 14, store=claims.HorizonAtClock),
     "the due time of a delayed message": broken("any", "delay", 0, store=claims.ReadsAhead),
-    "covers in the entry": broken("any", "dedup", 8, (CoverDraft.find_needed, claims.covering_nothing)),
+    "covers in the entry": broken("any", "dedup", 8, answering(CoverDraft.find_needed, [])),
     "the margin of covers": broken("any", "G6", 841, around(Duplicates.begin_draft, claims.begin_draft_without_margin)),
-    "the end of covers whose message is gone": broken(
-        "any", "G6", 1004, (CoverDraft.withdraw, claims.withdrawing_nothing)
-    ),
+    "the end of covers whose message is gone": broken("any", "G6", 1004, answering(CoverDraft.withdraw)),
     "covers in the store": broken("any", "dedup", 15, store=claims.NoCovers),
-    "the end of all claims": broken("any", "G6", 29, (EntryDraft.release_all, claims.releasing_nothing)),
-    "dead letters of a process that died": broken("any", "G6", 49, (FollowUps._is_overdue, claims.never_overdue)),
-    "deletions of a process that died": broken("any", "on_ack", 133, (FollowUps._is_overdue, claims.never_overdue)),
+    "the end of all claims": broken("any", "G6", 29, answering(EntryDraft.release_all)),
+    "dead letters of a process that died": broken("any", "G6", 49, NEVER_OVERDUE),
+    "deletions of a process that died": broken("any", "on_ack", 133, NEVER_OVERDUE),
     "how old open work is, whenever a process has read of it": broken(
         "forgetful", "G6 on_ack", 246, (FollowUps.add_open, claims.forget_begin_of_open_work)
     ),
     "whose claims were lost to a dead letter": broken(
         "any", "G5", 100, (State._finish_leaving, claims.forgetting_who_had_it)
     ),
-    "the append before the dead letter": broken(
-        "any", "G5", 110, around(PartitionLog._append, claims.publishing_first)
-    ),
+    "the append before the dead letter": broken("any", "G5", 110, around(APPEND, claims.publishing_first)),
     "the id of a dead letter": broken("any", "outbox", 237, store=claims.Renumbering),
-    "another round for those who got nothing": broken(
-        "any", "empty", 6, (Candidates.has_any, claims.never_has_candidates)
-    ),
+    "another round for those who got nothing": broken("any", "empty", 6, answering(Candidates.has_any, answer=False)),
     "the read of the log before an empty answer": broken(
-        "any", "empty", 4, (PartitionLog._catch_up_for, claims.never_catch_up)
+        "any", "empty", 4, answering(PartitionLog._catch_up_for, answer=False)
     ),
     "the error for who has waited for too long": broken(
-        "any", "empty", 6095, around(PartitionLog._answer_poll, claims.answer_old_poll_empty)
+        "any", "empty", 6095, around(ANSWER_POLL, claims.answer_old_poll_empty)
     ),
     "another round for those whose claims have ended before their answer": broken(
-        "any", "empty", 1018, around(PartitionLog._answer_poll, claims.answer_poll_in_doubt_empty)
+        "any", "empty", 1018, around(ANSWER_POLL, claims.answer_poll_in_doubt_empty)
     ),
     "the end of a scan that was cut short": broken(
         "any", "empty", 132, *SHORT_SCANS, around(PartitionLog._must_search_again, claims.cut_unseen)
     ),
     "deliveries counted when the entry is decided": broken(
-        "any", "limit", 69, around(EntryDraft._may_redeliver, claims.count_deliveries_at_read)
+        "any", "limit", 69, around(MAY_REDELIVER, claims.count_deliveries_at_read)
     ),
-    "the append before the deletion": broken("any", "G6", 6, around(PartitionLog._append, claims.deleting_first)),
+    "the append before the deletion": broken("any", "G6", 6, around(APPEND, claims.deleting_first)),
     # Ordered queues
-    "the keys of what is outstanding": broken("ordered", "key", 1, (State._record_keys, claims.knowing_no_keys)),
+    "the keys of what is outstanding": broken("ordered", "key", 1, KNOWING_NO_KEYS),
     "a key that is claimed is given to nobody else": broken(
-        "ordered", "key", 159, around(OrderCheck._begin, claims.blocked_by_nothing_claimed)
+        "ordered", "key", 159, around(OrderCheck.__init__, claims.blocked_by_nothing_claimed)
     ),
     "the key of a claim that is renewed late": broken(
-        "ordered", "key", 3221, (KeyHolders.has_another, claims.never_has_another)
+        "ordered", "key", 3221, answering(KeyHolders.has_another, answer=False)
     ),
     "the order, checked when the entry is decided": broken(
-        "ordered", "order key", 3, (OrderCheck.try_deliver, claims.giving_in_any_order)
+        "ordered", "order key", 3, answering(OrderCheck.try_deliver, answer=True)
     ),
     "ordered queues are read below the horizon": broken("ordered", "order", 37, *claims.BEYOND_THE_HORIZON),
-    "the cursor stays below what waits": broken(
-        "ordered", "G6", 0, (OrderedScanner._make_chain, claims.passing_what_waits)
-    ),
-    "the front is what this process has read": broken(
-        "ordered", "G6", 17, (OrderedScanner._find_start, claims.claiming_at_the_front)
-    ),
+    "the cursor stays below what waits": broken("ordered", "G6", 0, PASSING_WHAT_WAITS),
+    "the front is what this process has read": broken("ordered", "G6", 17, CLAIMING_AT_THE_FRONT),
     # Cancelled messages
     "the log marks cancelled messages": broken(
         "cancelled", "cancelled", 9, around(State.apply, claims.apply_without_marks)
     ),
     "an attempt at a cancelled message that fails ends it": broken(
-        "cancelled", "cancelled", 24, (EntryDraft._end_cancelled, claims.let_cancelled_be_retried)
+        "cancelled", "cancelled", 24, answering(EntryDraft._end_cancelled, answer=False)
     ),
     "a message that was read before its mark is not given again": broken(
-        "cancelled", "cancelled", 1438, around(EntryDraft._may_redeliver, claims.may_redeliver_despite_mark)
+        "cancelled", "cancelled", 1438, around(MAY_REDELIVER, claims.may_redeliver_despite_mark)
     ),
     "a snapshot marks cancelled messages": broken(
-        "cancelled", "cancelled", 986, around(State.encode, claims.encode_without_cancellations)
+        "cancelled", "cancelled", 986, around(State.encode, claims.encoding(cancelled=set()))
     ),
     # Attempts
     "what did not begin does not count": broken("unbegun", "limit", 2, around(State.apply, claims.applying_as_begun)),
     "a claim that is renewed counts again": broken(
-        "unbegun", "limit", 444, around(State._renew, claims.renewing_nothing_begun)
+        "unbegun", "limit", 444, around(RENEW, claims.renewing_nothing_begun)
     ),
     "attempts are counted when the entry is decided": broken(
-        "unbegun", "limit", 1768, (EntryDraft.make_dead_letters, claims.burying_what_was_read)
+        "unbegun", "limit", 1768, around(EntryDraft.make_dead_letters, claims.burying_what_was_read)
     ),
     "a claim that ends in silence raises a suspicion": broken(
-        "unbegun", "limit", 0, (State.is_suspected, claims.suspecting_nothing)
+        "unbegun", "limit", 0, answering(State.is_suspected, answer=False)
     ),
     "a suspicion lasts": broken("unbegun", "limit", 33, around(State.is_suspected, claims.suspecting_once)),
     "a snapshot has attempts and suspicions": broken(
@@ -232,18 +231,16 @@ MUTATIONS: dict[str, Mutation] = {
         "two of a key", "places", 122, (FreePlaces.try_take, claims.giving_all_that_was_read)
     ),
     "a claim that begins again needs a place": broken(
-        "one of a key", "places", 120, (Places.has_place_for, claims.always_has_place)
+        "one of a key", "places", 120, answering(Places.has_place_for, answer=True)
     ),
     "a partition has a share of the places": broken(
-        "shares", "places", 8, (Places._count_free_in_partition, claims.count_unlimited_places)
+        "shares", "places", 8, answering(Places._count_free_in_partition, 1000)
     ),
-    "the keys of claimed messages are recorded, to count them": broken(
-        "two of a key", "places", 0, (State._record_keys, claims.knowing_no_keys)
-    ),
+    "the keys of claimed messages are recorded, to count them": broken("two of a key", "places", 0, KNOWING_NO_KEYS),
     "a snapshot has the keys of claimed messages": broken(
-        "two of a key", "places", 65, around(State.encode, claims.encode_without_keys)
+        "two of a key", "places", 65, around(State.encode, claims.encoding(busy={}))
     ),
-    "a renewal ends a rest": broken("one of a key", "places", 173, around(State._renew, claims.resting_for_good)),
+    "a renewal ends a rest": broken("one of a key", "places", 173, around(RENEW, claims.resting_for_good)),
     "a message that waits for its delay takes no place": broken(
         "one of a key", "empty", 289, (State.is_live, claims.never_resting)
     ),
@@ -251,11 +248,9 @@ MUTATIONS: dict[str, Mutation] = {
         "two of a key", "empty", 0, (LikelyPlaces.estimate_for_key, claims.find_no_place_of_busy_key)
     ),
     "queues with limits by key are read below the horizon": broken("two of a key", "G6", 5, *claims.BEYOND_THE_HORIZON),
-    "the cursor stays below messages without a place": broken(
-        "two of a key", "G6", 0, (OrderedScanner._make_chain, claims.passing_what_waits)
-    ),
+    "the cursor stays below messages without a place": broken("two of a key", "G6", 0, PASSING_WHAT_WAITS),
     "the front is what this process has read, where keys are limited": broken(
-        "two of a key", "G6", 65, (OrderedScanner._find_start, claims.claiming_at_the_front)
+        "two of a key", "G6", 65, CLAIMING_AT_THE_FRONT
     ),
     # Expired messages that become dead letters
     "the record is there before the message": vanishing(
@@ -264,7 +259,7 @@ MUTATIONS: dict[str, Mutation] = {
     "the record is checked again once the message is stored": vanishing(
         "E1", 34, around(ExpiryRecords.ensure_expiry, expiry.ensure_expiry_before_store)
     ),
-    "a record in force is not removed": vanishing("E1", 0, (ExpiryRecords._may_remove, expiry.may_remove_at_once)),
+    "a record in force is not removed": vanishing("E1", 0, answering(ExpiryRecords._may_remove, answer=True)),
     "a record is removed at the version that was read": vanishing(
         "E1", 9, (expiring.KeptStore.remove_record, expiry.remove_at_any_version)
     ),
@@ -273,7 +268,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "reads show messages that have ended": vanishing("E1", 0, (Finder._adapt_to_log, expiry.hide_ended_messages)),
     "reads from the cursor once they show messages that have ended": vanishing(
-        "E1", 10, (Waiting.clear, expiry.keep_waiting_messages), kind="ordered"
+        "E1", 10, answering(Waiting.clear), kind="ordered"
     ),
     "a message expires S after its end": vanishing(
         "E3",

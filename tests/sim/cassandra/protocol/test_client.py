@@ -7,8 +7,8 @@ One rule is not shown by histories, as turns of a simulated loop take no time: w
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -23,7 +23,7 @@ from tests.sim import storm
 from tests.sim.cassandra.claims import ON_CLUSTER
 from tests.sim.cassandra.histories import broken
 from tests.sim.cassandra.test_posts import HarshEarlyStorm
-from tests.sim.playing import Mutation, around, find_violations
+from tests.sim.playing import Mutation, Real, around, find_violations
 
 ON_LOOP = storm.play(ON_CLUSTER)
 
@@ -31,22 +31,16 @@ ON_LOOP = storm.play(ON_CLUSTER)
 # Mutations
 
 
-def reuse_waiting_stream(
-    real: Callable[..., bool], connection: Connection, opcode: int, body: bytes, *receiver: object
-) -> bool:
+def reuse_waiting_stream(real: Real, connection: Connection, opcode: int, body: bytes, *receiver: object) -> Any:  # noqa: ANN401
     """Reuses the stream of a request that was given up, though its answer may still come."""
-    for stream, (receive, _) in connection._waiting.items():
+    waiting = connection._waiting
+    for stream, (receive, _) in waiting.items():
         attempt = getattr(receive, "__self__", None)
         if isinstance(attempt, _Attempt) and attempt._request.is_answered:
-            del connection._waiting[stream]
+            del waiting[stream]
             connection._free.append(stream)
             break
     return real(connection, opcode, body, *receiver)
-
-
-def repeat_through_driver(request: FastRequest, _error: BaseException) -> None:
-    """Repeats any failed request through the driver."""
-    request.fall_back()
 
 
 def report_no_effect(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreUnavailable:
@@ -62,7 +56,9 @@ MUTATIONS = {
     "a stream is taken until its answer comes": broken(
         HarshEarlyStorm, "horizon attempt order early missed G1", 4, around(Connection.send, reuse_waiting_stream)
     ),
-    "an append is sent once": Mutation(ON_LOOP, ("sent",), [(FastRequest.fail_in_doubt, repeat_through_driver)], 6),
+    "an append is sent once": Mutation(
+        ON_LOOP, ("sent",), [(FastRequest.fail_in_doubt, lambda request, _error: request.fall_back())], 6
+    ),
     "a lost append is in doubt": Mutation(ON_LOOP, ("G6",), [(fast_request, translate, report_no_effect)], 6),
     "a request is answered once": Mutation(ON_LOOP, ("answers",), [(FastRequest.finish, pass_on_every_answer)], 3),
 }

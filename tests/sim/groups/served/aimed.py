@@ -40,11 +40,11 @@ class Aimed(ServiceStorm):
     def draw_habits(self) -> Habits:
         return Habits(pace=0.2, hurry=0.1)
 
-    def _list_faults(self) -> Sequence[Callable[[], None]]:
+    def list_faults(self) -> Sequence[Callable[[], None]]:
         return [self._leave_and_restart, self._leave_and_restart, self._crash]
 
-    def _judge(self) -> list[str]:
-        return [text for text in super()._judge() if text.startswith(JUDGED)]
+    def judge(self) -> list[str]:
+        return [text for text in super().judge() if text.startswith(JUDGED)]
 
 
 class Changing(Aimed):
@@ -99,9 +99,9 @@ class Changing(Aimed):
             raise NotAllowed("the key was revoked")
         return credential
 
-    def _list_faults(self) -> Sequence[Callable[[], None]]:
+    def list_faults(self) -> Sequence[Callable[[], None]]:
         return [
-            *super()._list_faults(),
+            *super().list_faults(),
             *[self._crash_web, self._pause_web, self._stand_web, self._pause],
             *[self._cut_service] * 2,
             *[self._change_queue] * 2,
@@ -183,8 +183,8 @@ class Restless(Aimed):
     def draw_habits(self) -> Habits:
         return Habits(pace=0.2, hurry=0.2, repeats=0.2, late=0.05)
 
-    def _list_faults(self) -> Sequence[Callable[[], None]]:
-        return [*super()._list_faults(), self._replace]
+    def list_faults(self) -> Sequence[Callable[[], None]]:
+        return [*super().list_faults(), self._replace]
 
 
 class Generous(Aimed):
@@ -235,7 +235,7 @@ class Dying(Aimed):
         super().__init__(seed)
         self.history.rules.planned = self._crash_all
 
-    def _list_faults(self) -> Sequence[Callable[[], None]]:
+    def list_faults(self) -> Sequence[Callable[[], None]]:
         return [self._leave_and_restart]
 
     def _crash_all(self) -> None:
@@ -252,7 +252,7 @@ class Standing(Aimed):
 
     between, session, processes = 4.0, 5.0, (2,)
 
-    def _list_faults(self) -> Sequence[Callable[[], None]]:
+    def list_faults(self) -> Sequence[Callable[[], None]]:
         return [self._stand_and_cut]
 
     def _stand_and_cut(self) -> None:
@@ -269,7 +269,7 @@ class Apart(Standing):
 
     slacks = (2.0,)
 
-    def _list_faults(self) -> Sequence[Callable[[], None]]:
+    def list_faults(self) -> Sequence[Callable[[], None]]:
         return [self._cut]
 
 
@@ -281,7 +281,7 @@ class Forgetful(Aimed):
     def draw_habits(self) -> Habits:
         return Habits(pace=1.0, loses=0.3)
 
-    def _list_faults(self) -> Sequence[Callable[[], None]]:
+    def list_faults(self) -> Sequence[Callable[[], None]]:
         return [self._leave_and_restart, self._crash, self._replace]
 
 
@@ -299,7 +299,7 @@ class Recreated(Aimed):
 
     between = 4.0
 
-    def _list_faults(self) -> Sequence[Callable[[], None]]:
+    def list_faults(self) -> Sequence[Callable[[], None]]:
         return [self._recreate_all]
 
     def _recreate_all(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,22 +11,21 @@ from msgspec.structs import replace as changed
 from qdo.coordination import CommittedOffset, ServiceSession
 from qdo.coordination import OwnedOffset as OwnedPartitionOffset
 from qdo.partitions import Partition
-from queuey.api.groups import Heartbeat, HeartbeatAnswer
+from queuey.api.groups import Heartbeat
 from queuey.groups import hand_overs, local_group, state_changes
 from queuey.groups.hand_overs import HandOvers
 from queuey.groups.heartbeat_answers import Targets, find_highest_epoch
 from queuey.groups.local_group import LocalGroup
 from queuey.groups.queue_searches import find_queues
 from queuey.groups.rules import state_draft
-from queuey.groups.rules.group_state import GroupState, Member
+from queuey.groups.rules.group_state import GroupState, Member, Target
 from queuey.groups.rules.owners import HandOver, hand_over
 from queuey.groups.rules.planning import Plan, Views, make_plan
-from queuey.groups.rules.state_draft import GroupDraft, ReadRights
+from queuey.groups.rules.state_draft import GroupDraft
 from queuey.groups.state_cache import StateCache
 from queuey.groups.state_changes import StateChanges
-from queuey.model.groups import ClockSample, GroupChange, GroupSessions, Head, MemberCommit, OwnedOffset, OwnedOffsets
+from queuey.model.groups import GroupChange, MemberCommit, OwnedOffset, OwnedOffsets
 from queuey.model.messages import OffsetChange, Queue
-from queuey.model.rights import Credential
 from queuey.runtime.event_loop import Core
 from queuey.storage import Store
 from queuey.storage.offset_changes import Decision, decide
@@ -52,7 +51,7 @@ from tests.sim.groups.served.store import GroupStore
 from tests.sim.groups.served.storm import ServiceStorm
 from tests.sim.groups.storm import broken
 from tests.sim.groups.trees.mutations import releasing_before_revoking
-from tests.sim.playing import Mutation, Real, around, patched
+from tests.sim.playing import Mutation, Real, altering, answering, around, patched
 from tests.sim.world import Process
 
 Words = Mapping[int, tuple[int, int]]
@@ -64,17 +63,11 @@ Words = Mapping[int, tuple[int, int]]
 def make_decide(alter_row: Callable[[OwnedOffset, MemberCommit], OwnedOffset]) -> Callable[..., Decision]:
     """Returns a replacement of :func:`decide` that judges a commit by altered rows, and keeps their real owners."""
 
-    def decided(
-        present: dict[int, OwnedOffset],
-        changes: Sequence[OffsetChange],
-        now: float,
-        commit: MemberCommit | None = None,
-        lost: Container[int] = (),
-    ) -> Decision:
+    def decided(present: dict[int, OwnedOffset], changes: Any, now: float, commit: Any = None, *lost: Any) -> Decision:  # noqa: ANN401
         if commit is None:
-            return decide(present, changes, now, commit, lost)
+            return decide(present, changes, now, commit, *lost)
         shown = {n: alter_row(row, commit) if n in commit.epochs else row for n, row in present.items()}
-        decision = decide(shown, changes, now, commit, lost)
+        decision = decide(shown, changes, now, commit, *lost)
         for number, row in present.items():
             decision.rows[number] = changed(decision.rows[number], owner=row.owner, epoch=row.epoch)
         return decision
@@ -94,58 +87,50 @@ def skip_position_check(row: OwnedOffset, commit: MemberCommit) -> OwnedOffset:
     return changed(row, position=None)
 
 
-def decide_without_forward_rule(
-    present: dict[int, OwnedOffset],
-    changes: Sequence[OffsetChange],
-    now: float,
-    commit: MemberCommit | None = None,
-    lost: Container[int] = (),
-) -> Decision:
+def decide_without_forward_rule(present: Any, changes: Sequence[OffsetChange], *rest: Any) -> Decision:  # noqa: ANN401
     """Compares only what it is asked to compare."""
-    if commit is None or any(change.compare for change in changes):
-        return decide(present, changes, now, commit, lost)
-    return make_decide(skip_position_check)(present, changes, now, commit, lost)
+    compares = any(change.compare for change in changes)
+    judge = decide if compares else make_decide(skip_position_check)
+    return judge(present, changes, *rest)
 
 
 # Hand-overs
 
 
 async def hand_over_at_any_version(
-    real: Callable[..., Awaitable[bool]],
+    real: Real,
     one: GroupStore,
     queue: Queue,
     group: str,
-    _version: int | None,
-    owners: Sequence[OwnedOffset],
-) -> bool:
-    return await real(one, queue, group, one.stored.rows(queue.uid).version or None, owners)
+    _version: object,
+    *owners: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
+    return await real(one, queue, group, one.stored.rows(queue.uid).version or None, *owners)
 
 
-async def read_earlier_offsets(
-    real: Callable[..., Awaitable[OwnedOffsets]], one: GroupStore, queue: Queue, *asked: object
-) -> OwnedOffsets:
+async def read_earlier_offsets(real: Real, one: GroupStore, queue: Queue, *asked: object) -> OwnedOffsets:
     """Returns the offsets of an earlier read with the present version."""
-    offsets = await real(one, queue, *asked)
+    offsets: OwnedOffsets = await real(one, queue, *asked)
     earlier_reads: dict[int, OwnedOffsets] = vars(one).setdefault("earlier", {})
-    earlier = earlier_reads.get(queue.uid)
+    earlier = earlier_reads.get(queue.uid, offsets)
     earlier_reads[queue.uid] = offsets
-    if earlier is None:
-        return offsets
     rows = {n: changed(row, position=earlier.rows.get(n, row).position) for n, row in offsets.rows.items()}
     return OwnedOffsets(offsets.version, rows, offsets.deleted_epoch)
 
 
-def hand_over_twice_in_an_epoch(state: GroupState, uid: int, recorded: OwnedOffsets, given_back: Words) -> HandOver:
+def hand_over_twice_in_an_epoch(state: GroupState, uid: int, recorded: OwnedOffsets, *words: Any) -> HandOver:  # noqa: ANN401
     epoch = state.head.epoch
-    result = hand_over(state, uid, recorded, given_back)
-    owners = {row.partition: row for row in result.owners}
-    plan = state.plan.get(uid)
-    for number, target in ({} if plan is None else plan.targets).items():
+    owners = {row.partition: row for row in hand_over(state, uid, recorded, *words).owners}
+    for number, target in targets_of(state, uid).items():
         row = owners.get(number, recorded.rows.get(number))
         taker = state.members.get(target.member)
         if row is not None and not row.owner and row.epoch == epoch and taker is not None and taker.state == "present":
             owners[number] = changed(row, owner=taker.number)
     return HandOver(tuple(owners.values()), needs_plan=False)
+
+
+def targets_of(state: GroupState, uid: int) -> Mapping[int, Target]:
+    return state.plan[uid].targets if uid in state.plan else {}
 
 
 def accept_give_back_of_any_epoch(state: GroupState, uid: int, recorded: OwnedOffsets, given_back: Words) -> HandOver:
@@ -154,22 +139,21 @@ def accept_give_back_of_any_epoch(state: GroupState, uid: int, recorded: OwnedOf
     return hand_over(state, uid, recorded, {n: (who, rows[n].epoch) for n, (who, _) in given_back.items() if n in rows})
 
 
-def report_lost_as_given_back(state: GroupState, uid: int, recorded: OwnedOffsets, given_back: Words) -> HandOver:
-    result = hand_over(state, uid, recorded, given_back)
+def report_lost_as_given_back(*asked: Any) -> HandOver:  # noqa: ANN401
+    result = hand_over(*asked)
     owners = tuple(changed(row, came="given back") if row.came == "lost" else row for row in result.owners)
     return HandOver(owners, result.needs_plan)
 
 
 def take_from_living_members(state: GroupState, uid: int, recorded: OwnedOffsets, given_back: Words) -> HandOver:
-    plan = state.plan.get(uid)
-    targets = {} if plan is None else plan.targets
+    targets = targets_of(state, uid)
     rows = recorded.rows
     taken = {n: (row.owner, row.epoch) for n, row in rows.items() if n in targets and targets[n].member != row.owner}
     return hand_over(state, uid, recorded, {**taken, **given_back})
 
 
-def hand_over_without_another_plan(state: GroupState, uid: int, recorded: OwnedOffsets, given_back: Words) -> HandOver:
-    return HandOver(hand_over(state, uid, recorded, given_back).owners, needs_plan=False)
+def hand_over_without_another_plan(*asked: Any) -> HandOver:  # noqa: ANN401
+    return HandOver(hand_over(*asked).owners, needs_plan=False)
 
 
 @contextmanager
@@ -191,15 +175,8 @@ def leave_hand_overs_to_planner() -> Iterator[None]:
         yield
 
 
-async def treat_unnamed_as_given_back(
-    real: Callable[..., Awaitable[HeartbeatAnswer | None]],
-    one: LocalGroup,
-    text: str,
-    credential: Credential,
-    content: Heartbeat,
-    *rest: Any,  # noqa: ANN401
-    last: bool,
-) -> HeartbeatAnswer | None:
+async def treat_unnamed_as_given_back(real: Real, one: LocalGroup, text: str, *asked: Any, last: bool) -> Any:  # noqa: ANN401
+    content: Heartbeat = asked[1]
     words: dict[str, Words] = {}
     member = number_of(text)
     for name, (_, known) in one.owners.rows.items():
@@ -208,7 +185,7 @@ async def treat_unnamed_as_given_back(
         if missing := {n: (member, epoch) for n, epoch in owned.items() if n not in named}:
             words[name] = missing
     await one.owners.settle_all(words, one.cache.next_tick(), words)
-    return await real(one, text, credential, content, *rest, last=last)
+    return await real(one, text, *asked, last=last)
 
 
 def find_rows_of_any_age(real: Real, one: HandOvers, name: str, _since: int = 0) -> Any:  # noqa: ANN401
@@ -219,14 +196,7 @@ def find_rows_of_any_age(real: Real, one: HandOvers, name: str, _since: int = 0)
 # Sessions
 
 
-def make_draft_without_slack(
-    real: Real,
-    one: GroupDraft,
-    state: GroupState,
-    now: int,
-    _slack: int,
-    seen: Mapping[int, int],
-) -> None:
+def make_draft_without_slack(real: Real, one: GroupDraft, state: GroupState, now: int, _slack: int, seen: Any) -> None:  # noqa: ANN401
     real(one, state, now, 0, seen)
 
 
@@ -236,13 +206,7 @@ async def renew_session_without_quorum(one: GroupStore, application: str, name: 
     return seen
 
 
-async def skip_check(_one: GroupStore, _sample: ClockSample) -> None:
-    """Answers without a check of the clock."""
-
-
-async def read_sessions_before_clock(
-    real: Callable[..., Awaitable[GroupSessions]], one: GroupStore, *where: str
-) -> GroupSessions:
+async def read_sessions_before_clock(real: Real, one: GroupStore, *where: str) -> Any:  # noqa: ANN401
     found = await real(one, *where)
     await one.call(lambda: None)
     return changed(found, clock=one.claim_now())
@@ -259,23 +223,19 @@ async def answer_with_whole_session(real: Real, one: LocalGroup, text: str, *ask
     return answer if answer is None or member is None else changed(answer, session=member.session / 1000)
 
 
-def count_as_seen(real: Callable[..., int], one: LocalGroup, member: Member) -> int:
+def count_as_seen(real: Real, one: LocalGroup, member: Member) -> int:
     """Counts no session as over."""
     assert Process.present is not None
-    return max(real(one, member), round(1000 * Process.present.clock()) - member.session // 2)
+    seen: int = real(one, member)
+    return max(seen, round(1000 * Process.present.clock()) - member.session // 2)
 
 
 # Plans
 
 
 async def change_group_at_any_version(
-    real: Callable[..., Awaitable[Head | None]],
-    one: GroupStore,
-    application: str,
-    name: str,
-    _version: int,
-    change: GroupChange,
-) -> Head | None:
+    real: Real, one: GroupStore, application: str, name: str, _version: int, change: GroupChange
+) -> Any:  # noqa: ANN401
     return await real(one, application, name, one.stored.group.version, change)
 
 
@@ -298,25 +258,14 @@ def plan_by_queue_name(state: GroupState, queues: Sequence[Queue], _views: Views
     return make_plan(state, named, make_views(state, named))
 
 
-def plan_by_former_rights(real: Real, one: GroupDraft, queues: Sequence[Queue], views: Views, _: ReadRights) -> None:
+def plan_by_former_rights(real: Real, one: GroupDraft, queues: Sequence[Queue], views: Views, _: object) -> None:
     real(one, queues, views, lambda credential: credential)
 
 
-async def keep_members(_one: StateChanges, _state: GroupState) -> None:
-    """Keeps members whose rights have changed."""
-
-
-async def renew_by_former_rights(
-    real: Callable[..., Awaitable[HeartbeatAnswer | None]],
-    one: LocalGroup,
-    text: str,
-    credential: Credential,
-    *asked: Any,  # noqa: ANN401
-    last: bool,
-) -> HeartbeatAnswer | None:
+async def renew_by_former_rights(real: Real, one: LocalGroup, text: str, *asked: Any, last: bool) -> Any:  # noqa: ANN401
     member = one.cache.state.members.get(number_of(text))
-    own = credential if member is None else one.cache.state.subscriptions[member.subscription].credential
-    return await real(one, text, own, *asked, last=last)
+    own = asked[0] if member is None else one.cache.state.subscriptions[member.subscription].credential
+    return await real(one, text, own, *asked[1:], last=last)
 
 
 def leave_without_grace(real: Real, one: GroupDraft, number: int, *, returns: bool = False) -> None:
@@ -332,12 +281,7 @@ async def lasting_longer(real: Real, one: ServiceSession, wait: float) -> None:
     one._ends += 2.0
 
 
-async def claiming_at_the_beginning(
-    real: Callable[..., Awaitable[dict[Partition, OwnedPartitionOffset]]],
-    one: ServiceSession,
-    partitions: Iterable[Partition],
-) -> dict[Partition, OwnedPartitionOffset]:
-    held = await real(one, partitions)
+def claiming_at_the_beginning(held: dict[Partition, OwnedPartitionOffset]) -> dict[Partition, OwnedPartitionOffset]:
     return {each: changed(owned, offset=CommittedOffset()) for each, owned in held.items()}
 
 
@@ -346,7 +290,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         ServiceStorm, "O1", 0, around(ServiceSession._heartbeat, lasting_longer)
     ),
     "a partition of the service is read from its offset on": broken(
-        ServiceStorm, "order", 0, around(ServiceSession.claim, claiming_at_the_beginning)
+        ServiceStorm, "order", 0, altering(ServiceSession.claim, claiming_at_the_beginning)
     ),
     "a partition of the service is revoked before its release": broken(
         ServiceStorm, "two", 11, releasing_before_revoking
@@ -386,7 +330,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a session is stamped at a quorum": broken(
         Lagging, "O1", 279, (GroupStore.renew_session, renew_session_without_quorum)
     ),
-    "the clock is checked before an answer": broken(Standing, "O1", 205, (GroupStore.confirm_clock, skip_check)),
+    "the clock is checked before an answer": broken(Standing, "O1", 205, answering(GroupStore.confirm_clock)),
     "the clock is read before the sessions": broken(
         Hesitant, "O1", 4, around(GroupStore.group_sessions, read_sessions_before_clock)
     ),
@@ -400,7 +344,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         around(LocalGroup._find_last_seen_ms, count_as_seen),
         (GroupMember.is_over, lambda one: one.life.ended),
     ),
-    "an overdue member is not renewed": broken(Deaf, "balance", 1, (Targets.is_overdue, lambda *_: False)),
+    "an overdue member is not renewed": broken(Deaf, "balance", 1, answering(Targets.is_overdue, answer=False)),
     "nothing is taken from a living member": broken(
         Changing, "O1", 0, (hand_overs, hand_over, take_from_living_members)
     ),
@@ -408,7 +352,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         Changing, "O1 O5", 6, around(GroupStore.change_group, change_group_at_any_version)
     ),
     "each process hands over": broken(Dying, "balance", 67, leave_hand_overs_to_planner),
-    "owners are asked to give back": broken(Forgetful, "balance", 83, (GroupStore.ask_member, lambda *_: None)),
+    "owners are asked to give back": broken(Forgetful, "balance", 83, answering(GroupStore.ask_member)),
     "a new member has no targets": broken(Changing, "O5", 0, (state_draft, make_plan, make_plan_with_new_members)),
     "a hand-over asks for another plan": broken(
         Generous, "balance", 11, (hand_overs, hand_over, hand_over_without_another_plan)
@@ -425,11 +369,11 @@ MUTATIONS: Mapping[str, Mutation] = {
         "O6 rights",
         78,
         around(GroupDraft.plan, plan_by_former_rights),
-        (StateChanges.remove_members_with_changed_rights, keep_members),
+        answering(StateChanges.remove_members_with_changed_rights),
         around(LocalGroup.heartbeat, renew_by_former_rights),
     ),
     "an instance that returns inherits its targets": broken(
-        Returning, "O7", 10, (GroupDraft._may_inherit_targets, lambda *_: False)
+        Returning, "O7", 10, answering(GroupDraft._may_inherit_targets, answer=False)
     ),
     "an instance that leaves is absent for its grace": broken(
         Returning, "O7", 17, around(GroupDraft.leave, leave_without_grace)

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from queuey.storage.deadlines import Home, LoopCalls
 from tests.sim.groups.loop import MemberLoop
 from tests.sim.world import Process, SimulatedCore, World
 
@@ -55,13 +54,10 @@ class GroupCore(SimulatedCore):
         process: The process of the core.
     """
 
+    loops = MemberLoop
+
     def __init__(self, process: Machine) -> None:
-        self._process: Machine = process
-        self._loop = MemberLoop(process)  # type: ignore[abstract]  # much of it is not needed
-        self._told = LoopCalls(self._loop)
-        self._home = Home(self._told, self.in_thread)
-        self._home.register()
-        self.rng = process.world.rng
+        super().__init__(process, 0.0)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Does the work in a later turn of the loop."""

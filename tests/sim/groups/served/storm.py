@@ -151,7 +151,7 @@ class ServiceStorm(Storm):
 
     # Faults
 
-    def _list_faults(self) -> Sequence[Callable[[], None]]:
+    def list_faults(self) -> Sequence[Callable[[], None]]:
         return [
             *[self._crash] * 2,
             *[self._pause] * 3,

@@ -34,7 +34,7 @@ class TreeStorm(Storm):
     def session_of(self, machine: Machine, links: list[TreeLink]) -> int:
         return links[-1].session
 
-    def _list_faults(self) -> Sequence[Callable[[], None]]:
+    def list_faults(self) -> Sequence[Callable[[], None]]:
         return [
             *[self._crash] * 2,
             *[self._pause] * 3,
