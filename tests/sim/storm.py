@@ -71,23 +71,6 @@ class Poll(Waiter):
         empties: Attempts that found nothing.
     """
 
-    __slots__ = (
-        "_asked",
-        "_attempting",
-        "_began",
-        "_done",
-        "_last",
-        "_process",
-        "_queue",
-        "_until",
-        "_waiter",
-        "_waits",
-        "_web",
-        "_woken",
-        "empties",
-        "tries",
-    )
-
     def __init__(
         self,
         web: Web,

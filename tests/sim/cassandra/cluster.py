@@ -43,6 +43,9 @@ TARGET = DataCentreTarget(("127.0.0.1",), "queuey")
 NODES = 3
 NEEDED = {"ONE": 1, "LOCAL_ONE": 1, "TWO": 2, "QUORUM": 2, "LOCAL_QUORUM": 2, "EACH_QUORUM": 2, "THREE": 3, "ALL": 3}
 SERIAL = {"SERIAL", "LOCAL_SERIAL"}
+Calls = Sequence[tuple[cql.Command, Sequence[Any]]]
+"""Statements with the values of their markers."""
+Answer = Callable[[Rows], None]
 
 
 @dataclass
@@ -131,7 +134,7 @@ class Cluster:
                 merged[place].absorb(partition)
         return merged
 
-    def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
+    def ask(self, request: Request | Encoded, end: Done) -> None:
         """Handles a read, a conditional or a plain write. Calls back when its answer leaves the cluster, or never.
 
         Fails with StoreUnavailable if fewer nodes are up than its level needs. A request to one host that is away, and
@@ -151,19 +154,13 @@ class Cluster:
         elif reads:
             self._read(request, calls[0][1], needed, lambda rows: end(rows, None))
         elif any(command.conditional for command, _ in calls):
-            self._decide(request, calls, needed, lambda rows: end(rows, None))
+            self._decide(calls, needed, lambda rows: end(rows, None))
         else:
             self._write(self._changes(calls), needed, lambda: end([], None))
 
     # Reads
 
-    def _ask_one(
-        self,
-        node: Node,
-        request: Request | Encoded,
-        end: Callable[[Rows | None, StoreUnavailable | None], None],
-        values: Sequence[Any] | None = None,
-    ) -> None:
+    def _ask_one(self, node: Node, request: Request | Encoded, end: Done, values: Sequence[Any] | None = None) -> None:
         if request.statement == SELECT_NOW:
             end(self._encode_rows(request, [(_uuid(self.world.now + node.offset),)]), None)
             return
@@ -172,9 +169,7 @@ class Cluster:
             [(_, values)] = _statements_of(request)
         end(self._answer(request, values, {place: node.data[place] for place in self._places(command, values)}), None)
 
-    def _read(
-        self, request: Request | Encoded, values: Sequence[Any], needed: int, end: Callable[[Rows], None]
-    ) -> None:
+    def _read(self, request: Request | Encoded, values: Sequence[Any], needed: int, end: Answer) -> None:
         """Reads from random nodes and merges their data.
 
         Repairs these nodes; a serial read first finishes pending writes.
@@ -220,7 +215,7 @@ class Cluster:
 
     # Writes
 
-    def _changes(self, calls: Sequence[tuple[cql.Command, Sequence[Any]]]) -> list[Change]:
+    def _changes(self, calls: Calls) -> list[Change]:
         now, decided = self.world.now, any(command.conditional for command, _ in calls)
         # A batch has one timestamp. It is the last of one for each call, so that old seeds keep their histories.
         stamp = max(self._next_stamp() for _ in (calls[:1] if decided else calls))
@@ -257,13 +252,7 @@ class Cluster:
 
     # Conditional writes
 
-    def _decide(
-        self,
-        request: Request | Encoded,
-        calls: Sequence[tuple[cql.Command, Sequence[Any]]],
-        needed: int,
-        end: Callable[[Rows], None],
-    ) -> None:
+    def _decide(self, calls: Calls, needed: int, end: Answer) -> None:
         """Carries out a conditional write, after it has resolved the pending ones of its partition.
 
         Some stay pending: these never answer, and take effect later or not at all.
@@ -279,13 +268,7 @@ class Cluster:
             return
         self._apply(place, calls, needed, end)
 
-    def _apply(
-        self,
-        place: Place,
-        calls: Sequence[tuple[cql.Command, Sequence[Any]]],
-        needed: int,
-        end: Callable[[Rows], None],
-    ) -> None:
+    def _apply(self, place: Place, calls: Calls, needed: int, end: Answer) -> None:
         committed, now = self.committed[place], self.world.now
         for command, values in calls:
             if not command.conditional:

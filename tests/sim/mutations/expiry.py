@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec.structs import replace as changed
@@ -13,34 +13,20 @@ from queuey.claims.log.finder import Finder
 from queuey.claims.rules.expiry import EndedMessages, find_expirable
 from queuey.claims.rules.partition_state import State
 from queuey.model.ids import Position
-from queuey.model.messages import NewMessage, Queue, Record
+from queuey.model.messages import Record
 from tests.sim.expiry import KeptStore
 from tests.sim.playing import Real
 
 
-async def ensure_expiry_once_stored(
-    real: Real,
-    records: ExpiryRecords,
-    queue: Queue,
-    items: Sequence[NewMessage],
-    *,
-    is_stored: bool = False,
-) -> None:
+async def ensure_expiry_once_stored(real: Real, *posted: object, is_stored: bool = False) -> None:
     if is_stored:
-        await real(records, queue, items, is_stored=True)
+        await real(*posted, is_stored=True)
 
 
-async def ensure_expiry_before_store(
-    real: Real,
-    records: ExpiryRecords,
-    queue: Queue,
-    items: Sequence[NewMessage],
-    *,
-    is_stored: bool = False,
-) -> None:
+async def ensure_expiry_before_store(real: Real, *posted: object, is_stored: bool = False) -> None:
     """Checks the record only before the message is stored."""
     if not is_stored:
-        await real(records, queue, items)
+        await real(*posted)
 
 
 def remove_at_any_version(store: KeptStore, record: Record) -> None:

@@ -21,7 +21,7 @@ from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.model.messages import Queue, Slice
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin.migrations import Running, migrate
-from queuey.storage.cassandra.cluster import Done, Driver, Encoded, Host, Request, Rows, Statement
+from queuey.storage.cassandra.cluster import Done, Driver, Encoded, Host, Request, Statement
 from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
 from queuey.storage.cassandra.cluster.store_loop import Calls, StoreLoop
 from queuey.storage.cassandra.statements.message_codec import INSERT
@@ -29,7 +29,7 @@ from queuey.storage.cassandra.time.clock import Clock, boottime_ns
 from queuey.storage.deadlines import Deadline
 from tests.servers.keyspaces import HandClock, HandedStore
 from tests.sim.cassandra import cql
-from tests.sim.cassandra.cluster import Cluster, NetworkFaults
+from tests.sim.cassandra.cluster import Answer, Cluster, NetworkFaults
 from tests.sim.world import Work, World
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ class InProcessCluster(Cluster):
         self._lock = threading.Lock()
         self._insert("INSERT INTO system_views.settings (name, value) VALUES (?, ?)", "commitlog_sync", "batch")
 
-    def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
+    def ask(self, request: Request | Encoded, end: Done) -> None:
         """Carries out a request at once. Unprepared statements can only change the schema."""
         with self._lock:
             if request.statement in INSERT:
@@ -133,9 +133,7 @@ class InProcessCluster(Cluster):
         # Do not call statistics here: they read the time, which is locked.
         return not any(store._writer.pending for store in self.stores)
 
-    def _read(
-        self, request: Request | Encoded, values: Sequence[Any], needed: int, end: Callable[[Rows], None]
-    ) -> None:
+    def _read(self, request: Request | Encoded, values: Sequence[Any], needed: int, end: Answer) -> None:
         self._ask_one(self.nodes[0], request, lambda rows, _error: end(rows or []), values)
 
     def _change_schema(self, text: str) -> None:

@@ -33,12 +33,13 @@ class Aimed(ServiceStorm):
     keys = KEYS[:1]
     session, linear, naming = 2.0, 0.0, 1.0
     slacks: Sequence[float] = (0.25,)
+    troubles, habits = Faults(), Habits(pace=0.2, hurry=0.1)
 
     def draw_faults(self, *, linear: bool) -> Faults:
-        return Faults()
+        return self.troubles
 
     def draw_habits(self) -> Habits:
-        return Habits(pace=0.2, hurry=0.1)
+        return self.habits
 
     def list_faults(self) -> Sequence[Callable[[], None]]:
         return [self._leave_and_restart, self._leave_and_restart, self._crash]
@@ -176,12 +177,8 @@ class Restless(Aimed):
     """Members come and go all the time, and processes stop briefly between two calls."""
 
     between, session = 0.8, 6.0
-
-    def draw_faults(self, *, linear: bool) -> Faults:
-        return Faults(lost=0.03, hesitant=0.02, slow=0.02)
-
-    def draw_habits(self) -> Habits:
-        return Habits(pace=0.2, hurry=0.2, repeats=0.2, late=0.05)
+    troubles = Faults(lost=0.03, hesitant=0.02, slow=0.02)
+    habits = Habits(pace=0.2, hurry=0.2, repeats=0.2, late=0.05)
 
     def list_faults(self) -> Sequence[Callable[[], None]]:
         return [*super().list_faults(), self._replace]
@@ -191,9 +188,7 @@ class Generous(Aimed):
     """Members give back partitions that no other member waits for, and requests are repeated late."""
 
     session = 5.0
-
-    def draw_habits(self) -> Habits:
-        return Habits(pace=0.3, hurry=0.1, generous=0.1, repeats=0.5)
+    habits = Habits(pace=0.3, hurry=0.1, generous=0.1, repeats=0.5)
 
 
 class Deaf(Aimed):
@@ -213,17 +208,14 @@ class Deaf(Aimed):
 class Lagging(Aimed):
     """Plain writes reach most replicas late."""
 
-    def draw_faults(self, *, linear: bool) -> Faults:
-        return Faults(late=0.7, slow=0.01)
+    troubles = Faults(late=0.7, slow=0.01)
 
 
 class Hesitant(Aimed):
     """Processes stop after they have read the sessions."""
 
     processes = (3,)
-
-    def draw_faults(self, *, linear: bool) -> Faults:
-        return Faults(reading=0.1)
+    troubles = Faults(reading=0.1)
 
 
 class Dying(Aimed):
@@ -277,9 +269,7 @@ class Forgetful(Aimed):
     """Answers are lost."""
 
     between, session, processes = 0.7, 8.0, (2,)
-
-    def draw_habits(self) -> Habits:
-        return Habits(pace=1.0, loses=0.3)
+    habits = Habits(pace=1.0, loses=0.3)
 
     def list_faults(self) -> Sequence[Callable[[], None]]:
         return [self._leave_and_restart, self._crash, self._replace]
@@ -289,9 +279,7 @@ class Listing(Aimed):
     """Members ask for queues by patterns, and lists may lack some queues."""
 
     naming = 0.0
-
-    def draw_faults(self, *, linear: bool) -> Faults:
-        return Faults(lacking=0.3)
+    troubles = Faults(lacking=0.3)
 
 
 class Recreated(Aimed):

@@ -97,15 +97,8 @@ def decide_without_forward_rule(present: Any, changes: Sequence[OffsetChange], *
 # Hand-overs
 
 
-async def hand_over_at_any_version(
-    real: Real,
-    one: GroupStore,
-    queue: Queue,
-    group: str,
-    _version: object,
-    *owners: Any,  # noqa: ANN401
-) -> Any:  # noqa: ANN401
-    return await real(one, queue, group, one.stored.rows(queue.uid).version or None, *owners)
+async def hand_over_at_any_version(real: Real, one: GroupStore, queue: Queue, group: str, *asked: object) -> Any:  # noqa: ANN401
+    return await real(one, queue, group, one.stored.rows(queue.uid).version or None, *asked[1:])
 
 
 async def read_earlier_offsets(real: Real, one: GroupStore, queue: Queue, *asked: object) -> OwnedOffsets:

@@ -22,10 +22,10 @@ from queuey.model.groups import (
     SeenMember,
     StoredGroup,
 )
-from queuey.model.messages import Lag, Offset, OffsetChange, Queue
+from queuey.model.messages import Offset, OffsetChange, Queue
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import ClaimLogs
-from queuey.storage.offset_changes import check_changes, decide, find_disowned, keep_notes, recorded_offsets
+from queuey.storage.offset_changes import check_changes, decide, find_disowned, keep_notes
 from tests.sim.groups.served.processes import Machine
 from tests.sim.groups.served.stored import APPLICATION, Contents, OffsetsChange, Proposal, Register, Rows, Stored
 from tests.sim.replicas import make_async_store
@@ -334,12 +334,6 @@ class GroupStore:
         deleted_epoch = rows[0].epoch if 0 in rows else 0
         return OwnedOffsets(version or None, {part: row for part, row in rows.items() if part}, deleted_epoch)
 
-    async def group_offsets(self, queue: Queue, group: str) -> list[Offset]:
-        recorded = await self._read_offsets(queue)
-        if not recorded.rows:
-            raise GroupNotFound(group)
-        return recorded_offsets(recorded.rows)
-
     async def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
         while True:
             recorded = await self._read_offsets(queue)
@@ -357,9 +351,6 @@ class GroupStore:
     def _delete_rows(self, recorded: OwnedOffsets, _before: Rows) -> Rows:
         """Returns what a deletion leaves: the highest epoch, in a row of partition 0."""
         return {0: OwnedOffset(0, epoch=recorded.highest_epoch())}
-
-    async def lag(self, queue: Queue, locations: Sequence[tuple[int, object]]) -> list[Lag]:
-        return [Lag(0, True, 0.0) for _ in locations]  # noqa: FBT003 - as the struct has it
 
     # Queues
 
