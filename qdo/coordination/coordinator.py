@@ -17,7 +17,6 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from qdo.coordination import stored_assignments
-from qdo.coordination.changes import make_nodes, yield_attempts
 from qdo.coordination.paths import GroupPaths, decode, parse_partition
 from qdo.coordination.records import (
     CommittedOffset,
@@ -48,7 +47,9 @@ from qdo.coordination.tree import (
     SetData,
     estimate_bytes,
     join_changes,
+    make_nodes,
     parent_path,
+    yield_attempts,
 )
 from qdo.errors import (
     CoordinationIncompatible,

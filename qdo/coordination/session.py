@@ -33,7 +33,6 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from qdo.coordination.changes import lacks_parent, make_nodes, yield_attempts
 from qdo.coordination.paths import GroupPaths, decode
 from qdo.coordination.records import (
     CommittedOffset,
@@ -63,6 +62,9 @@ from qdo.coordination.tree import (
     RejectionReason,
     SetData,
     State,
+    lacks_parent,
+    make_nodes,
+    yield_attempts,
 )
 from qdo.coordination.watched import WatchedNodes
 from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost

@@ -22,7 +22,6 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from qdo.coordination import tree
-from qdo.coordination.changes import lacks_parent, make_nodes, yield_attempts
 from qdo.coordination.paths import GroupPaths, decode
 from qdo.coordination.records import (
     Codec,
@@ -43,7 +42,10 @@ from qdo.coordination.tree import (
     Link,
     NodeData,
     SetData,
+    lacks_parent,
+    make_nodes,
     split_into_bundles,
+    yield_attempts,
 )
 from qdo.coordination.watched import WatchedNodes
 from qdo.errors import InvalidArgument

@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from qdo.coordination.changes import lacks_parent, make_nodes
-from qdo.coordination.tree import Create, Link, Rejection, RejectionReason
+from qdo.coordination.tree import Create, Link, Rejection, RejectionReason, lacks_parent, make_nodes
 from qdo.coordination.zookeeper.driver.link import BorrowedLink
 from qdo.errors import CoordinationError, CoordinationLost
 from qdo.tasks import LoopThread

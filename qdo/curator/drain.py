@@ -25,7 +25,6 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from qdo.coordination.changes import make_nodes, yield_attempts
 from qdo.coordination.tree import (
     MAX_NODE_BYTES,
     Change,
@@ -36,6 +35,8 @@ from qdo.coordination.tree import (
     Rejection,
     RejectionReason,
     estimate_bytes,
+    make_nodes,
+    yield_attempts,
 )
 from qdo.curator.nodes import RECIPES, Child, Names
 from qdo.curator.place import MAX_NODES_PER_READ, QueuePlace, decode_node

@@ -21,7 +21,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from qdo.coordination.changes import make_nodes, yield_attempts
 from qdo.coordination.tree import (
     MAX_NODE_BYTES,
     OPERATION_OVERHEAD_BYTES,
@@ -31,6 +30,8 @@ from qdo.coordination.tree import (
     Rejection,
     RejectionReason,
     SetData,
+    make_nodes,
+    yield_attempts,
 )
 from qdo.curator.drain import ID_HEADER, MAX_SAMPLES, PRIORITY_HEADER, Left, ProgressCallback, Target
 from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, RECIPES, SIMPLE

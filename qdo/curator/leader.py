@@ -30,8 +30,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from qdo.coordination.changes import lacks_parent
-from qdo.coordination.tree import Create, Delete, Link, Rejection
+from qdo.coordination.tree import Create, Delete, Link, Rejection, lacks_parent
 from qdo.coordination.tree import State as LinkState
 from qdo.curator.bridge import (
     RETRY_INTERVAL,

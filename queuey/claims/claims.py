@@ -47,9 +47,8 @@ from queuey.claims.log.requests import (
     too_late_error,
 )
 from queuey.claims.log.wakeups import ClaimWakeups
-from queuey.claims.rules.entry_draft import EntryDraft
+from queuey.claims.rules.entry_draft import EntryDraft, Poll
 from queuey.claims.rules.partition_state import ClaimTiming, State
-from queuey.claims.rules.polls import Poll
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.messages.message_effects import EnsureExpiry
 from queuey.model.deadletters import Attempt, holds_dead

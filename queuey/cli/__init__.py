@@ -22,7 +22,7 @@ COMMANDS = {
         "operations.serving:serve",
         "Start the service. The first start creates the store, a key and a profile for the client.",
     ),
-    "demo": ("demo:demo", "Run the service on a real feed, kill it, and show that no message is lost."),
+    "demo": ("dev:demo", "Run the service on a real feed, kill it, and show that no message is lost."),
     "migrate": ("operations.stores:migrate", "Prepare the keyspace of a Cassandra store, or bring it up to date."),
     "timing": (
         "operations.stores:timing",

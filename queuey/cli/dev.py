@@ -1,9 +1,13 @@
-"""``queuey dev``: a local issuer of tokens, to develop with users before there is a real one."""
+"""Trying Queuey on one machine: ``queuey demo``, and ``queuey dev``, an issuer of tokens until there is a real one.
+
+``queuey demo`` runs the program of ``deploy/demo``, which wheels contain as ``queuey/demo``.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +25,7 @@ KEY_FILE, KEY_SET_FILE, CONFIG_FILE = "dev-key.pem", "dev-keys.json", "queuey-de
 AUDIENCE = "queuey-dev"
 
 Directory = Annotated[Path, typer.Option(help="Directory of the issuer's keys and the settings.", file_okay=False)]
+PACKAGE = Path(__file__).parents[1]
 
 
 @app.command("setup")
@@ -117,3 +122,13 @@ def _import_jwt() -> Any:  # noqa: ANN401 - an extra
     except ImportError as error:
         raise SettingsError(f"This needs a library that is not installed: {install_command('oidc')}") from error
     return jwt
+
+
+def demo() -> None:
+    """Run the service, workers and jobs on a real feed, kill them, and show that nothing is lost.
+
+    It uses its own directory and port, does not touch other services or their data, and ends within a minute.
+    """
+    installed = PACKAGE / "demo"
+    directory = installed if installed.is_dir() else PACKAGE.parent / "deploy" / "demo"
+    os.execv(sys.executable, [sys.executable, str(directory / "run.py")])  # noqa: S606 - without a shell

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from queuey.groups.heartbeat_answers import Rows
 from queuey.groups.rules.group_state import GroupState
-from queuey.groups.rules.owners import hand_over
+from queuey.groups.rules.planning import hand_over
 from queuey.groups.state_cache import GroupContext, StateCache
 from queuey.model.errors import Conflict, NotFound, QueueChanged, StoreBusy
 from queuey.model.groups import OwnedOffset, OwnedOffsets

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from queuey.api.groups import GroupInfo, MemberInfo, OwnedPartition
 from queuey.groups.rules.group_state import GroupState
-from queuey.groups.rules.owners import is_owner
+from queuey.groups.rules.planning import is_owner
 from queuey.model import ids
 from queuey.model.errors import QueueChanged
 from queuey.model.groups import OwnedOffset, SeenMember

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from queuey.groups.heartbeat_answers import Targets
-from queuey.groups.rules.group_state import GroupState
-from queuey.groups.rules.rows import read_state
+from queuey.groups.rules.group_state import GroupState, read_state
 from queuey.groups.rules.state_draft import ReadRights
 from queuey.model.errors import GroupElsewhere
 from queuey.model.groups import Head, StoredGroup

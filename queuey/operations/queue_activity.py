@@ -17,7 +17,7 @@ import msgspec
 
 from queuey.model.messages import Queue
 from queuey.model.rights import matches
-from queuey.model.turns import order_in_turns
+from queuey.runtime.due_work import order_in_turns
 from queuey.runtime.workers import Topic, Workers
 
 CELL_SECONDS, CELLS_PER_RING = 10, 360

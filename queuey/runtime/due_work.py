@@ -16,9 +16,10 @@ import logging
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -27,10 +28,10 @@ from queuey.model import ids
 from queuey.model.errors import KeyInUse, QueueyError, RecordChanged, StoreClosed, TimeZoneUnknown
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Record, RecordDue
-from queuey.model.turns import order_in_turns
 from queuey.runtime.event_loop import Core
 from queuey.storage import Store
 
+T = TypeVar("T")
 MAX_STEPS_IN_PASS = 32
 """Max steps before the plan is checked again for steps that have become due."""
 MAX_SECONDS_AHEAD = 3600
@@ -43,6 +44,17 @@ MIN_RETRY_INTERVAL = 0.5
 logger = logging.getLogger(__name__)
 Name = tuple[str, str]
 """Application and name of a record."""
+
+
+def order_in_turns(items: Iterable[T], application: Callable[[T], str]) -> list[T]:
+    """Orders items round robin: the first item of each application, then the second items, and so on."""
+    turns = Counter[str]()
+    ordered = []
+    for item in items:
+        name = application(item)
+        ordered.append((turns[name], item))
+        turns[name] += 1
+    return [item for _, item in sorted(ordered, key=lambda pair: pair[0])]
 
 
 def sort_steps(due: Iterable[tuple[int, Name]]) -> list[Name]:

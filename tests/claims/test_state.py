@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.claims.rules.entries import Entry, UnknownFormat, decode_entry, encode_entry
-from queuey.claims.rules.entry_draft import EntryDraft
+from queuey.claims.rules.entry_draft import EntryDraft, Poll
 from queuey.claims.rules.order import Waiting, compute_key_digest
 from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_OUTSTANDING, MAX_SUPERSEDED, ClaimTiming, State
-from queuey.claims.rules.polls import Poll
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.model import ids
 from queuey.model.ids import Position

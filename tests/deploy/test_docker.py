@@ -178,7 +178,8 @@ def test_steps(stages: list[Stage], tmp_path: Path) -> None:
     shutil.rmtree(source)
     run_as_image(final, home, target / "bin")
     code = (
-        "import cassandra.cluster; from queuey.storage.cassandra.admin import cql_files; print(len(cql_files.known()))"
+        "import cassandra.cluster; from queuey.storage.cassandra.admin.migrations import read_known_migrations;"
+        " print(len(read_known_migrations()))"
     )
     shown = subprocess.run(
         [target / "bin" / "python", "-c", code], cwd=home, capture_output=True, text=True, check=False

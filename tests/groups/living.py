@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from itertools import product
 
-from queuey.groups.rules.group_state import GroupState, JoinRequest
+from queuey.groups.rules.group_state import GroupState, JoinRequest, find_changed_rows, read_state
 from queuey.groups.rules.planning import View, Views
-from queuey.groups.rules.rows import find_changed_rows, read_state
 from queuey.groups.rules.state_draft import GroupDraft, ReadRights
 from queuey.model.groups import StoredGroup
 from queuey.model.messages import Queue

@@ -10,9 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from queuey.groups.rules.group_state import MAX_PARTITIONS, MAX_PLAN_BYTES, GroupState, JoinRequest
+from queuey.groups.rules.group_state import (
+    MAX_PARTITIONS,
+    MAX_PLAN_BYTES,
+    GroupState,
+    JoinRequest,
+    choose_chunk,
+    find_changed_rows,
+    read_state,
+)
 from queuey.groups.rules.planning import make_plan
-from queuey.groups.rules.rows import choose_chunk, find_changed_rows, read_state
 from queuey.groups.rules.state_draft import GroupDraft
 from queuey.model.groups import CHUNK, StoredGroup
 from queuey.model.messages import Principal, Queue

@@ -7,10 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.groups.rules.group_state import GroupState, Member, PlannedQueue, Subscription, Target
-from queuey.groups.rules.rows import (
+from queuey.groups.rules.group_state import (
     MAX_PARTITION_BYTES,
     MAX_QUEUE_BYTES,
+    GroupState,
+    Member,
+    PlannedQueue,
+    Subscription,
+    Target,
     find_changed_rows,
     max_queue_bytes,
     read_state,

@@ -25,7 +25,7 @@ from queuey.claims.log.requests import (
     make_release_request,
     too_late_error,
 )
-from queuey.claims.rules.polls import Poll
+from queuey.claims.rules.entry_draft import Poll
 from queuey.claims.rules.receipts import ClaimReceipt, Settlement
 from queuey.model.errors import QueueyError, TooManyClaims, in_doubt
 from queuey.model.messages import Message, Queue, bytes_of

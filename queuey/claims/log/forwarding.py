@@ -25,7 +25,7 @@ from queuey.claims.log.requests import (
     SettleRequest,
     make_release_request,
 )
-from queuey.claims.rules.polls import Poll
+from queuey.claims.rules.entry_draft import Poll
 from queuey.claims.rules.receipts import ClaimReceipt, Settlement
 from queuey.model.messages import Message, Queue
 from queuey.runtime.event_loop import Core

@@ -41,9 +41,8 @@ from queuey.claims.log.requests import (
 from queuey.claims.log.scanners import Candidates, OrderedScanner
 from queuey.claims.rules.covers import CoverDraft, ScanDuplicates
 from queuey.claims.rules.entries import Entry, UnknownFormat, decode_entry, encode_entry
-from queuey.claims.rules.entry_draft import EntryDraft
+from queuey.claims.rules.entry_draft import EntryDraft, Poll
 from queuey.claims.rules.partition_state import ClaimTiming, State
-from queuey.claims.rules.polls import Poll
 from queuey.claims.rules.receipts import SECRET_BITS, ReceiptStatus
 from queuey.model.deadletters import queue_for
 from queuey.model.errors import (

@@ -15,11 +15,10 @@ from zlib import crc32
 
 from queuey.claims.log.follow_ups import delivery_limit
 from queuey.claims.rules.entries import Entry
-from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS, EntryDraft
+from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS, EntryDraft, Poll
 from queuey.claims.rules.operator_acts import JobStanding
 from queuey.claims.rules.order import MAX_WAITING
 from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_OUTSTANDING, State
-from queuey.claims.rules.polls import Poll
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.model.deadletters import queue_for
 from queuey.model.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
+import msgspec
 from msgspec.structs import replace
 
 from queuey.claims.rules.covers import CoverDraft
@@ -14,7 +15,6 @@ from queuey.claims.rules.expiry import MAX_OUTBOX, EndedMessages, find_expirable
 from queuey.claims.rules.order import KeyHolders, OrderCheck, Waiting, compute_key_digest
 from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_CLAIM_MILLISECONDS, MAX_OUTSTANDING, ClaimTiming, State
 from queuey.claims.rules.places import ClaimLimits, FreePlaces, Places, compute_limited_key_digest
-from queuey.claims.rules.polls import Poll
 from queuey.claims.rules.receipts import ClaimReceipt, LastDelivery, ReceiptStatus, Settlement
 from queuey.model import ids
 from queuey.model.ids import Position
@@ -25,6 +25,24 @@ MAX_ENTRY_IDS = 1000
 
 Delay = float | Callable[[ClaimReceipt, int], float]
 """Seconds until a released message may be delivered again, or a function of a receipt and its number of deliveries."""
+
+
+class Poll(msgspec.Struct, gc=False):
+    """One caller's request for messages.
+
+    Attributes:
+        limit: Max messages.
+        ttl: Duration of the claims in seconds; 0: return messages without claiming them.
+        max_bytes: Max bytes of the messages in the answer, not counting the last one.
+        worker: The caller's name for itself; may be blank.
+        given: The messages for the caller, set by :meth:`queuey.claims.rules.entry_draft.EntryDraft.deliver`.
+    """
+
+    limit: int
+    ttl: float
+    max_bytes: int
+    worker: str = ""
+    given: list[Message] = []
 
 
 class EntryDraft:

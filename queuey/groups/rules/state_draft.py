@@ -18,9 +18,10 @@ from queuey.groups.rules.group_state import (
     Member,
     Subscription,
     Target,
+    find_changed_rows,
+    subscription_size,
 )
 from queuey.groups.rules.planning import Views, make_plan
-from queuey.groups.rules.rows import find_changed_rows, subscription_size
 from queuey.model.errors import InvalidRequest, TooManyMembers
 from queuey.model.groups import GroupChange
 from queuey.model.messages import Queue

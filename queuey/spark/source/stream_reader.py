@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -33,27 +33,102 @@ from queuey.app import opening
 from queuey.model import ids
 from queuey.model.errors import QueueChanged, QueueNotFound, QueueyError, StoreUnavailable
 from queuey.model.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.model.messages import Queue, Slice
+from queuey.model.messages import Lag, Queue, Slice
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import SourceOptions, read_options
 from queuey.spark.slices import QueuePartition, QueueSlice
 from queuey.spark.source import columns, stream_offsets
-from queuey.spark.source.failing_reader import FailingReader
 from queuey.spark.source.group_offsets import GroupOffsets
 from queuey.spark.source.latest_offsets import MAX_TRIES, QueueHorizon, read_queue_horizons
 from queuey.spark.source.read_task import MAX_BATCH_ROWS, READ_TIMEOUT, report_loss, scan_rows
-from queuey.spark.source.stream_lag import StreamLag
 from queuey.spark.source.stream_offsets import ScannedTo, StreamOffset
 from queuey.spark.start_and_end import EARLIEST, LATEST, At
 from queuey.storage import Store, bridge
 
+REQUEST_INTERVAL = 10.0
+"""Interval between two requests to the store, in seconds."""
 IDLE_INTERVAL = 0.1
 """Interval before an empty answer, in seconds: without a trigger interval Spark would call again after 10 ms."""
 IDLE_FRACTION = 4
 """Max age of an idle position: the queue's TTL divided by this number."""
 _MAX_SHOWN = 3
 """Max names in an error message."""
+
+
+class StreamLag:
+    """Measures the lag of a stream.
+
+    Queries the store only while messages remain, and at most every ``REQUEST_INTERVAL`` seconds. Between requests, and
+    after a failed one, it repeats the last result.
+
+    Args:
+        clock: A monotonic clock in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._requested_at: float | None = None
+        self._last = Lag(0, exact=True, seconds=0.0)
+
+    def measure(self, store: Store, batch_ends: Mapping[Queue, Mapping[int, Position]]) -> dict[str, Any]:
+        """Returns the number of remaining messages, whether it is exact, and the age of the oldest one in seconds.
+
+        Args:
+            store: The store of the queues.
+            batch_ends: Queue -> partition -> end of the batch, for partitions that may have messages above it.
+        """
+        now = self._clock()
+        if not batch_ends:
+            self._requested_at, self._last = None, Lag(0, exact=True, seconds=0.0)
+        elif self._requested_at is None or now >= self._requested_at + REQUEST_INTERVAL:
+            self._requested_at = now
+            # If the queue has changed or the store does not answer, the next batch raises the error.
+            with contextlib.suppress(QueueyError):
+                self._last = _measure_total(store, batch_ends)
+        return {"messages": self._last.count, "exact": self._last.exact, "seconds": round(self._last.seconds, 3)}
+
+
+def _measure_total(store: Store, batch_ends: Mapping[Queue, Mapping[int, Position]]) -> Lag:
+    lags = [
+        lag
+        for queue, ends in batch_ends.items()
+        for lag in bridge.run(
+            store.messages.lag(
+                queue, [(number, None if end == FIRST else ids.preceding(end)) for number, end in ends.items()]
+            )
+        )
+    ]
+    return Lag(sum(lag.count for lag in lags), all(lag.exact for lag in lags), max(lag.seconds for lag in lags))
+
+
+class FailingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Raises an error of the constructor later, because Spark would replace an error raised there.
+
+    Args:
+        error: The error to raise.
+    """
+
+    def __init__(self, error: QueueyError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002 - it always raises
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: ARG002 - it always raises
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - it always raises
+        raise self._error
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from msgspec.structs import replace
 
-from qdo.coordination.changes import make_nodes
 from qdo.coordination.tree import (
     ANY_VERSION,
     Applied,
@@ -24,6 +23,7 @@ from qdo.coordination.tree import (
     Rejection,
     RejectionReason,
     SetData,
+    make_nodes,
 )
 from qdo.errors import SessionLost
 from tests.qdo.contract.backends import BACKENDS, RESPONSIVE_SESSION_SECONDS, make_borrowed

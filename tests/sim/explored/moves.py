@@ -17,9 +17,8 @@ from msgspec.structs import replace
 
 from queuey.claims.log.move_turns import MAX_CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn, Sources
 from queuey.claims.rules.covers import CoverDraft, ScanDuplicates, split_duplicates
-from queuey.claims.rules.entry_draft import EntryDraft
+from queuey.claims.rules.entry_draft import EntryDraft, Poll
 from queuey.claims.rules.partition_state import ClaimTiming, State
-from queuey.claims.rules.polls import Poll
 from queuey.claims.rules.receipts import ClaimReceipt
 from queuey.model.ids import FIRST, Position
 from queuey.model.messages import Location, Message, Page, Queue, Slice

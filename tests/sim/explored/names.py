@@ -19,9 +19,8 @@ from msgspec.structs import replace
 
 from queuey.api.claims import JobStatus
 from queuey.claims.rules.entries import decode_entry, encode_entry
-from queuey.claims.rules.entry_draft import EntryDraft
+from queuey.claims.rules.entry_draft import EntryDraft, Poll
 from queuey.claims.rules.partition_state import ClaimTiming, State
-from queuey.claims.rules.polls import Poll
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.messages.names import Changed, Name
 from queuey.model.errors import Outcome, QueueyError, StoreUnavailable

@@ -22,7 +22,7 @@ from queuey.spark.sink.exactly_once import WriteCounts
 from queuey.spark.sink.rate_limit import RateLimit
 from queuey.spark.sink.spark_writer import QueueyStreamWriter, TaskCommit
 from queuey.spark.sink.write_reports import StreamCounts
-from queuey.spark.source.stream_lag import REQUEST_INTERVAL, StreamLag
+from queuey.spark.source.stream_reader import REQUEST_INTERVAL, StreamLag
 from queuey.storage import Ledger
 from queuey.storage.sqlite import SqliteStore
 from tests.backends import APP, Clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.pipeline.sql_text import check_condition, check_query
+from queuey.pipeline.options import check_condition, check_query
 from queuey.spark.errors import OptionError
 
 

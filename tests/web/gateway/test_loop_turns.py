@@ -18,9 +18,15 @@ from queuey.api.groups import Heartbeat
 from queuey.app.application import make_app
 from queuey.app.service import Service
 from queuey.groups.local_group import LocalGroup, hash_secret
-from queuey.groups.rules.group_state import MAX_MEMBERS, GroupState, JoinRequest, Member, Subscription
+from queuey.groups.rules.group_state import (
+    MAX_MEMBERS,
+    GroupState,
+    JoinRequest,
+    Member,
+    Subscription,
+    find_changed_rows,
+)
 from queuey.groups.rules.planning import View, make_plan
-from queuey.groups.rules.rows import find_changed_rows
 from queuey.groups.rules.state_draft import GroupDraft
 from queuey.model.groups import GroupChange, Head
 from queuey.model.messages import Queue, QueueSpec

@@ -3,12 +3,13 @@
 Concurrent schema changes can leave Cassandra's nodes in permanent disagreement, so changes are made one at a time: all
 through one node, under a lock that is a lightweight transaction with a TTL, and each after the nodes have agreed on the
 previous one. A run that dies leaves a lock that expires, and files that are applied in part; every statement may be run
-again.
+again. The changes are the numbered files under ``cql/``, each recognised by the checksum of its text.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import re
 import secrets
@@ -16,17 +17,27 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import NamedTuple
 
 from queuey.model.errors import SettingsError, StoreIncompatible, StoreUnavailable
-from queuey.storage.cassandra.admin import cql_files, timing_changes
-from queuey.storage.cassandra.admin.cql_files import SchemaMigration
+from queuey.storage.cassandra.admin import timing_changes
 from queuey.storage.cassandra.cluster import Driver, Statement, open_driver
 from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
 from queuey.storage.cassandra.cluster.timing import Timing
 from queuey.storage.cassandra.statements.lightweight_transactions import LightweightTransactions
 
+_NAME = re.compile(r"([0-9]{3})_([a-z0-9_]+)\.cql")
+_TOKEN = re.compile(
+    r"""
+      (?P<comment> --[^\n]* | //[^\n]* | /\*.*?\*/ )
+    | (?P<quoted> '(?:[^']|'')*' | "(?:[^"]|"")*" | \$\$.*?\$\$ )
+    | (?P<end> ; )
+    | (?P<other> . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
 STATEMENT_TIMEOUT = 30.0
 AGREEMENT_TIMEOUT = 60.0
 
@@ -48,6 +59,55 @@ _FACTOR = re.compile(r"[0-9]{1,3}")
 _DATA_CENTRE = re.compile(r"[A-Za-z0-9_.-]+")
 
 
+class SchemaMigration(NamedTuple):
+    """A numbered file.
+
+    Attributes:
+        number: Position in the order.
+        name: File name without ``.cql``, such as ``001_catalogue``.
+        checksum: SHA-256 of the text, in hex.
+        statements: Statements without comments. Each may be run again.
+    """
+
+    number: int
+    name: str
+    checksum: str
+    statements: tuple[str, ...]
+
+
+def split_statements(text: str) -> list[str]:
+    """Splits a text at semicolons outside quotes; drops comments and empty statements."""
+    statements, current = [], ""
+    for token in _TOKEN.finditer(text):
+        if token["end"]:
+            statements.append(current)
+            current = ""
+        else:
+            current += " " if token["comment"] else token[0]
+    return [statement.strip() for statement in (*statements, current) if statement.strip()]
+
+
+def parse(file_name: str, text: str) -> SchemaMigration:
+    """Returns the migration in a file. Raises ValueError unless the file is named like ``NNN_what.cql``."""
+    match = _NAME.fullmatch(file_name)
+    if match is None:
+        raise ValueError(f"{file_name!r} is not a valid file name: use NNN_what.cql")
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    return SchemaMigration(int(match[1]), file_name.removesuffix(".cql"), checksum, tuple(split_statements(text)))
+
+
+def find_directory() -> Path:
+    """Returns the directory of the files: beside this module once installed, at the top level of a checkout."""
+    installed = Path(__file__).parents[1] / "cql"
+    return installed if installed.is_dir() else Path(__file__).parents[4] / "cql"
+
+
+@cache
+def read_known_migrations() -> tuple[SchemaMigration, ...]:
+    files = sorted(find_directory().glob("*.cql"))
+    return tuple(parse(path.name, path.read_text(encoding="utf-8")) for path in files)
+
+
 class AppliedMigration(NamedTuple):
     number: int
     name: str
@@ -66,7 +126,7 @@ class Running:
         lock_retry_interval: Interval in seconds between attempts to acquire the lock.
     """
 
-    known: tuple[SchemaMigration, ...] = dataclasses.field(default_factory=cql_files.read_known_migrations)
+    known: tuple[SchemaMigration, ...] = dataclasses.field(default_factory=read_known_migrations)
     driver: Callable[..., Driver] = Driver
     connect_timeout: float = 20.0
     lock_ttl: int = 300
@@ -134,12 +194,12 @@ def schema_problem(driver: Driver) -> str | None:
     """Returns why this program cannot use the keyspace: of another version, or without tables; else None."""
     keyspace = driver.target.keyspace
     try:
-        missing = _read_pending(driver, cql_files.read_known_migrations())
+        missing = _read_pending(driver, read_known_migrations())
     except StoreIncompatible as error:
         return str(error)
     if not missing:
         return None
-    if len(missing) == len(cql_files.read_known_migrations()):
+    if len(missing) == len(read_known_migrations()):
         return f"keyspace {keyspace} has no tables yet; run `queuey migrate`"
     names = ", ".join(migration.name for migration in missing)
     return f"keyspace {keyspace} is older than this version of Queuey (it lacks {names}); run `queuey migrate`"

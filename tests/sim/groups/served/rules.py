@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from queuey.groups.rules.group_state import GroupState
-from queuey.groups.rules.rows import read_state
+from queuey.groups.rules.group_state import GroupState, read_state
 from queuey.model.groups import OwnedOffset, StoredGroup
 from queuey.model.ids import Position
 from queuey.model.messages import Queue

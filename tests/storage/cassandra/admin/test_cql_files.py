@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.storage.cassandra.admin.cql_files import find_directory, parse, read_known_migrations, split_statements
+from queuey.storage.cassandra.admin.migrations import find_directory, parse, read_known_migrations, split_statements
 
 PLAIN = st.text("abc =\n'\"", max_size=8).map(lambda text: text.replace("'", "").replace('"', ""))
 QUOTED = st.text("abc;-/*$\n '", max_size=8).map(lambda text: "'" + text.replace("'", "''") + "'")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from queuey.storage.cassandra import CassandraOptions
-from queuey.storage.cassandra.admin import cql_files
+from queuey.storage.cassandra.admin import migrations
 from queuey.storage.cassandra.cluster import Driver, Statement
 from queuey.storage.cassandra.cluster.options import DataCentreTarget
 from tests.servers.plugin import Cassandra, unique_name
@@ -47,7 +47,7 @@ def target(cassandra: Cassandra) -> Iterator[DataCentreTarget]:
 
 def test_from_a_plan_to_the_tables(target: DataCentreTarget, tmp_path: Path) -> None:
     """A run does what the dry run has shown; results go to standard output, progress to standard error."""
-    names = [migration.name for migration in cql_files.read_known_migrations()]
+    names = [migration.name for migration in migrations.read_known_migrations()]
     missing = run("--store", target.url, directory=tmp_path)
     assert (missing.returncode, missing.stdout) == (2, "")
     assert "--replication" in missing.stderr
@@ -56,8 +56,8 @@ def test_from_a_plan_to_the_tables(target: DataCentreTarget, tmp_path: Path) -> 
     planned = json.loads(plan.stdout)
     assert (planned["keyspace"], planned["migrations"], planned["dry_run"]) == (target.keyspace, names, True)
     script = run("--store", target.url, "--replication", "1", "--dry-run", directory=tmp_path)
-    assert cql_files.split_statements(script.stdout) == [
-        line for migration in cql_files.read_known_migrations() for line in migration.statements
+    assert migrations.split_statements(script.stdout) == [
+        line for migration in migrations.read_known_migrations() for line in migration.statements
     ]
     made = run("--store", target.url, "--replication", "1", directory=tmp_path)
     assert made.returncode == 0, made.stderr

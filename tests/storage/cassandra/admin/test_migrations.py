@@ -14,14 +14,17 @@ import pytest
 from queuey.model.errors import SettingsError, StoreIncompatible, StoreUnavailable
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
-from queuey.storage.cassandra.admin import cql_files, migrations
-from queuey.storage.cassandra.admin.cql_files import SchemaMigration, parse
+from queuey.storage.cassandra.admin import migrations
 from queuey.storage.cassandra.admin.migrations import (
     AppliedMigration,
     Running,
+    SchemaMigration,
+    find_directory,
     find_pending,
     migrate,
+    parse,
     parse_replication,
+    read_known_migrations,
 )
 from queuey.storage.cassandra.cluster import Driver, Statement
 from queuey.storage.cassandra.cluster.options import DataCentreTarget
@@ -31,7 +34,7 @@ from tests.storage.cassandra.interposed import UNLIMITED, Wire
 from tests.waiting import PATIENCE_SECONDS
 
 OPTIONS = CassandraOptions(timeout=60.0)
-FIRST = cql_files.read_known_migrations()[0]
+FIRST = read_known_migrations()[0]
 TABLE = "CREATE TABLE IF NOT EXISTS {} (k int PRIMARY KEY);"
 BEATS = "CREATE TABLE IF NOT EXISTS heartbeats (process text PRIMARY KEY, seen_at bigint);"
 SECOND = parse("001_some.cql", TABLE.format("a") + BEATS)
@@ -134,15 +137,15 @@ def is_refused(store: CassandraStore, why: str) -> bool:
 
 def test_store_waits_for_it(target: DataCentreTarget) -> None:
     """A store on a missing or old keyspace says what to do, and works once that is done; a newer one is refused."""
-    migrations = cql_files.read_known_migrations()
+    known = read_known_migrations()
     store = open_store(target.url, options=OPTIONS)
     try:
         assert is_refused(store, "does not exist; run `queuey migrate`")
-        migrate(target, OPTIONS, replication="1", running=Running(migrations[:1]))
+        migrate(target, OPTIONS, replication="1", running=Running(known[:1]))
         assert is_refused(store, "older than this version")
         migrate(target, OPTIONS)
         assert becomes_healthy(store)
-        migrate(target, OPTIONS, running=Running((*migrations, parse("900_more.cql", TABLE.format("c")))))
+        migrate(target, OPTIONS, running=Running((*known, parse("900_more.cql", TABLE.format("c")))))
         with pytest.raises(StoreUnavailable, match="newer"):
             bridge.run(store.ping())
         with pytest.raises(StoreIncompatible):
@@ -153,7 +156,7 @@ def test_store_waits_for_it(target: DataCentreTarget) -> None:
 
 def test_early_keyspace(target: DataCentreTarget, driver: Driver) -> None:
     """A keyspace of a development version is refused by a migration, its dry run and the store, and stays as it was."""
-    early = parse("000_migrations.cql", (cql_files.find_directory() / "000_migrations.cql").read_text() + "-- early")
+    early = parse("000_migrations.cql", (find_directory() / "000_migrations.cql").read_text() + "-- early")
     migrate(target, OPTIONS, replication="1", running=Running((early, SECOND)))
     columns = Statement("SELECT table_name, column_name FROM system_schema.columns WHERE keyspace_name = ?")
     rows = Statement.make_unprepared(f"SELECT * FROM {target.keyspace}.migrations")
