@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from qdo.coordination.tree import Create, Link, Rejection, RejectionReason, lacks_parent, make_nodes
-from qdo.coordination.zookeeper.driver.link import BorrowedLink
+from qdo.coordination.zookeeper.link import BorrowedLink
 from qdo.errors import CoordinationError, CoordinationLost
 from qdo.tasks import LoopThread
 

@@ -21,7 +21,7 @@ import msgspec
 from qdo.coordination.tree import NodeData
 from qdo.coordination.zookeeper import parse_url
 from qdo.coordination.zookeeper.connection_options import check_node_path
-from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
+from qdo.coordination.zookeeper.link import ZooKeeperLink
 from qdo.curator.nodes import RECIPES, Child, Names
 from qdo.errors import BadItem, CuratorError
 

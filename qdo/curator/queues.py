@@ -13,7 +13,7 @@ from typing import ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from qdo.coordination.tree import Applied, Change, Create, Delete
 from qdo.coordination.tree import State as LinkState
-from qdo.coordination.zookeeper.driver.link import BorrowedLink
+from qdo.coordination.zookeeper.link import BorrowedLink
 from qdo.curator.backlog import Backlog
 from qdo.curator.bridge import await_within, count_children, create_missing_nodes, open_borrowed_link, run
 from qdo.curator.consumption import Consumption

@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any
 
 from qdo.coordination.tree import Delete, Link, Rejection
-from qdo.coordination.zookeeper.driver.link import BorrowedLink
+from qdo.coordination.zookeeper.link import BorrowedLink
 from qdo.curator.bridge import create_missing_nodes, create_sequential_node, run
 from qdo.curator.nodes import SIMPLE, check_path, max_node_bytes
 from qdo.curator.options import MIN_NODE_LIMIT, NODE_LIMIT

@@ -13,7 +13,7 @@ from qdo.coordination import Session
 from qdo.coordination.coordinator import list_with_descendants
 from qdo.coordination.tree import Delete
 from qdo.coordination.zookeeper import ConnectionOptions
-from qdo.coordination.zookeeper.driver.link import BorrowedLink, ZooKeeperLink
+from qdo.coordination.zookeeper.link import BorrowedLink, ZooKeeperLink
 from tests.harness.proxy import Proxy
 from tests.qdo.contract.backends import LONG_SESSION_SECONDS, Service
 from tests.servers.plugin import unique_name

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
+from qdo.coordination.zookeeper.link import ZooKeeperLink
 from qdo.curator.drain import Drain, Drained, Plan, Target
 from qdo.curator.fill import Fill, Filled, FillPlan
 from qdo.curator.place import open_place

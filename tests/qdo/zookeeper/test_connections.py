@@ -15,7 +15,7 @@ import pytest
 from qdo.coordination import Coordinator, Member, Session
 from qdo.coordination.opening import open_coordinator
 from qdo.coordination.paths import GroupPaths
-from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
+from qdo.coordination.zookeeper.link import ZooKeeperLink
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import PATIENCE, RecordedEvents

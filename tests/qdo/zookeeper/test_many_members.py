@@ -9,7 +9,7 @@ from functools import partial
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.consumer.rebalance.session_events import SessionOptions
 from qdo.coordination import Coordinator
-from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
+from qdo.coordination.zookeeper.link import ZooKeeperLink
 from qdo.partitions import Queue, Subscription
 from tests.qdo.contract.zookeeper import ZooKeeperService
 from tests.qdo.unit.group.owners import Catalogue, RecordingListener

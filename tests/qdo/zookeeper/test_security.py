@@ -18,7 +18,7 @@ import pytest
 from deploy.local.addresses import claim
 from qdo.coordination import Coordinator, Member, Session
 from qdo.coordination.opening import open_coordinator
-from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
+from qdo.coordination.zookeeper.link import ZooKeeperLink
 from qdo.errors import CoordinationLost, CoordinationRefused, InvalidArgument, QdoError
 from queuey.model.extras import install_command
 from tests.qdo.contract.events import RecordedEvents

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from qdo.coordination.tree import Applied, Change, Create, Link, NodeData, Outcome, State
-from qdo.coordination.zookeeper.driver.handler import SessionLease
+from qdo.coordination.zookeeper.handler import SessionLease
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 from tests.sim.groups.nodes import Nodes
 

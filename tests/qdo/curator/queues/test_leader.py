@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from qdo.coordination.tree import Applied, Change, Outcome
-from qdo.coordination.zookeeper.driver.link import BorrowedLink
+from qdo.coordination.zookeeper.link import BorrowedLink
 from qdo.curator.leader import LeaderElection, LeaderState, Participant, Recipe, sort_by_turn
 from qdo.errors import CoordinationLost, InvalidArgument
 from tests.harness.proxy import Proxy

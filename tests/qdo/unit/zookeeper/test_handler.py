@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination.zookeeper.driver.handler import CLOSE_TIMEOUT, MAX_READ_BYTES, Handler, SessionLease, Wire
+from qdo.coordination.zookeeper.handler import CLOSE_TIMEOUT, MAX_READ_BYTES, Handler, SessionLease, Wire
 from qdo.keepalive.vitals import Vitals
 
 GREETING = struct.pack(">iiiq", 16, 0, 6000, 99)

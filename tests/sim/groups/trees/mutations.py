@@ -18,7 +18,7 @@ from qdo.coordination.session import Standing
 from qdo.coordination.stored_assignments import MemberAssignment, StoredAssignments
 from qdo.coordination.tree import ANY_VERSION, Change, Check, Create, Delete, SetData
 from qdo.coordination.watched import WatchedNodes
-from qdo.coordination.zookeeper.driver.handler import SessionLease
+from qdo.coordination.zookeeper.handler import SessionLease
 from qdo.errors import CoordinationError
 from qdo.partitions import Partition
 from qdo.worker.dispatcher import Dispatcher

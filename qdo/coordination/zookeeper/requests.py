@@ -30,7 +30,7 @@ from qdo.coordination.tree import (
     SetData,
     State,
 )
-from qdo.coordination.zookeeper.driver.handler import PendingAnswer
+from qdo.coordination.zookeeper.handler import PendingAnswer
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 
 

@@ -23,8 +23,8 @@ from kazoo.security import CREATOR_ALL_ACL
 
 from qdo.coordination.tree import State
 from qdo.coordination.zookeeper.connection_options import ConnectionOptions, SaslLogin
-from qdo.coordination.zookeeper.driver.handler import CLOSE_TIMEOUT, Handler, SessionLease
-from qdo.coordination.zookeeper.driver.requests import ClientLink
+from qdo.coordination.zookeeper.handler import CLOSE_TIMEOUT, Handler, SessionLease
+from qdo.coordination.zookeeper.requests import ClientLink
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 from qdo.keepalive import relay
 from qdo.keepalive.vitals import Vitals
