@@ -17,7 +17,7 @@ from queuey.settings.definitions import (
 )
 from queuey.settings.extensions import Include, ServiceExtension
 from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
-from queuey.settings.secret_names import SecretName
+from queuey.settings.setting_values import SecretName
 from queuey.settings.table import (
     DEFAULT_SOURCE,
     Setting,

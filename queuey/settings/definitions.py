@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from queuey.model.messages import DEFAULT_TTL, MAX_TTL, MAX_WAIT
 from queuey.settings.extensions import ServiceExtension
-from queuey.settings.secret_names import SecretName
+from queuey.settings.setting_values import SecretName
 from queuey.settings.users import Users
 
 R = TypeVar("R", bound=ServiceExtension)

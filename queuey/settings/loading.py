@@ -12,8 +12,7 @@ from queuey.model.errors import SettingsError
 from queuey.model.extras import DISTRIBUTION
 from queuey.settings.definitions import GROUPS, SQLITE, Settings, is_of_cassandra
 from queuey.settings.extensions import OWN_EXTENSIONS, find_installed
-from queuey.settings.secret_names import SecretName
-from queuey.settings.setting_values import Given, check_known, convert, file_values, variables_with_prefix
+from queuey.settings.setting_values import Given, SecretName, check_known, convert, file_values, variables_with_prefix
 from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, masked_text, option_of, table, variable_of
 from queuey.settings.users import DEV_ISSUER, Users, is_loopback, read_users
 

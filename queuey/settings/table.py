@@ -15,8 +15,7 @@ from msgspec import Meta
 from queuey.model.errors import SettingsError
 from queuey.settings.definitions import GROUPS, Settings
 from queuey.settings.extensions import find_installed
-from queuey.settings.secret_names import SecretName
-from queuey.settings.setting_values import type_text, without_none
+from queuey.settings.setting_values import SecretName, type_text, without_none
 from queuey.settings.users import Users, as_json
 
 PREFIX = "QUEUEY_"

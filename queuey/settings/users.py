@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from queuey.model.user_queues import check_pattern, may_overlap
-from queuey.settings.secret_names import SecretName
+from queuey.settings.setting_values import SecretName
 
 UserVerb = Literal["send", "read", "delete", "claim"]
 RoleVerb = Literal["send", "read", "delete", "claim", "admin", "measure"]

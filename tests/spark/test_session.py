@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from queuey.model.extras import install_command
-from queuey.spark import java, register
+from queuey.spark import register
 from queuey.spark.errors import SparkMissing
-from queuey.spark.session import session
+from queuey.spark.session import find_java_home, session
 from tests.replacing import replace
 
 if TYPE_CHECKING:
@@ -96,6 +96,6 @@ def test_without_java(monkeypatch: pytest.MonkeyPatch) -> None:
         raise SparkMissing("no Java")
 
     monkeypatch.setenv("JAVA_HOME", "/somewhere")
-    with replace(java.find_java_home, missing), pytest.raises(SparkMissing, match="no Java"):
+    with replace(find_java_home, missing), pytest.raises(SparkMissing, match="no Java"):
         session()
     assert os.environ["JAVA_HOME"] == "/somewhere"

@@ -1,7 +1,8 @@
-"""One attempt of a task: writes its rows chunk by chunk to their queues."""
+"""One attempt of a task: writes its rows chunk by chunk to their queues, at a rate that all tasks of the write share."""
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,18 +15,19 @@ import msgspec
 import numpy as np
 
 from queuey.model.errors import QueueNotFound
+from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Queue, QueueSpec
 from queuey.spark.errors import OptionError
 from queuey.spark.options import SinkOptions
 from queuey.spark.sink.arrow_rows import MAX_CHUNK_ROWS, ColumnLayout, RowChunk, divide_into_chunks
 from queuey.spark.sink.exactly_once import NotRepeatable, Reserver, TargetQueue, WriteCounts
 from queuey.spark.sink.messages_from_rows import MessageBuilder, Rules, group_by_queue, make_messages, read_sequences
-from queuey.spark.sink.rate_limit import RateLimit
-from queuey.storage import Store, bridge, exchange
+from queuey.storage import Ledger, Store, bridge, exchange
 from queuey.storage.arrow_format import Integers
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 MAX_NAME_BYTES = 200
 """Max bytes of a writer's name in the ledger; longer names are hashed."""
@@ -33,6 +35,43 @@ MAX_NAME_BYTES = 200
 
 MAX_CONCURRENT_QUEUES = 16
 """Max queues to which a task writes at once: with few rows for each, it mostly waits for the ledger."""
+
+
+class RateLimit:
+    """Paces chunks to a number of rows per second.
+
+    Args:
+        ledger: The ledger that tasks share.
+        work: Name of the ledger entry.
+        rate: Messages a second; 0 means no limit.
+        sleep: Sleeps for the given seconds.
+    """
+
+    def __init__(self, ledger: Ledger, work: str, rate: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._ledger = ledger
+        self._work = work
+        self._rate = rate
+        self._sleep = sleep
+
+    def chunk_size(self, max_messages: int) -> int:
+        return max_messages if not self._rate else max(1, min(max_messages, int(self._rate)))
+
+    def reserve_time(self, count: int) -> None:
+        """Reserves time for a number of messages behind the reservations of all tasks, and sleeps until it begins."""
+        if not self._rate:
+            return
+        span = round(count / self._rate * TICKS_PER_SECOND)
+        raw = bridge.run(self._ledger.entry(self._work, 0))
+        while True:
+            now = bridge.run(self._ledger.now())
+            start = now if raw is None else max(now, int(raw.split()[0]))
+            # Two tasks may reserve the same time. The random part shows which of them succeeded.
+            value = b"%d %s" % (start + span, secrets.token_hex(8).encode())
+            raw = bridge.run(exchange(self._ledger, self._work, 0, value, expected=raw))
+            if raw == value:
+                break
+        if start > now:
+            self._sleep((start - now) / TICKS_PER_SECOND)
 
 
 class TaskIdentity(msgspec.Struct, frozen=True):

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from queuey.settings import Setting, table
-from queuey.settings.secret_names import SecretName
-from queuey.settings.setting_values import without_none
+from queuey.settings.setting_values import SecretName, without_none
 
 PLAIN = {str: "string", Path: "string", int: "integer", float: "number", bool: "boolean"}
 PATTERNS = {"store": "^(sqlite|cassandra://.+/.+)$"}

@@ -19,9 +19,9 @@ from queuey.spark.options import write_options
 from queuey.spark.progress import MAX_ENDED, ProgressMetrics
 from queuey.spark.sink import write_reports
 from queuey.spark.sink.exactly_once import WriteCounts
-from queuey.spark.sink.rate_limit import RateLimit
 from queuey.spark.sink.spark_writer import QueueyStreamWriter, TaskCommit
 from queuey.spark.sink.write_reports import StreamCounts
+from queuey.spark.sink.write_task import RateLimit
 from queuey.spark.source.stream_reader import REQUEST_INTERVAL, StreamLag
 from queuey.storage import Ledger
 from queuey.storage.sqlite import SqliteStore

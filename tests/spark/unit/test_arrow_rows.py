@@ -23,9 +23,8 @@ from queuey.spark.errors import OptionError
 from queuey.spark.options import SinkOptions, StoreOptions, write_options
 from queuey.spark.sink.arrow_rows import ColumnLayout, RowChunk, divide_into_chunks, read_layout
 from queuey.spark.sink.exactly_once import NotRepeatable, WriteCounts
-from queuey.spark.sink.rate_limit import RateLimit
 from queuey.spark.sink.spark_writer import QueueyWriter, TaskCommit
-from queuey.spark.sink.write_task import TaskIdentity, TaskWriter, WriteLimits
+from queuey.spark.sink.write_task import RateLimit, TaskIdentity, TaskWriter, WriteLimits
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.replacing import replace
