@@ -1,4 +1,4 @@
-"""One attempt of a task: writes its rows chunk by chunk to their queues, at a rate that all tasks of the write share."""
+"""One attempt of a task: writes its rows chunk by chunk to their queues, at a rate shared by all tasks of the write."""
 
 from __future__ import annotations
 
