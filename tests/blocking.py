@@ -72,13 +72,15 @@ class BlockingClaims(Blocking):
         return answer.infos[0]
 
     def cancel(self, access: QueueAccess, position: Position, partition: int | None = 1) -> JobStanding:
-        return self._core.run(access.apply(lambda queue: self._claims.cancel(queue, partition, position)))
+        return self._core.run(access.apply(lambda queue: self._claims.jobs.cancel(queue, partition, position)))
 
     def make_available_now(self, access: QueueAccess, position: Position, partition: int | None = 1) -> JobStanding:
-        return self._core.run(access.apply(lambda queue: self._claims.make_available_now(queue, partition, position)))
+        return self._core.run(
+            access.apply(lambda queue: self._claims.jobs.make_available_now(queue, partition, position))
+        )
 
     def look_at(self, queue: Queue, look: Callable[[State, int], T]) -> dict[int, T]:
-        return self._core.run(self._claims.query_states(queue, look))
+        return self._core.run(self._claims.logs.query_states(queue, look))
 
     def turn(self, queue: Queue, partition: int, order: MoveOrder) -> MoveTurn:
         return self._core.run(self._claims.take_move_turn(queue, partition, order))

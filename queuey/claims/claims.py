@@ -20,19 +20,18 @@ from queuey.api.claims import MAX_STATES, JobStatus
 from queuey.claims.attempts import Attempts, JobState
 from queuey.claims.expiry_records import ExpiryRecords
 from queuey.claims.job_ends import JobResult, Results
-from queuey.claims.jobs import JobActs, JobStatuses, JobWatch
+from queuey.claims.jobs import JobUseCases, JobWatch
 from queuey.claims.log.claim_search import (
     ClaimDelivery,
     ClaimSearch,
     PartitionRotation,
     PiggybackedAck,
-    gather_answers,
     group_by_partition,
     order_settlements,
 )
 from queuey.claims.log.expiry_turns import ExpiryRequest, ExpiryTurn
 from queuey.claims.log.follow_ups import SnapshotPolicy
-from queuey.claims.log.log_cache import LogCache
+from queuey.claims.log.log_cache import LogCache, QueueLogs
 from queuey.claims.log.move_turns import MoveOrder, MoveRequest, MoveTurn
 from queuey.claims.log.partition_log import PartitionLog
 from queuey.claims.log.requests import (
@@ -40,19 +39,19 @@ from queuey.claims.log.requests import (
     ClaimTotals,
     ClaimUndecided,
     Key,
-    Request,
     SettleKind,
     SettleRequest,
     StateQuery,
     too_late_error,
 )
 from queuey.claims.log.wakeups import ClaimWakeups
+from queuey.claims.overview import ClaimOverview
 from queuey.claims.rules.entry_draft import EntryDraft, Poll
 from queuey.claims.rules.partition_state import ClaimTiming, State
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.messages.message_effects import EnsureExpiry
 from queuey.model.deadletters import Attempt, holds_dead
-from queuey.model.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyClaims
+from queuey.model.errors import ClaimsRefused, NotAllowed, NotFound, QueueyError, TooManyClaims
 from queuey.model.ids import Position
 from queuey.model.messages import Location, NewMessage, Queue
 from queuey.runtime.event_loop import Core
@@ -84,7 +83,7 @@ class ReleaseReason(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class ClaimUseCases(JobActs):
+class ClaimUseCases:
     """Claims, acknowledges, renews and releases messages.
 
     Every use of a claim log first raises ``ClaimsRefused`` if the queue's consistency level does not allow claims.
@@ -103,6 +102,9 @@ class ClaimUseCases(JobActs):
 
     Attributes:
         ensure_expiry: Awaited by use cases that store messages.
+        logs: The claim logs, by queue.
+        jobs: Single jobs.
+        overview: Claims and backlog, for display.
     """
 
     def __init__(  # noqa: PLR0913 - what claims are made of
@@ -128,10 +130,12 @@ class ClaimUseCases(JobActs):
         self._upkeep = upkeep or SnapshotPolicy()
         self._totals = ClaimTotals()
         workers = Workers() if workers is None else workers
-        self._logs = LogCache(self._make_log, limits.claims_memory, workers, self.core, self._totals)
-        self._wakeups = ClaimWakeups(store, self._logs, self.core, self._timing)
-        self._watch = JobWatch(self._logs, self.core)
-        self.jobs = JobStatuses(store, self.core, limits, self._timing, self._ask, self._watch)
+        self._log_cache = LogCache(self._make_log, limits.claims_memory, workers, self.core, self._totals)
+        self.logs = QueueLogs(store, self._log_cache, self._timing)
+        self._wakeups = ClaimWakeups(store, self._log_cache, self.core, self._timing)
+        self._watch = JobWatch(self._log_cache, self.core)
+        self.jobs = JobUseCases(store, self.core, limits, self._timing, self.logs, self._watch)
+        self.overview = ClaimOverview(store, self.logs, self.core, limits, metrics)
         self._results = Results(store.ledger)
         self._trigger = WakeSource(self._wakeups.watch, for_all=False)
         self._rotation = PartitionRotation(self.core.boottime, self.core.rng.random)
@@ -171,7 +175,7 @@ class ClaimUseCases(JobActs):
     def statistics(self) -> dict[str, float]:
         return {
             **self._totals.statistics(),
-            **self._logs.measure(),
+            **self._log_cache.measure(),
             "claims_waiting": self._watchers.count(for_all=False),
         }
 
@@ -214,7 +218,7 @@ class ClaimUseCases(JobActs):
             StoreUnavailable: Its ``outcome`` says whether something may have been claimed or acknowledged. Also raised
                 if the claims may expire before the answer arrives; they are released then.
         """
-        self.check(queue, partitions)
+        self.logs.check(queue, partitions)
         order = self._search_order(queue, partitions, limit)
         if waiter is not None:
             waiter.subscribe([(queue, order, self._trigger)])
@@ -224,13 +228,13 @@ class ClaimUseCases(JobActs):
             if ack.results:
                 await self._write_valid_results(queue, ack.results)
             parts = group_by_partition(ack.receipts)
-            self.check(queue, list(parts))
+            self.logs.check(queue, list(parts))
             if parts.keys() != {order[0]} and not self._has_entries(queue, parts):
                 # If a receipt names an entry that never existed, nothing may be claimed.
                 await self._check_receipts(queue, parts)
             settles = {number: SettleRequest(queue, "acknowledge", receipts) for number, receipts in parts.items()}
         poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes), worker)
-        search = ClaimSearch(self._logs, self._rotation, queue, poll, gather=gather)
+        search = ClaimSearch(self._log_cache, self._rotation, queue, poll, gather=gather)
         try:
             complete = (
                 partial(self._complete_deliveries, queue, states=states)
@@ -318,14 +322,6 @@ class ClaimUseCases(JobActs):
     def _is_late(self, ttl: float, decided: float) -> bool:
         return self.core.boottime() - decided > self._timing.seconds_to_answer(ttl)
 
-    def check(self, queue: Queue, partitions: Sequence[int] | None = None) -> None:
-        if (refusal := self._store.claim_logs.claims_refusal(queue)) is not None:
-            raise ClaimsRefused(refusal)
-        for number in partitions or ():
-            if not 1 <= number <= queue.partitions:
-                text = f"{number} is not a partition of this queue (1 to {queue.partitions})"
-                raise InvalidRequest({"partitions": text})
-
     def _search_order(self, queue: Queue, partitions: Sequence[int] | None, limit: int) -> Sequence[int]:
         """Returns partitions in search order, from one whose next entry has room, or else the least busy one."""
         if queue.partitions == 1:
@@ -333,14 +329,14 @@ class ClaimUseCases(JobActs):
         if partitions is not None and len(partitions) == 1:
             return partitions
         order = self._rotation.order(
-            queue.qid, queue.partitions, lambda number: self._logs.find_last_conflict((queue.qid, number))
+            queue.qid, queue.partitions, lambda number: self._log_cache.find_last_conflict((queue.qid, number))
         )
         if partitions is not None:
             requested = set(partitions)
             order = [number for number in order if number in requested]
 
         def count_pending(number: int) -> int:
-            return self._logs.count_pending_ids((queue.qid, number))
+            return self._log_cache.count_pending_ids((queue.qid, number))
 
         has_room = (
             number for number in order if not (pending := count_pending(number)) or pending + limit <= MAX_PENDING_IDS
@@ -446,9 +442,9 @@ class ClaimUseCases(JobActs):
     async def _record_failures(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason) -> None:
         """Records the reason for the receipts that are valid now, before the claims end and may leave dead letters."""
         parts = group_by_partition(receipts)
-        self.check(queue, list(parts))
+        self.logs.check(queue, list(parts))
         queries = {number: StateQuery(queue, partial(_find_workers, group)) for number, group in parts.items()}
-        answers_by_partition = await self._ask(queue, queries)
+        answers_by_partition = await self.logs.ask(queue, queries)
         now = self._store.claim_logs.claim_now() / 1000
         for receipt, worker in chain.from_iterable(answers_by_partition.values()):
             why = Attempt(number=receipt.number, at=now, worker=worker, error=reason.error, text=reason.text)
@@ -462,34 +458,29 @@ class ClaimUseCases(JobActs):
         If receipts of several partitions include one of an entry that never existed, it raises before any change.
         """
         parts = group_by_partition(receipts)
-        self.check(queue, list(parts))
+        self.logs.check(queue, list(parts))
         if len(parts) > 1 and not self._has_entries(queue, parts):
             await self._check_receipts(queue, parts)
         requests = {number: SettleRequest(queue, kind, group, ttl, begun=begun) for number, group in parts.items()}
-        settled = order_settlements(await self._ask(queue, requests), receipts)
+        settled = order_settlements(await self.logs.ask(queue, requests), receipts)
         if settled and kind == "renew" and self._is_late(ttl, min(request.decided for request in requests.values())):
             raise too_late_error()
         return settled
 
     async def _check_receipts(self, queue: Queue, parts: Mapping[int, Sequence[ClaimReceipt]]) -> None:
         """Raises ``InvalidRequest`` if a receipt names an entry that its log never had."""
-        await self._ask(queue, {number: SettleRequest(queue, "check", group) for number, group in parts.items()})
+        await self.logs.ask(queue, {number: SettleRequest(queue, "check", group) for number, group in parts.items()})
 
     def _has_entries(self, queue: Queue, parts: Mapping[int, Sequence[ClaimReceipt]]) -> bool:
-        return all(self._logs.has_entries((queue.qid, number), group) for number, group in parts.items())
-
-    async def _ask(self, queue: Queue, requests: Mapping[int, Request]) -> dict[int, Any]:
-        for number, request in requests.items():
-            self._logs.add((queue.qid, number), request)
-        return await gather_answers(requests)
+        return all(self._log_cache.has_entries((queue.qid, number), group) for number, group in parts.items())
 
     # Names
 
     async def supersede(self, queue: Queue, location: Location) -> None:
         """Ends a message that was removed because a newer value took its name; its receipts become superseded."""
         number, position = location
-        self.check(queue, [number])
-        await self._ask(queue, {number: ChangeRequest(queue, lambda draft: draft.supersede([position]))})
+        self.logs.check(queue, [number])
+        await self.logs.ask(queue, {number: ChangeRequest(queue, lambda draft: draft.supersede([position]))})
 
     async def is_done(self, queue: Queue, location: Location) -> bool:
         return await self.find_status(queue, location) is None
@@ -503,7 +494,7 @@ class ClaimUseCases(JobActs):
                 return state.find_status(position, expired)
             return None if state.is_done(position) else "waiting"
 
-        return (await self.query_states(queue, find, [number]))[number]
+        return (await self.logs.query_states(queue, find, [number]))[number]
 
     # Moves to another queue
 
@@ -515,8 +506,8 @@ class ClaimUseCases(JobActs):
             QueueChanged: ``queue`` is out of date.
         """
         if not (order.stop or order.give_back):
-            self.check(queue, [partition])
-        turns = await self._ask(queue, {partition: MoveRequest(queue, order)})
+            self.logs.check(queue, [partition])
+        turns = await self.logs.ask(queue, {partition: MoveRequest(queue, order)})
         turn: MoveTurn = turns[partition]
         return turn
 
@@ -524,9 +515,9 @@ class ClaimUseCases(JobActs):
 
     async def keep_expired(self, queue: Queue) -> None:
         """Marks the logs of a queue so that reads for claims include expired messages."""
-        self.check(queue)
+        self.logs.check(queue)
         numbers = range(1, queue.partitions + 1)
-        await self._ask(queue, {number: ChangeRequest(queue, EntryDraft.keep_expired) for number in numbers})
+        await self.logs.ask(queue, {number: ChangeRequest(queue, EntryDraft.keep_expired) for number in numbers})
 
     async def expire(self, queue: Queue, partition: int, start: Position) -> ExpiryTurn:
         """Makes dead letters of a partition's expired messages, beginning at ``start``.
@@ -535,29 +526,18 @@ class ClaimUseCases(JobActs):
             ClaimsRefused: The queue's consistency level does not allow claims.
             QueueChanged: ``queue`` is out of date.
         """
-        self.check(queue, [partition])
+        self.logs.check(queue, [partition])
         request = ExpiryRequest(queue, self._store.claim_logs.claim_time(), self._timing.margin, start)
-        turn: ExpiryTurn = (await self._ask(queue, {partition: request}))[partition]
+        turn: ExpiryTurn = (await self.logs.ask(queue, {partition: request}))[partition]
         return turn
 
     # Whole queues
 
     async def release_all(self, queue: Queue) -> None:
-        self.check(queue)
-        await self._ask(
+        self.logs.check(queue)
+        await self.logs.ask(
             queue, {number: ChangeRequest(queue, EntryDraft.release_all) for number in range(1, queue.partitions + 1)}
         )
-
-    async def query_states(
-        self, queue: Queue, query: Callable[[State, int], T], numbers: Sequence[int] | None = None
-    ) -> dict[int, T]:
-        numbers = range(1, queue.partitions + 1) if numbers is None else numbers
-        self.check(queue, numbers)
-
-        def query_now(state: State) -> T:
-            return query(state, self._timing.expiry_limit(self._store.claim_logs.claim_now()))
-
-        return await self._ask(queue, {number: StateQuery(queue, query_now) for number in numbers})
 
 
 async def _skip_expiry(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -14,10 +13,9 @@ from queuey.api.jobs import UNFINISHED, JobInfo
 from queuey.claims.attempts import Attempts
 from queuey.claims.job_ends import EXPIRED_ERROR, JobEnd, Leaving, Results
 from queuey.claims.log.follow_ups import TOO_MANY_DELIVERIES_ERROR
-from queuey.claims.log.log_cache import LogCache
+from queuey.claims.log.log_cache import LogCache, QueueLogs
 from queuey.claims.log.partition_log import PartitionLog
-from queuey.claims.log.requests import JobRequest, Key, Request, StateQuery, too_many_done_error
-from queuey.claims.overview import ClaimOverview
+from queuey.claims.log.requests import JobRequest, Key, StateQuery, too_many_done_error
 from queuey.claims.rules.entry_draft import EntryDraft
 from queuey.claims.rules.operator_acts import JobStanding, cancel, make_available_now
 from queuey.claims.rules.partition_state import ClaimTiming, State
@@ -155,15 +153,15 @@ class JobWatch:
                 self._logs.add(key, StateQuery(queue, lambda _state: None))
 
 
-class JobStatuses:
-    """Answers the status of jobs.
+class JobUseCases:
+    """The status of single jobs, and acts of operators on them.
 
     Args:
         store: Store of messages, dead letters and the ledger.
         core: Event loop and clock.
         limits: Limits of one answer.
         timing: Decides when claims have expired.
-        ask: Sends requests to logs of a queue, by partition, and returns their answers.
+        logs: The logs of queues.
         watch: Wakes waiting requests.
     """
 
@@ -173,14 +171,14 @@ class JobStatuses:
         core: Core,
         limits: Limits,
         timing: ClaimTiming,
-        ask: Callable[[Queue, Mapping[int, Request]], Awaitable[dict[int, Any]]],
+        logs: QueueLogs,
         watch: JobWatch,
     ) -> None:
         self._store = store
         self._core = core
         self._limits = limits
         self._timing = timing
-        self._ask = ask
+        self._logs = logs
         self._watch = watch
         self._attempts = Attempts(store.ledger)
         self._results = Results(store.ledger)
@@ -203,7 +201,7 @@ class JobStatuses:
         expired = self._timing.expiry_limit(self._store.claim_logs.claim_now())
         positions = _group_by_partition(locations)
         queries = {number: StateQuery(queue, partial(_find_views, positions[number], expired)) for number in positions}
-        answers = await self._ask(queue, queries)
+        answers = await self._logs.ask(queue, queries)
         return {(number, position): view for number, views in answers.items() for position, view in views.items()}
 
     async def record_leaving(
@@ -243,6 +241,89 @@ class JobStatuses:
         now = self._store.claim_logs.claim_now() / 1000
         for location in [location for location, view in views.items() if view.standing == "left"]:
             await self._results.record_end(queue, *location, "removed", now)
+
+    # Acts of operators
+
+    async def cancel(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
+        """Ends a message that is waiting, retrying or delayed; asks the worker of a claimed one to stop.
+
+        A claimed message is not delivered again. Its worker learns of the cancellation when it renews the claim.
+
+        Args:
+            queue: The queue's row, already authorized for the caller.
+            partition: The message's partition; None searches all of them.
+            position: The message's position.
+
+        Raises:
+            ClaimsRefused: The queue's consistency level does not allow claims.
+            MessageNotFound: The message does not exist.
+            TooManyClaims: The partition remembers too many messages above its cursor.
+        """
+        location = await self._locate(queue, partition, position)
+        undelivered = await self.record_leaving(queue, [location], "removed") if queue.result_ttl else ()
+        standing, number = await self._act(queue, location, cancel)
+        if standing == "delayed":
+            await self._store.messages.delete(queue, [location])
+            standing, number = await self._act(queue, location, cancel)  # It may have become due meanwhile.
+        if standing == "delayed":
+            return "removed"
+        if standing == "removed":
+            why = Attempt(
+                number=number,
+                at=self._store.claim_logs.claim_now() / 1000,
+                error=CANCELLED_ERROR,
+                text="by an operator",
+            )
+            await self._attempts.add(queue, *location, why)
+            if queue.result_ttl:
+                await self._results.record_end(queue, *location, "removed", why.at)
+        elif location in undelivered:  # It was delivered since, so if it becomes done, it was acknowledged.
+            await self.mark_leaving(queue, {location: True}, "removed")
+        return standing
+
+    async def make_available_now(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
+        """Makes a retrying or delayed message available at once. Raises as :meth:`cancel`.
+
+        Raises:
+            InvalidRequest: The message is delayed, and the queue keeps keys or is a dedup queue.
+        """
+        location = await self._locate(queue, partition, position)
+        standing, _ = await self._act(queue, location, make_available_now)
+        return standing
+
+    async def _locate(self, queue: Queue, partition: int | None, position: Position) -> Location:
+        """Returns the location of a message that is stored or outstanding.
+
+        Raises:
+            MessageNotFound: The message does not exist.
+        """
+        numbers = range(1, queue.partitions + 1) if partition is None else [partition]
+        self._logs.check(queue, numbers)
+        locations = [(number, position) for number in numbers]
+        for message in await self._store.messages.fetch(queue, locations):
+            return message.partition, position
+        # A claimed message may have been deleted meanwhile.
+        outstanding = await self._logs.query_states(
+            queue, lambda state, _expired: position in state.outstanding, numbers
+        )
+        for number in filter(outstanding.get, numbers):
+            return number, position
+        raise MessageNotFound(ids.to_hex(position) if partition is None else f"{partition}:{ids.to_hex(position)}")
+
+    async def _act(
+        self, queue: Queue, location: Location, act: Callable[[EntryDraft, ClaimReceipt], JobStanding]
+    ) -> tuple[JobStanding, int]:
+        """Applies an act in the message's log; returns the standing and the last entry's number. Raises if refused."""
+        number, position = location
+        request = JobRequest(queue, act, ClaimReceipt(number, *position))
+        standing, entry = (await self._logs.ask(queue, {number: request}))[number]
+        if standing == "refused" and act is make_available_now and (queue.keeps_keys or queue.kind == "dedup"):
+            how = "by keys" if queue.keeps_keys else "equal messages once"
+            text = f"The message is delayed, and queue {queue.name!r} delivers {how}, so it waits until it is due"
+            raise InvalidRequest({"id": text})
+        if standing == "refused":
+            raise too_many_done_error(number)
+        return standing, entry
 
     # Blocking
 
@@ -364,100 +445,6 @@ class Evidence(NamedTuple):
     end: JobEnd | None
     letter: DeadLetter | None
     was_unfinished: bool
-
-
-class JobActs(ClaimOverview):
-    """Acts of operators on single jobs."""
-
-    jobs: JobStatuses
-    _results: Results
-
-    @abstractmethod
-    def check(self, queue: Queue, partitions: Sequence[int] | None = None) -> None:
-        """Raises ``ClaimsRefused``, or ``InvalidRequest`` if the queue does not have one of the partitions."""
-
-    @abstractmethod
-    async def _ask(self, queue: Queue, requests: Mapping[int, Request]) -> dict[int, Any]:
-        """Sends requests to the logs of partitions; returns their answers by partition."""
-
-    async def cancel(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
-        """Ends a message that is waiting, retrying or delayed; asks the worker of a claimed one to stop.
-
-        A claimed message is not delivered again. Its worker learns of the cancellation when it renews the claim.
-
-        Args:
-            queue: The queue's row, already authorized for the caller.
-            partition: The message's partition; None searches all of them.
-            position: The message's position.
-
-        Raises:
-            ClaimsRefused: The queue's consistency level does not allow claims.
-            MessageNotFound: The message does not exist.
-            TooManyClaims: The partition remembers too many messages above its cursor.
-        """
-        location = await self._locate(queue, partition, position)
-        undelivered = await self.jobs.record_leaving(queue, [location], "removed") if queue.result_ttl else ()
-        standing, number = await self._act(queue, location, cancel)
-        if standing == "delayed":
-            await self._store.messages.delete(queue, [location])
-            standing, number = await self._act(queue, location, cancel)  # It may have become due meanwhile.
-        if standing == "delayed":
-            return "removed"
-        if standing == "removed":
-            why = Attempt(
-                number=number,
-                at=self._store.claim_logs.claim_now() / 1000,
-                error=CANCELLED_ERROR,
-                text="by an operator",
-            )
-            await self._attempts.add(queue, *location, why)
-            if queue.result_ttl:
-                await self._results.record_end(queue, *location, "removed", why.at)
-        elif location in undelivered:  # It was delivered since, so if it becomes done, it was acknowledged.
-            await self.jobs.mark_leaving(queue, {location: True}, "removed")
-        return standing
-
-    async def make_available_now(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
-        """Makes a retrying or delayed message available at once. Raises as :meth:`cancel`.
-
-        Raises:
-            InvalidRequest: The message is delayed, and the queue keeps keys or is a dedup queue.
-        """
-        location = await self._locate(queue, partition, position)
-        standing, _ = await self._act(queue, location, make_available_now)
-        return standing
-
-    async def _locate(self, queue: Queue, partition: int | None, position: Position) -> Location:
-        """Returns the location of a message that is stored or outstanding.
-
-        Raises:
-            MessageNotFound: The message does not exist.
-        """
-        numbers = range(1, queue.partitions + 1) if partition is None else [partition]
-        self.check(queue, numbers)
-        locations = [(number, position) for number in numbers]
-        for message in await self._store.messages.fetch(queue, locations):
-            return message.partition, position
-        # A claimed message may have been deleted meanwhile.
-        outstanding = await self.query_states(queue, lambda state, _expired: position in state.outstanding, numbers)
-        for number in filter(outstanding.get, numbers):
-            return number, position
-        raise MessageNotFound(ids.to_hex(position) if partition is None else f"{partition}:{ids.to_hex(position)}")
-
-    async def _act(
-        self, queue: Queue, location: Location, act: Callable[[EntryDraft, ClaimReceipt], JobStanding]
-    ) -> tuple[JobStanding, int]:
-        """Applies an act in the message's log; returns the standing and the last entry's number. Raises if refused."""
-        number, position = location
-        request = JobRequest(queue, act, ClaimReceipt(number, *position))
-        standing, entry = (await self._ask(queue, {number: request}))[number]
-        if standing == "refused" and act is make_available_now and (queue.keeps_keys or queue.kind == "dedup"):
-            how = "by keys" if queue.keeps_keys else "equal messages once"
-            text = f"The message is delayed, and queue {queue.name!r} delivers {how}, so it waits until it is due"
-            raise InvalidRequest({"id": text})
-        if standing == "refused":
-            raise too_many_done_error(number)
-        return standing, entry
 
 
 def _group_by_partition(locations: Iterable[Location]) -> dict[int, list[Position]]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import nsmallest
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import Backlog, ClaimCounts, Job, JobStatus, PartitionClaims, QueueSize
 from queuey.claims.attempts import Attempts, DeliveryRecord
+from queuey.claims.log.log_cache import QueueLogs
 from queuey.claims.rules.partition_state import State
 from queuey.model import ids
 from queuey.model.body_digests import compute_body_digest
@@ -28,7 +28,6 @@ from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.storage import Store, bridge
 
-T = TypeVar("T")
 MAX_SHOWN_TEXT = 200
 """Max characters of a failure's text in a list of jobs."""
 _PAGE_SIZE, FIRST_PAGE_SIZE = 1000, 10
@@ -51,27 +50,24 @@ class WorkerClaims(NamedTuple):
     expires: float
 
 
-class ClaimOverview(ABC):
-    """Shows the claims of queues. All methods but :meth:`query_states` block."""
+class ClaimOverview:
+    """Shows the claims of queues. All methods block.
 
-    core: Core
-    _store: Store
-    _attempts: Attempts
-    _limits: Limits
-    _metrics: Metrics
+    Args:
+        store: Store of messages, dead letters and the ledger.
+        logs: Answers queries of states.
+        core: Runs the queries.
+        limits: Limits of one answer.
+        metrics: Counts messages that :meth:`peek` shows as delivered.
+    """
 
-    @abstractmethod
-    async def query_states(
-        self, queue: Queue, query: Callable[[State, int], T], numbers: Sequence[int] | None = None
-    ) -> dict[int, T]:
-        """Returns the result of ``query`` for each partition.
-
-        Args:
-            queue: The queue's row.
-            query: Called once per partition, with the state and a time in milliseconds since 1970. Claims that expire
-                before it are over for every process.
-            numbers: Partitions; None for all.
-        """
+    def __init__(self, store: Store, logs: QueueLogs, core: Core, limits: Limits, metrics: Metrics) -> None:
+        self._store = store
+        self._logs = logs
+        self._core = core
+        self._limits = limits
+        self._metrics = metrics
+        self._attempts = Attempts(store.ledger)
 
     def count_claims(self, access: QueueAccess) -> ClaimCounts:
         """Counts outstanding messages as claimed, waiting or retrying by partition; not those never delivered."""
@@ -81,7 +77,7 @@ class ClaimOverview(ABC):
             waiting = len(state.outstanding) - claimed - retrying
             return PartitionClaims(claimed=claimed, waiting=waiting, retrying=retrying)
 
-        partitions = self.core.run(access.apply(lambda queue: self.query_states(queue, count)))
+        partitions = self._core.run(access.apply(lambda queue: self._logs.query_states(queue, count)))
         return ClaimCounts(
             claimed=sum(counts.claimed for counts in partitions.values()),
             waiting=sum(counts.waiting for counts in partitions.values()),
@@ -96,7 +92,7 @@ class ClaimOverview(ABC):
         """
 
         def backlog(queue: Queue) -> Backlog:
-            views = self.core.run(self.query_states(queue, _View))
+            views = self._core.run(self._logs.query_states(queue, _View))
             dead = publishing = sum([view.publishing for view in views.values()])
             with suppress(NotFound):
                 letters = bridge.run(self._store.catalogue.queue(queue.application, queue_for(queue.name)))
@@ -131,7 +127,7 @@ class ClaimOverview(ABC):
             claims = (claim for place, claim in state.outstanding.items() if state.is_live(place, expired))
             return _merge_by_worker(WorkerClaims(c.worker, 1, c.renewed / 1000, c.expires / 1000) for c in claims)
 
-        partitions = self.core.run(access.apply(lambda queue: self.query_states(queue, live)))
+        partitions = self._core.run(access.apply(lambda queue: self._logs.query_states(queue, live)))
         workers = _merge_by_worker(worker for group in partitions.values() for worker in group)
         return sorted(workers, key=lambda worker: (-worker.jobs, worker.worker))
 
@@ -159,7 +155,7 @@ class ClaimOverview(ABC):
             return nsmallest(limit, rows)
 
         def outstanding(queue: Queue) -> list[Job]:
-            by_partition = self.core.run(self.query_states(queue, look))
+            by_partition = self._core.run(self._logs.query_states(queue, look))
             rows = nsmallest(limit, ((row[0], number, row) for number, group in by_partition.items() for row in group))
             calls = self._read_calls(queue, [(number, row[1]) for _, number, row in rows]) if states else {}
             return [
@@ -193,7 +189,9 @@ class ClaimOverview(ABC):
 
     def size(self, access: QueueAccess, limit: int) -> QueueSize:
         """Counts unfinished messages that are due: exactly up to ``limit``, and estimated beyond it."""
-        return access.use(lambda queue: self._count_due(queue, self.core.run(self.query_states(queue, _View)), limit))
+        return access.use(
+            lambda queue: self._count_due(queue, self._core.run(self._logs.query_states(queue, _View)), limit)
+        )
 
     def _count_due(
         self,
@@ -266,7 +264,7 @@ class ClaimOverview(ABC):
         def peek(queue: Queue) -> list[Message]:
             messages: list[Message] = []
             weight = 0
-            for number, view in self.core.run(self.query_states(queue, _View)).items():
+            for number, view in self._core.run(self._logs.query_states(queue, _View)).items():
                 for message in self._read_unfinished(queue, number, view):
                     if len(messages) >= limit or weight >= self._limits.page_bytes:
                         return messages

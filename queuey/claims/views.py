@@ -376,11 +376,11 @@ class ClaimViews(Views):
     # Actions of operators
 
     async def cancel(self, request: Request, match: Match) -> Response:
-        job = await self._apply_to_job(request, match, self._claims.cancel)
+        job = await self._apply_to_job(request, match, self._claims.jobs.cancel)
         return json_response(msgspec.convert({"status": "ok", "job": job}, api.CancelledJob))
 
     async def retry(self, request: Request, match: Match) -> Response:
-        job = await self._apply_to_job(request, match, self._claims.make_available_now)
+        job = await self._apply_to_job(request, match, self._claims.jobs.make_available_now)
         return json_response(msgspec.convert({"status": "ok", "job": job}, api.RetriedJob))
 
     async def _apply_to_job(
@@ -402,13 +402,13 @@ class ClaimViews(Views):
         await access.apply(self._claims.release_all)
 
     def counts(self, access: QueueAccess) -> api.ClaimCounts:
-        return self._claims.count_claims(access)
+        return self._claims.overview.count_claims(access)
 
     def size(self, access: QueueAccess, query: api.CountQuery) -> api.QueueSize:
-        return self._claims.size(access, query.limit)
+        return self._claims.overview.size(access, query.limit)
 
     def backlog(self, access: QueueAccess, query: api.CountQuery) -> api.Backlog:
-        return self._claims.backlog(access, query.limit)
+        return self._claims.overview.backlog(access, query.limit)
 
     def jobs(self, access: QueueAccess, query: api.JobsQuery) -> api.Jobs:
         """Returns outstanding jobs. With states, a limit above that of states is refused."""
@@ -416,7 +416,7 @@ class ClaimViews(Views):
             errors = Errors()
             errors.parse_field("limit", validators.parse_integer, query.limit, 1, api.MAX_STATES)
             errors.check()
-        return api.Jobs(jobs=self._claims.list_jobs(access, query.limit, states=query.states))
+        return api.Jobs(jobs=self._claims.overview.list_jobs(access, query.limit, states=query.states))
 
     async def show_jobs(self, request: Request, match: Match) -> Response:
         """Shows jobs by their ids, at once or after waiting until one of them has ended.
@@ -438,7 +438,7 @@ class ClaimViews(Views):
         return json_response(JobInfos(jobs=answer.infos))
 
     def peek(self, access: QueueAccess, query: api.LimitQuery) -> Response:
-        messages = self._claims.peek(access, query.limit)
+        messages = self._claims.overview.peek(access, query.limit)
         return Response(200, body_of(render_fetched(messages)), JSON)
 
 

@@ -73,7 +73,7 @@ def count_backlog(service: Service, access: QueueAccess) -> Backlog:
     In a queue that takes no claims, all messages count as waiting, roughly.
     """
     try:
-        return service.claims.backlog(access, MAX_COUNTED)
+        return service.claims.overview.backlog(access, MAX_COUNTED)
     except ClaimsRefused:
         parts = service.queues.inspect_partitions(access.queue, rough=True) or ()
     return Backlog(

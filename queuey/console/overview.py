@@ -277,7 +277,9 @@ def _count_workers(page_request: PageRequest, queues: Iterable[Row]) -> int | No
         with suppress(NotFound, NotAllowed, ClaimsRefused):
             names |= {
                 load.worker
-                for load in page_request.service.claims.list_workers(page_request.enter("read", row.queue.name))
+                for load in page_request.service.claims.overview.list_workers(
+                    page_request.enter("read", row.queue.name)
+                )
             }
     return len(names) if readable or not claimed else None
 

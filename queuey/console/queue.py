@@ -123,7 +123,7 @@ def read_head_values(page_request: PageRequest, access: QueueAccess) -> dict[str
 def takes_claims(page_request: PageRequest, queue: Queue) -> bool:
     """Returns whether the store allows claims of the queue at all; a queue whose claims are paused allows them."""
     try:
-        page_request.service.claims.check(queue)
+        page_request.service.claims.logs.check(queue)
     except ClaimsRefused:
         return False
     return True
@@ -227,8 +227,9 @@ def _read_jobs(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]
     if state and state not in states:
         raise InvalidRequest({"state": f"Is not one of {', '.join(states)}"})
     try:
-        workers = page_request.service.claims.list_workers(access)
-        jobs = page_request.service.claims.list_jobs(reading, MAX_JOBS + 1, states=True, only_status=state or None)  # type: ignore[arg-type]
+        overview = page_request.service.claims.overview
+        workers = overview.list_workers(access)
+        jobs = overview.list_jobs(reading, MAX_JOBS + 1, states=True, only_status=state or None)  # type: ignore[arg-type]
     except ClaimsRefused as refusal:
         return {"refusal": str(refusal)}
     tasks, sampled = page_request.service.browsing.count_tasks(reading)

@@ -55,12 +55,18 @@ class Changed(NamedTuple):
     merged: JobStatus | None = None
 
 
+class ClaimChecks(Protocol):
+    def check(self, queue: Queue) -> None:
+        """Raises ``ClaimsRefused`` if the queue's consistency level does not allow claims."""
+
+
 class NamedJobs(MessageEffects, Protocol):
     """The jobs of named messages, as :class:`~queuey.claims.claims.ClaimUseCases` has them."""
 
     @property
     def core(self) -> Core: ...
-    def check(self, queue: Queue) -> None: ...
+    @property
+    def logs(self) -> ClaimChecks: ...
     async def is_done(self, queue: Queue, location: Location) -> bool: ...
     async def find_status(self, queue: Queue, location: Location) -> JobStatus | None: ...
     async def supersede(self, queue: Queue, location: Location) -> None: ...
@@ -283,7 +289,7 @@ class NameUseCases:
         keeps = draft.ttl is None and queue.on_expiry == "dead-letter"
         item = NewMessage(draft.body, by_key(name, queue.partitions), ttl, draft.meta, kept=keeps)
         content = hash_content([draft])
-        self._claims.check(queue)
+        self._claims.logs.check(queue)
         async with self._turns.take_turn(queue, name):
             if keeps:
                 await self._claims.ensure_expiry(queue, [item])
@@ -297,7 +303,7 @@ class NameUseCases:
 
     async def delete(self, queue: Queue, name: str) -> None:
         """Frees a name and deletes its message; does nothing if the name is free."""
-        self._claims.check(queue)
+        self._claims.logs.check(queue)
         async with self._turns.take_turn(queue, name):
             await self._make_name(queue, name).change(None, b"")
         self._notify_removed(queue)
@@ -308,7 +314,7 @@ class NameUseCases:
         Raises:
             StoreBusy: The message is replaced faster than it can be read.
         """
-        self._claims.check(queue)
+        self._claims.logs.check(queue)
         message = await self._make_name(queue, name).read_current()
         if message is not None:
             self._metrics.count_delivered(1, queue)

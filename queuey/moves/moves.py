@@ -100,7 +100,7 @@ class MoveUseCases:
                 raise InvalidRequest({field: text})
         bridge.run(source.refresh())
         bridge.run(target.refresh())
-        self._claims.check(source.queue)
+        self._claims.logs.check(source.queue)
         record, is_new = bridge.run(self._records.begin(source.queue, target.queue))
         if is_new:
             self._runner.plan(record)

@@ -128,7 +128,8 @@ class Explaining:
         info = self._queues.describe(access)
         counts, backlog, refusal = None, None, None
         try:
-            counts, backlog = self._claims.count_claims(access), self._claims.backlog(access, max_counted)
+            overview = self._claims.overview
+            counts, backlog = overview.count_claims(access), overview.backlog(access, max_counted)
         except ClaimsRefused as error:
             refusal = str(error)
         names = self._offsets.list_groups(access) if max_groups else []
@@ -204,7 +205,7 @@ class Explaining:
         def count(state: State, expired: int) -> tuple[int, int]:
             return state.count_live(expired) if share else 0, state.count_live_with_key(expired, key) if key else 0
 
-        claimed, claimed_of_key = self._claims.core.run(self._claims.query_states(queue, count, [number]))[number]
+        claimed, claimed_of_key = self._claims.core.run(self._claims.logs.query_states(queue, count, [number]))[number]
         if key and claimed_of_key >= of_key:
             text = (
                 f"It waits for its key: {claimed_of_key} of its messages are claimed, max_claimed_per_key is {of_key}."
@@ -233,7 +234,7 @@ class Explaining:
             yield Reason(code="state", text=text, partition=number, at=state.at)
 
     def _read_standings(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, _Standing]:
-        return self._claims.core.run(self._claims.query_states(queue, partial(_find_standing, position), numbers))
+        return self._claims.core.run(self._claims.logs.query_states(queue, partial(_find_standing, position), numbers))
 
     # A message that is not stored
 

@@ -193,7 +193,7 @@ class Backlogs:
                 return
             try:
                 access = self._queues.access_unchecked(queue)
-                backlog = self._claims.backlog(access, MAX_COUNTED)
+                backlog = self._claims.overview.backlog(access, MAX_COUNTED)
             except QueueyError as error:  # The queue is gone or cannot be claimed from, or the store is unavailable.
                 log.debug("The backlog of %s/%s cannot be shown: %s", queue.application, queue.name, error)
                 continue

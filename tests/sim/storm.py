@@ -467,7 +467,7 @@ class Storm:
     def act(self, job: Delivery) -> None:
         """Cancels a message that a client has or had, or makes it due at once."""
         claims, place = self.world.rng.choice(self.webs).claims, (job.partition, job.position)
-        act = partial(claims._act, self.queue, place)
+        act = partial(claims.jobs._act, self.queue, place)
         if self.world.rng.random() < 0.5:
             begin(claims.core, act(make_available_now))
             return

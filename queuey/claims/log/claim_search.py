@@ -10,7 +10,6 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -19,15 +18,15 @@ from queuey.claims.log.log_cache import LogCache
 from queuey.claims.log.requests import (
     ClaimUndecided,
     PollRequest,
-    Request,
     SettleRequest,
     combine_outcomes,
+    gather_answers,
     make_release_request,
     too_late_error,
 )
 from queuey.claims.rules.entry_draft import Poll
 from queuey.claims.rules.receipts import ClaimReceipt, Settlement
-from queuey.model.errors import QueueyError, TooManyClaims, in_doubt
+from queuey.model.errors import QueueyError, TooManyClaims
 from queuey.model.messages import Message, Queue, bytes_of
 from queuey.storage.deadlines import GivenUp
 
@@ -286,30 +285,6 @@ class ClaimSearch:
         for receipts in claimed if self._poll.ttl else ():
             self._logs.add((self._queue.qid, receipts[0].partition), make_release_request(self._queue, receipts))
         return bool(claimed)
-
-
-async def gather_answers(requests: Mapping[int, Request]) -> dict[int, Any]:
-    """Returns the answers to requests, by partition, once all have been answered.
-
-    Raises:
-        QueueyError: The first error; in doubt if other requests may have changed something.
-        GivenUp: The caller cancelled the call.
-    """
-    errors: list[QueueyError] = []
-    for request in requests.values():
-        try:
-            await request.future
-        except QueueyError as error:
-            errors.append(error)
-        except asyncio.CancelledError:
-            for sent_request in requests.values():
-                sent_request.future.cancel()
-            raise GivenUp(combine_outcomes(requests.values())) from None
-    if errors:
-        raise (
-            in_doubt(errors[0]) if len(requests) > 1 and combine_outcomes(requests.values()) == "unknown" else errors[0]
-        )
-    return {number: request.future.result() for number, request in requests.items()}
 
 
 def group_by_partition(receipts: Sequence[ClaimReceipt]) -> dict[int, list[ClaimReceipt]]:

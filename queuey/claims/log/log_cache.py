@@ -1,16 +1,23 @@
-"""The claim logs in a process's memory, limited by their total size."""
+"""The claim logs in a process's memory, limited by their total size, and requests to all logs of a queue."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from queuey.claims.log.forwarding import Forwarding
 from queuey.claims.log.partition_log import PartitionLog
-from queuey.claims.log.requests import ClaimTotals, Key, Request
+from queuey.claims.log.requests import ClaimTotals, Key, Request, StateQuery, gather_answers
+from queuey.claims.rules.partition_state import ClaimTiming, State
 from queuey.claims.rules.receipts import ClaimReceipt
+from queuey.model.errors import ClaimsRefused, InvalidRequest
+from queuey.model.messages import Queue
 from queuey.runtime.event_loop import Core
 from queuey.runtime.workers import Workers
+from queuey.storage import Store
+
+T = TypeVar("T")
 
 
 class LogCache:
@@ -111,3 +118,56 @@ class LogCache:
                 self.weight -= self._weights.pop(key, 0)
             else:
                 self._logs.move_to_end(key)
+
+
+class QueueLogs:
+    """The claim logs of a queue's partitions: sends requests to several of them, and returns the answers.
+
+    Args:
+        store: Decides which queues allow claims.
+        logs: The logs of this process.
+        timing: Decides when claims have expired.
+    """
+
+    def __init__(self, store: Store, logs: LogCache, timing: ClaimTiming) -> None:
+        self._store = store
+        self._logs = logs
+        self._timing = timing
+
+    def check(self, queue: Queue, partitions: Sequence[int] | None = None) -> None:
+        """Raises ``ClaimsRefused``, or ``InvalidRequest`` if the queue does not have one of the partitions."""
+        if (refusal := self._store.claim_logs.claims_refusal(queue)) is not None:
+            raise ClaimsRefused(refusal)
+        for number in partitions or ():
+            if not 1 <= number <= queue.partitions:
+                text = f"{number} is not a partition of this queue (1 to {queue.partitions})"
+                raise InvalidRequest({"partitions": text})
+
+    async def ask(self, queue: Queue, requests: Mapping[int, Request]) -> dict[int, Any]:
+        """Sends requests to the logs of partitions; returns their answers by partition."""
+        for number, request in requests.items():
+            self._logs.add((queue.qid, number), request)
+        return await gather_answers(requests)
+
+    async def query_states(
+        self, queue: Queue, query: Callable[[State, int], T], numbers: Sequence[int] | None = None
+    ) -> dict[int, T]:
+        """Returns the result of ``query`` for each partition.
+
+        Args:
+            queue: The queue's row.
+            query: Called once per partition, with the state and a time in milliseconds since 1970. Claims that expire
+                before it are over for every process.
+            numbers: Partitions; None for all.
+
+        Raises:
+            ClaimsRefused: The queue's consistency level does not allow claims.
+            InvalidRequest: The queue does not have one of the partitions.
+        """
+        numbers = range(1, queue.partitions + 1) if numbers is None else numbers
+        self.check(queue, numbers)
+
+        def query_now(state: State) -> T:
+            return query(state, self._timing.expiry_limit(self._store.claim_logs.claim_now()))
+
+        return await self.ask(queue, {number: StateQuery(queue, query_now) for number in numbers})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, cast
 from zlib import crc32
@@ -21,8 +21,9 @@ from queuey.claims.rules.order import MAX_WAITING
 from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_OUTSTANDING, State
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.model.deadletters import queue_for
-from queuey.model.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
+from queuey.model.errors import Outcome, QueueyError, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.model.messages import Backoff, Message, Queue
+from queuey.storage.store_calls import GivenUp
 
 Key = tuple[int, int]
 """A queue's ``qid``, and a partition."""
@@ -351,6 +352,30 @@ class RequestQueue:
 def combine_outcomes(requests: Iterable[Request]) -> Outcome:
     """Returns the outcome for an error of these requests: ``unknown`` if one of them may have been appended."""
     return "unknown" if any(request.sent for request in requests) else "none"
+
+
+async def gather_answers(requests: Mapping[int, Request]) -> dict[int, Any]:
+    """Returns the answers to requests, by partition, once all have been answered.
+
+    Raises:
+        QueueyError: The first error; in doubt if other requests may have changed something.
+        GivenUp: The caller cancelled the call.
+    """
+    errors: list[QueueyError] = []
+    for request in requests.values():
+        try:
+            await request.future
+        except QueueyError as error:
+            errors.append(error)
+        except asyncio.CancelledError:
+            for sent_request in requests.values():
+                sent_request.future.cancel()
+            raise GivenUp(combine_outcomes(requests.values())) from None
+    if errors:
+        raise (
+            in_doubt(errors[0]) if len(requests) > 1 and combine_outcomes(requests.values()) == "unknown" else errors[0]
+        )
+    return {number: request.future.result() for number, request in requests.items()}
 
 
 def list_polls(requests: Iterable[Request]) -> list[PollRequest]:

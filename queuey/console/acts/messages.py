@@ -166,7 +166,7 @@ class CancelJob(MessageAct):
             "claimed": "Asked its worker to stop. The job is not retried.",
             "done": "The job was already done or removed, so nothing was changed.",
         }
-        return ActResult(text=texts[_act_on_job(page_request, page_request.service.claims.cancel)])
+        return ActResult(text=texts[_act_on_job(page_request, page_request.service.claims.jobs.cancel)])
 
 
 class RetryJob(MessageAct):
@@ -183,7 +183,7 @@ class RetryJob(MessageAct):
             "claimed": "A worker has the job, so nothing was changed.",
             "done": "The job is done or removed, so nothing was changed.",
         }
-        return ActResult(text=texts[_act_on_job(page_request, page_request.service.claims.make_available_now)])
+        return ActResult(text=texts[_act_on_job(page_request, page_request.service.claims.jobs.make_available_now)])
 
 
 def _act_on_job(page_request: PageRequest, act: Callable[..., Coroutine[Any, Any, JobStanding]]) -> JobStanding:

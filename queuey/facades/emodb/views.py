@@ -70,7 +70,7 @@ class OpenClaims:
         """Returns whether the queue has too many claims; blocks. Counts and caches them first unless there is room."""
         qid = access.queue.qid
         if not self.has_room(qid):
-            self._record(qid, self._claims.count_claims(access).claimed)
+            self._record(qid, self._claims.overview.count_claims(access).claimed)
         return not self.has_room(qid)
 
     def add(self, qid: int, count: int) -> None:
@@ -257,7 +257,9 @@ class EmodbFacade(Facade):
         access = self._enter(request, match, "work")
         limit = read_limit(_read_query(request))
         return _call_if_exists(
-            EMPTY_LIST, access, lambda access: _messages_response(access.queue, self._claims.peek(access, limit))
+            EMPTY_LIST,
+            access,
+            lambda access: _messages_response(access.queue, self._claims.overview.peek(access, limit)),
         )
 
     async def acknowledge(self, request: Request, match: Match) -> Response:
@@ -307,12 +309,16 @@ class EmodbFacade(Facade):
         """Answers with the number of unfinished messages that are due, counted exactly up to the limit in the query."""
         access = self._enter(request, match, "measure")
         limit = read_count_limit(_read_query(request), MAX_COUNTED)
-        return _call_if_exists(ZERO, access, lambda access: json_response(self._claims.size(access, limit).size))
+        return _call_if_exists(
+            ZERO, access, lambda access: json_response(self._claims.overview.size(access, limit).size)
+        )
 
     def count_claims(self, request: Request, match: Match) -> Response:
         access = self._enter(request, match, "measure")
         _read_query(request)
-        return _call_if_exists(ZERO, access, lambda access: json_response(self._claims.count_claims(access).claimed))
+        return _call_if_exists(
+            ZERO, access, lambda access: json_response(self._claims.overview.count_claims(access).claimed)
+        )
 
     async def unclaim_all(self, request: Request, match: Match) -> Response:
         """Ends all claims of a queue, no matter whose they are. Needs only the right ``work``."""

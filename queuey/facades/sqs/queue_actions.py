@@ -174,7 +174,7 @@ class QueueActions:
         if access.queue.ttl is None and "MessageRetentionPeriod" in names:
             values["MessageRetentionPeriod"] = str(self._service.limits.default_ttl)
         if counts := [name for name in names if name in COUNT_ATTRIBUTES]:
-            backlog = self._service.claims.backlog(access, MAX_COUNTED)
+            backlog = self._service.claims.overview.backlog(access, MAX_COUNTED)
             values |= {name: str(COUNT_ATTRIBUTES[name](backlog)) for name in counts}
         return {"Attributes": values} if values else {}
 

@@ -110,7 +110,7 @@ class Process:
         return [claim.message.body for claim in blocking(self.service.claims).claim(access, limit=9, ttl=10)]
 
     def backlog(self, queue: Queue) -> Backlog:
-        return self.service.claims.backlog(self.service.enter(queue, lambda _queue: None), 100)
+        return self.service.claims.overview.backlog(self.service.enter(queue, lambda _queue: None), 100)
 
     def take_steps(self) -> None:
         """Takes the steps of all records. They are due, or would be if clocks could differ less."""

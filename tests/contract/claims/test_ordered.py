@@ -95,7 +95,7 @@ def test_one_batch_of_a_key(store: Store, other: Store) -> None:
     assert claimed_bodies(last) == ["a3", "a4"]
     acknowledge(here, *last, *third)
     assert claim(here) == claim(there) == []
-    assert here[0].claims.size(here[1], 100).size == 0
+    assert here[0].claims.overview.size(here[1], 100).size == 0
 
 
 @pytest.mark.slow_on("cassandra", "simulated")
@@ -203,7 +203,7 @@ def test_showing(store: Store) -> None:
         assert claimed_bodies(claim(here, ttl=0)) == ["b1"]
     acknowledge(here, first)
     assert claimed_bodies(claim(here, ttl=0)) == ["a2", "b1"]
-    assert [message.body for message in here[0].claims.peek(here[1], 9)] == ["a2", "b1"]
+    assert [message.body for message in here[0].claims.overview.peek(here[1], 9)] == ["a2", "b1"]
 
 
 @pytest.mark.slow_on("cassandra", "simulated")

@@ -115,7 +115,7 @@ def test_everything_arrives(store: Store, mover: Mover) -> None:
         assert bodies(store, source, number) == []
     assert blocking(mover.service.claims).claim(mover.access(source), limit=10, ttl=30) == []
     assert len(blocking(mover.service.claims).claim(mover.access(target), limit=1000, ttl=30, partitions=[3])) == 1000
-    assert mover.service.claims.size(mover.access(source), 10).size == 0
+    assert mover.service.claims.overview.size(mover.access(source), 10).size == 0
     assert asdict(mover.moves.list(APP, SEES_ALL_QUEUES)[0]) == asdict(report)
 
 
@@ -169,7 +169,7 @@ def test_dedup_queues(store: Store, mover: Mover, kind: str, to: str) -> None:
     report = mover.wait_until_ended(mover.begin(source, target))
     moved = 1600 if kind == "plain" else 700
     assert (report.state, report.moved, report.left) == ("done", moved, 0)
-    assert mover.service.claims.size(source_access, 10).size == 0
+    assert mover.service.claims.overview.size(source_access, 10).size == 0
     assert claim_all(mover, source) == {}
     post(mover.service, source_access, [Draft("m3")])
     assert claim_all(mover, source) == {"m3": 1}

@@ -18,7 +18,7 @@ from msgspec import UNSET
 from queuey import storage
 from queuey.claims import jobs
 from queuey.claims.job_ends import JobEnd, Leaving, Results
-from queuey.claims.jobs import JobStatuses, LogView
+from queuey.claims.jobs import JobUseCases, LogView
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.messages.posts import Draft
 from queuey.model.errors import Conflict, InvalidRequest, MessageNotFound
@@ -199,7 +199,7 @@ async def _overwrite(rows: Results, queue: Queue, partition: int, position: Posi
 
 
 async def _mark_as_new(
-    jobs: JobStatuses, queue: Queue, delivered: Mapping[Location, bool], status: Literal["removed", "superseded"]
+    jobs: JobUseCases, queue: Queue, delivered: Mapping[Location, bool], status: Literal["removed", "superseded"]
 ) -> None:
     """Marks all jobs as never delivered."""
     await _MARK(jobs, queue, dict.fromkeys(delivered, False), status)
@@ -210,10 +210,10 @@ def _show_marks(queue: Queue, end: JobEnd, view: LogView, now: float) -> dict[st
     return {"status": end.leaving.status} if end.leaving else _END_FIELDS(queue, end, view, now)
 
 
-_MARK, _END_FIELDS = JobStatuses.mark_leaving, jobs._end_fields
+_MARK, _END_FIELDS = JobUseCases.mark_leaving, jobs._end_fields
 MUTATIONS: dict[str, tuple[Any, Any]] = {
     "a mark overwrites a result": (Results.mark_leaving, _overwrite),
-    "a mark does not know of the delivery": (JobStatuses.mark_leaving, _mark_as_new),
+    "a mark does not know of the delivery": (JobUseCases.mark_leaving, _mark_as_new),
     "a mark counts for what was acknowledged": (_END_FIELDS, _show_marks),
 }
 
