@@ -14,8 +14,8 @@ from queuey.claims.attempts import Attempts
 from queuey.claims.job_ends import EXPIRED_ERROR, JobEnd, Leaving, Results
 from queuey.claims.log.follow_ups import TOO_MANY_DELIVERIES_ERROR
 from queuey.claims.log.log_cache import LogCache, QueueLogs
+from queuey.claims.log.log_requests import JobRequest, Key, StateQuery, too_many_done_error
 from queuey.claims.log.partition_log import PartitionLog
-from queuey.claims.log.requests import JobRequest, Key, StateQuery, too_many_done_error
 from queuey.claims.rules.entry_draft import EntryDraft
 from queuey.claims.rules.operator_acts import JobStanding, cancel, make_available_now
 from queuey.claims.rules.partition_state import ClaimTiming, State

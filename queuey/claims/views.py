@@ -21,7 +21,7 @@ from queuey.claims.claims import QUEUE_ERRORS, ClaimUseCases, ReleaseReason
 from queuey.claims.job_ends import JobResult
 from queuey.claims.jobs import JobAnswer, JobPoll
 from queuey.claims.log.claim_search import ClaimDelivery, PiggybackedAck
-from queuey.claims.log.requests import ClaimUndecided
+from queuey.claims.log.log_requests import ClaimUndecided
 from queuey.claims.rules.operator_acts import JobStanding
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement, format_delivery, parse_receipt
 from queuey.messages.message_json import last_digits, render_fetched, render_messages

@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from functools import partial
 
-from queuey.claims.log.requests import ClaimUndecided
+from queuey.claims.log.log_requests import ClaimUndecided
 from queuey.claims.rules.receipts import ClaimReceipt
 from queuey.facades.facade import OpenFacade, Resource, Setup, message_id
 from queuey.facades.settings import MAX_FACADE_BODY

@@ -13,7 +13,7 @@ import msgspec
 
 from queuey.api.claims import MAX_CLAIM, MAX_CLAIMS
 from queuey.claims.log.claim_search import ClaimDelivery
-from queuey.claims.log.requests import ClaimUndecided
+from queuey.claims.log.log_requests import ClaimUndecided
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.claims.views import receipt_suffix
 from queuey.facades.facade import OpenFacade, Resource, Setup

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from queuey.claims.claims import ClaimUseCases
-from queuey.claims.log import finder
+from queuey.claims.log import message_finder
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.rules import entry_draft
 from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS
@@ -59,7 +59,7 @@ def test_a_full_partition_finds_out_what_is_gone(restarted: bool) -> None:  # no
     scene = Scene()
     _, claims = scene.start(ModelStore)
     scene.fill(1, 3)
-    with replace_in(finder, MAX_OUTSTANDING, 3):
+    with replace_in(message_finder, MAX_OUTSTANDING, 3):
         given = claim_soon(scene, claims, 3)
         for delivery in given:
             scene.replicas.undo(1, delivery.message.position)
@@ -106,7 +106,7 @@ def test_messages_behind_many_that_are_gone() -> None:
         scene.replicas.undo(1, delivery.message.position)
     begin(claims.core, claims.release(QUEUE, [one.receipt for one in deliveries]), partial(scene.told, scene.settled))
     scene.let(2 * DELAY)
-    with replace_in(finder, MAX_ENTRY_IDS, 4), replace_in(entry_draft, MAX_ENTRY_IDS, 4):
+    with replace_in(message_finder, MAX_ENTRY_IDS, 4), replace_in(entry_draft, MAX_ENTRY_IDS, 4):
         assert claim_soon(scene, claims) == []  # By now the process knows how far unseen messages are missing.
         scene.fill(1, 1)
         assert len(claim_soon(scene, claims)) == 1

@@ -14,7 +14,7 @@ import pytest
 import queuey
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.log.log_cache import LogCache
-from queuey.claims.log.requests import ClaimTotals, Key
+from queuey.claims.log.log_requests import ClaimTotals, Key
 from queuey.model.messages import Queue
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits

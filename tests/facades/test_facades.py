@@ -13,7 +13,7 @@ import pytest
 
 from queuey.access.credentials.readers import digest_of
 from queuey.claims.claims import ClaimUseCases
-from queuey.claims.log.requests import ClaimUndecided
+from queuey.claims.log.log_requests import ClaimUndecided
 from queuey.facades import rqms
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
 from queuey.model.errors import StoreFull, StoreUnavailable

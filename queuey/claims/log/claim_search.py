@@ -15,7 +15,7 @@ import msgspec
 
 from queuey.claims.job_ends import JobResult
 from queuey.claims.log.log_cache import LogCache
-from queuey.claims.log.requests import (
+from queuey.claims.log.log_requests import (
     ClaimUndecided,
     PollRequest,
     SettleRequest,

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
-from queuey.claims.log.requests import (
+from queuey.claims.log.log_requests import (
     Claimed,
     ClaimTotals,
     Key,

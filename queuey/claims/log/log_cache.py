@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from queuey.claims.log.forwarding import Forwarding
+from queuey.claims.log.log_requests import ClaimTotals, Key, Request, StateQuery, gather_answers
 from queuey.claims.log.partition_log import PartitionLog
-from queuey.claims.log.requests import ClaimTotals, Key, Request, StateQuery, gather_answers
 from queuey.claims.rules.partition_state import ClaimTiming, State
 from queuey.claims.rules.receipts import ClaimReceipt
 from queuey.model.errors import ClaimsRefused, InvalidRequest

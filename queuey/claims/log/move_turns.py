@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from queuey.claims.log.requests import Request
-from queuey.claims.log.scanners import MAX_SCAN_PAGES, ContiguousRead, Fetch, Read, SplitDuplicates, SplitEnded
+from queuey.claims.log.log_requests import Request
+from queuey.claims.log.message_scanners import MAX_SCAN_PAGES, ContiguousRead, Fetch, Read, SplitDuplicates, SplitEnded
 from queuey.claims.rules.covers import ScanDuplicates
 from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS, EntryDraft
 from queuey.claims.rules.expiry import EndedMessages

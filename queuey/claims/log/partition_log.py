@@ -19,10 +19,8 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from queuey.access.queue_access import find_same_queue
-from queuey.claims.log.finder import Duplicates, Finder
 from queuey.claims.log.follow_ups import FollowUpRunner, LogCompaction, SnapshotPolicy
-from queuey.claims.log.move_turns import ReadingRequest
-from queuey.claims.log.requests import (
+from queuey.claims.log.log_requests import (
     ClaimTotals,
     ClaimUndecided,
     PollRequest,
@@ -38,7 +36,9 @@ from queuey.claims.log.requests import (
     too_many_claims_error,
     too_many_waiting_error,
 )
-from queuey.claims.log.scanners import Candidates, OrderedScanner
+from queuey.claims.log.message_finder import Duplicates, Finder
+from queuey.claims.log.message_scanners import Candidates, OrderedScanner
+from queuey.claims.log.move_turns import ReadingRequest
 from queuey.claims.rules.covers import CoverDraft, ScanDuplicates
 from queuey.claims.rules.entries import Entry, UnknownFormat, decode_entry, encode_entry
 from queuey.claims.rules.entry_draft import EntryDraft, Poll

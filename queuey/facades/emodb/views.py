@@ -12,7 +12,7 @@ from typing import Any
 from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import MAX_COUNTED
 from queuey.claims.claims import ClaimUseCases
-from queuey.claims.log.requests import ClaimUndecided
+from queuey.claims.log.log_requests import ClaimUndecided
 from queuey.claims.rules.receipts import ClaimReceipt
 from queuey.facades.emodb import errors, names, requests
 from queuey.facades.emodb.names import MAX_QUEUE_NAME, Kind, MessageIds, is_queue_of_kind, queue_name

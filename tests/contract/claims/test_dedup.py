@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from queuey.claims.log import finder
-from queuey.claims.log.finder import MAX_COVERS
+from queuey.claims.log import message_finder
+from queuey.claims.log.message_finder import MAX_COVERS
 from queuey.messages.posts import Draft
 from queuey.model.body_digests import compute_body_digest
 from queuey.model.errors import InvalidRequest, QueueChanged, QueueExists, StoreBusy
@@ -200,7 +200,7 @@ def claim_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
     between.instead(Messages.read, lambda *_: False)
     between.instead(Messages.read, read)
     between.before(ClaimLogs.append_entry, meanwhile)
-    with replace_in(finder, MAX_COVERS, 1):
+    with replace_in(message_finder, MAX_COVERS, 1):
         claimed = claimed_bodies(blocking(peer.claims).claim(peer_access, limit=9, ttl=600))
     assert (reads, appends) == ([], [])
     assert stored
@@ -300,7 +300,7 @@ def test_covers_whose_removal_failed(store: Store, clock: Clock) -> None:
 
     between.before(Covers.forget_covers, fail_once)
     service, access = enter(between.store, queue)
-    with replace_in(finder, MAX_COVERS, 7):
+    with replace_in(message_finder, MAX_COVERS, 7):
         while claimed := blocking(service.claims).claim(access, limit=4, ttl=600):
             blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in claimed])
         assert bridge.run(store.covers.read_covers(queue, 1, digests))

@@ -11,12 +11,12 @@ from unittest.mock import patch
 
 from msgspec.structs import replace as changed
 
-from queuey.claims.log.finder import Duplicates
 from queuey.claims.log.follow_ups import FollowUps, publish
 from queuey.claims.log.forwarding import Forwarding
+from queuey.claims.log.log_requests import Key, PollRequest, Request, SettleRequest
+from queuey.claims.log.message_finder import Duplicates
+from queuey.claims.log.message_scanners import Candidates, ContiguousRead, OrderedScanner, ScanDemand
 from queuey.claims.log.partition_log import REQUEST_TIMEOUT, PartitionLog, RoundEnd
-from queuey.claims.log.requests import Key, PollRequest, Request, SettleRequest
-from queuey.claims.log.scanners import Candidates, ContiguousRead, OrderedScanner, ScanDemand
 from queuey.claims.rules.entries import Entry
 from queuey.claims.rules.entry_draft import EntryDraft
 from queuey.claims.rules.order import OrderCheck, Waiting

@@ -9,7 +9,7 @@ from msgspec.structs import replace as changed
 
 from queuey.claims.expiry_records import ExpiryRecord, ExpiryRecords, Search
 from queuey.claims.log.expiry_turns import ExpiryRequest
-from queuey.claims.log.finder import Finder
+from queuey.claims.log.message_finder import Finder
 from queuey.claims.rules.expiry import EndedMessages, find_expirable
 from queuey.claims.rules.partition_state import State
 from queuey.model.ids import Position

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from queuey.claims.claims import ClaimUseCases
 from queuey.claims.expiry_records import ExpiryRecords
-from queuey.claims.log import expiry_turns, finder, follow_ups, scanners
+from queuey.claims.log import expiry_turns, follow_ups, message_finder, message_scanners
 from queuey.claims.log.expiry_turns import ExpiryRequest
-from queuey.claims.log.finder import MAX_COVERS, Duplicates, Finder
 from queuey.claims.log.follow_ups import MAX_LETTERS, FollowUps
 from queuey.claims.log.forwarding import Forwarding
+from queuey.claims.log.message_finder import MAX_COVERS, Duplicates, Finder
+from queuey.claims.log.message_scanners import MAX_PAGE_MESSAGES, MAX_SCAN_PAGES, Candidates, OrderedScanner
 from queuey.claims.log.partition_log import PartitionLog
-from queuey.claims.log.scanners import MAX_PAGE_MESSAGES, MAX_SCAN_PAGES, Candidates, OrderedScanner
 from queuey.claims.rules import entry_draft
 from queuey.claims.rules.covers import CoverDraft
 from queuey.claims.rules.entry_draft import EntryDraft
@@ -39,9 +39,9 @@ from tests.sim.web import Setup
 Patches = Sequence[Patch]
 LETTERS: Patches = [(follow_ups, MAX_LETTERS, 1)]
 """Dead letters are published one by one."""
-LITTLE: Patches = [(finder, MAX_COVERS, 1), *LETTERS]
+LITTLE: Patches = [(message_finder, MAX_COVERS, 1), *LETTERS]
 """Besides, a state has one cover at most."""
-SHORT_SCANS: Patches = [(scanners, MAX_PAGE_MESSAGES, 2), (scanners, MAX_SCAN_PAGES, 1)]
+SHORT_SCANS: Patches = [(message_scanners, MAX_PAGE_MESSAGES, 2), (message_scanners, MAX_SCAN_PAGES, 1)]
 
 
 class Kind(NamedTuple):

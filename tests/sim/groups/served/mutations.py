@@ -19,8 +19,7 @@ from queuey.groups.local_group import LocalGroup
 from queuey.groups.queue_searches import find_queues
 from queuey.groups.rules import state_draft
 from queuey.groups.rules.group_state import GroupState, Member, Target
-from queuey.groups.rules.planning import HandOver, hand_over
-from queuey.groups.rules.planning import Plan, Views, make_plan
+from queuey.groups.rules.planning import HandOver, Plan, Views, hand_over, make_plan
 from queuey.groups.rules.state_draft import GroupDraft
 from queuey.groups.state_cache import StateCache
 from queuey.groups.state_changes import StateChanges

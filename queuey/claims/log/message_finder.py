@@ -9,9 +9,16 @@ from functools import partial
 from msgspec.structs import replace
 
 from queuey.claims.log.follow_ups import delivery_limit
+from queuey.claims.log.log_requests import PollRequest, Request, SettleRequest
+from queuey.claims.log.message_scanners import (
+    MAX_PAGE_MESSAGES,
+    Candidates,
+    OrderedScanner,
+    ScanDemand,
+    Scanner,
+    ScanResult,
+)
 from queuey.claims.log.move_turns import ReadingRequest, Sources
-from queuey.claims.log.requests import PollRequest, Request, SettleRequest
-from queuey.claims.log.scanners import MAX_PAGE_MESSAGES, Candidates, OrderedScanner, ScanDemand, Scanner, ScanResult
 from queuey.claims.rules.covers import CoverDraft, ScanDuplicates, split_duplicates
 from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS
 from queuey.claims.rules.expiry import EndedMessages, split_ended
