@@ -23,7 +23,7 @@ from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.model.deadletters import queue_for
 from queuey.model.errors import Outcome, QueueyError, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.model.messages import Backoff, Message, Queue
-from queuey.storage.store_calls import GivenUp
+from queuey.storage.deadlines import GivenUp
 
 Key = tuple[int, int]
 """A queue's ``qid``, and a partition."""
