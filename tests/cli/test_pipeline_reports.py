@@ -10,10 +10,9 @@ from queuey.model.ids import FIRST
 from queuey.pipeline.audit import audit_job
 from queuey.pipeline.audit.audit_job import Account, Audit, AuditSample, Passed
 from queuey.pipeline.stats import lag, stats_job
-from queuey.pipeline.stats.lag import GroupLag, LagReport
+from queuey.pipeline.stats.lag import Forecast, GroupLag, LagReport
 from queuey.pipeline.stats.stats_job import Stats
 from queuey.pipeline.stats.totals import QueueFigures, RecentCounts, Totals
-from queuey.pipeline.stats.ttl_forecast import Forecast
 from tests.cli.test_pipeline import Job, job, make_queues, run
 from tests.commands import Run
 

@@ -33,7 +33,7 @@ from queuey.client import (
     ServiceUnavailable,
     TooLarge,
 )
-from queuey.client.in_process import opener
+from queuey.client.http.servers import opener
 from queuey.embedded.exchange import MAX_UNREAD
 from queuey.embedded.pools import InProcessPool
 from queuey.embedded.service import EmbeddedService

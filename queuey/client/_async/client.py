@@ -173,7 +173,7 @@ class AsyncClient(AsyncReading):
             ...         _ = await client.send("mails", "hello")
             >>> asyncio.run(main())
         """
-        from queuey.client.in_process import opener  # noqa: PLC0415 - reads entry points on first use
+        from queuey.client.http.servers import opener  # noqa: PLC0415 - reads entry points on first use
 
         client: AsyncClient = opener("open_async")(store, application=application, settings=settings or {})
         return client

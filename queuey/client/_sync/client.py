@@ -163,7 +163,7 @@ class Client(Reading):
             ...     _ = client.create_queue("mails")
             ...     _ = client.send("mails", "hello")
         """
-        from queuey.client.in_process import opener  # noqa: PLC0415 - reads entry points on first use
+        from queuey.client.http.servers import opener  # noqa: PLC0415 - reads entry points on first use
 
         client: Client = opener("open")(store, application=application, settings=settings or {})
         return client

@@ -1,22 +1,29 @@
-"""Addresses of servers."""
+"""Addresses of servers, and the service in this process.
+
+The embedded service is found by an entry point, because its package may import the client but not the reverse.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
 from ipaddress import ip_address
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
 from queuey.client.calls.call import path_segment
 from queuey.client.errors import InvalidArgument
+from queuey.model.extras import DISTRIBUTION
 
 DEFAULT_APPLICATION = "queuey"
 
 _UNUSABLE_NAMES = frozenset({"", ".", ".."})
 _PATH = re.compile(r"(?P<prefix>.*?)(?:/v1/(?P<application>[^/]+))?/?")
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\x9f\ud800-\udfff\\]")
+ENTRY_POINTS = "queuey.embedded"
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -108,3 +115,18 @@ def _is_local(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def opener(name: str) -> Callable[..., Any]:
+    """Returns the function of :mod:`queuey.embedded` with this name.
+
+    Raises:
+        InvalidArgument: No installed package has this entry point.
+    """
+    for entry in entry_points(group=ENTRY_POINTS, name=name):
+        function: Callable[..., Any] = entry.load()
+        return function
+    raise InvalidArgument(
+        f"no installed package has the entry point {name!r} of {ENTRY_POINTS!r}, which opens a store in this process. "
+        f"Install {DISTRIBUTION} again, or use queuey.embedded.{name}"
+    )

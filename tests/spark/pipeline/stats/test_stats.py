@@ -17,8 +17,7 @@ from queuey.model.ids import FIRST, TICKS_PER_SECOND
 from queuey.model.messages import NewMessage, OffsetChange
 from queuey.pipeline.options import LagOptions, StatsOptions
 from queuey.pipeline.stats import lag, stats_job
-from queuey.pipeline.stats.lag import GroupObservation
-from queuey.pipeline.stats.ttl_forecast import Backlog, Forecast, forecast
+from queuey.pipeline.stats.lag import Backlog, Forecast, GroupObservation, forecast
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Pattern, Subscribe
 from queuey.storage import bridge
