@@ -37,7 +37,7 @@ from queuey.client.credentials.lookup import find_access, find_credential
 from queuey.client.credentials.tokens import AskToken, TokenScheme
 from queuey.client.errors import ClientError
 from queuey.client.http.attempts import AsyncTiming, RetryPolicy
-from queuey.client.http.servers import DEFAULT_APPLICATION
+from queuey.client.http.servers import DEFAULT_APPLICATION, opener
 from queuey.client.receipts import open_journal
 from queuey.client.results import CreatedQueue, Message, NamePage, Queue, QueuePage, RawMessage, Receipt, Unread
 
@@ -173,8 +173,6 @@ class AsyncClient(AsyncReading):
             ...         _ = await client.send("mails", "hello")
             >>> asyncio.run(main())
         """
-        from queuey.client.http.servers import opener  # noqa: PLC0415 - reads entry points on first use
-
         client: AsyncClient = opener("open_async")(store, application=application, settings=settings or {})
         return client
 

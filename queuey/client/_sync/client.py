@@ -38,7 +38,7 @@ from queuey.client.credentials.lookup import find_access, find_credential
 from queuey.client.credentials.tokens import AskToken, TokenScheme
 from queuey.client.errors import ClientError
 from queuey.client.http.attempts import RetryPolicy, Timing
-from queuey.client.http.servers import DEFAULT_APPLICATION
+from queuey.client.http.servers import DEFAULT_APPLICATION, opener
 from queuey.client.receipts import open_journal
 from queuey.client.results import CreatedQueue, Message, NamePage, Queue, QueuePage, RawMessage, Receipt, Unread
 
@@ -163,8 +163,6 @@ class Client(Reading):
             ...     _ = client.create_queue("mails")
             ...     _ = client.send("mails", "hello")
         """
-        from queuey.client.http.servers import opener  # noqa: PLC0415 - reads entry points on first use
-
         client: Client = opener("open")(store, application=application, settings=settings or {})
         return client
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from importlib.metadata import entry_points
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -123,6 +122,8 @@ def opener(name: str) -> Callable[..., Any]:
     Raises:
         InvalidArgument: No installed package has this entry point.
     """
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import, and rarely needed
+
     for entry in entry_points(group=ENTRY_POINTS, name=name):
         function: Callable[..., Any] = entry.load()
         return function
