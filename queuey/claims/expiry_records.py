@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from threading import Event
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -32,8 +32,8 @@ from msgspec.structs import replace
 from queuey.access.queue_access import find_same_queue
 from queuey.claims.log.expiry_turns import ExpiryTurn
 from queuey.claims.log.follow_ups import OVERDUE_SECONDS
+from queuey.claims.log.log_cache import QueueLogs
 from queuey.claims.rules.expiry import ticks_until_due
-from queuey.claims.rules.partition_state import State
 from queuey.model.errors import QueueChanged, QueueyError, RecordChanged, StoreBusy, StoreUnavailable, in_doubt
 from queuey.model.ids import FIRST, TICKS_MAX, TICKS_PER_SECOND, Position
 from queuey.model.messages import NewMessage, Queue, Record
@@ -41,7 +41,6 @@ from queuey.runtime.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.runtime.event_loop import Core
 from queuey.storage import Store
 
-T = TypeVar("T")
 KIND = "expiry"
 TIMING = DueTiming(search=300.0, overdue=60.0, max_pause=60.0, at_once=32)
 """Many steps run concurrently, because a step may take long."""
@@ -120,9 +119,10 @@ _decode = msgspec.msgpack.Decoder(ExpiryRecord).decode
 class SearchedClaims(Protocol):
     """The claims that are searched for expired messages: :class:`~queuey.claims.claims.ClaimUseCases`."""
 
+    @property
+    def logs(self) -> QueueLogs: ...
     async def keep_expired(self, queue: Queue) -> None: ...
     async def expire(self, queue: Queue, partition: int, start: Position) -> ExpiryTurn: ...
-    async def query_states(self, queue: Queue, query: Callable[[State, int], T]) -> dict[int, T]: ...
 
 
 class ExpiryRecords(DueWork):
