@@ -117,6 +117,7 @@ class GroupMember:
             for number in numbers:
                 if (epoch := beat.owned.get(name, {}).get(number)) is not None and self._holds(name, number, epoch):
                     rules.check_end(life, name, number, epoch, "lost")
+                    life.lost[self._place(name, number, epoch)] = self._history.now
                     self._release(name, number, epoch)
         for name, taken in answer.take.items():
             for number, one in taken.items():

@@ -87,6 +87,7 @@ class ServiceHistory(History):
         super().begin_handling(name, stay, partition, message, at)
         life = self.lives_of[stay.session]
         name = partition.queue.name
-        held = any(self._stored.names_of[uid] == name and number == partition.number for uid, number in life.holds)
+        places = {*life.holds, *(place for place, moment in life.lost.items() if moment == self.now)}
+        held = any(self._stored.names_of[uid] == name and number == partition.number for uid, number in places)
         if name in self._stored.queues and (not held or life.end <= self.now):
             self.rules.record_violation(f"O1: {life.number} begins a message of {place_of(partition)}")

@@ -33,6 +33,7 @@ class Life:
         instance: The instance name of a static member, else empty.
         end: When its session ends by its own count (true time).
         holds: The partitions that it works on, with their epochs.
+        lost: When an answer said that a partition is lost. The member reads the answer in the same moment or later.
         said: The ownerships that it gave back: queue name, partition and epoch.
         ended: It has crashed, or holds nothing more.
         left: It has left.
@@ -46,6 +47,7 @@ class Life:
     instance: str
     end: float
     holds: dict[Place, int] = field(default_factory=dict)
+    lost: dict[Place, float] = field(default_factory=dict)
     said: set[tuple[str, int, int]] = field(default_factory=set)
     ended: bool = False
     left: bool = False
