@@ -53,7 +53,7 @@ class Blocking:
 
 
 class BlockingClaims(Blocking):
-    """Blocking calls of :class:`~queuey.app.service.ClaimUseCases`."""
+    """Blocking calls of :class:`~queuey.claims.claims.ClaimUseCases`."""
 
     claim: Callable[..., list[ClaimDelivery]]
     acknowledge: Callable[..., list[Settlement]]

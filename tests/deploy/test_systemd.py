@@ -19,7 +19,7 @@ from queuey.terminal.output import BAD_TLS, OTHER_STORE, WRONG_USAGE
 from queuey.web.http.processes import KILL_DELAY
 
 ROOT = Path(__file__).parents[2]
-UNIT = ROOT / "deploy" / "systemd" / "queuey.app.service"
+UNIT = ROOT / "deploy" / "systemd" / "queuey.service"
 VARIABLES = ROOT / "deploy" / "systemd" / "queuey.env"
 MAX_EXPOSURE = 20
 """Max exposure in tenths: 2.0 of 10, which systemd calls OK."""
@@ -49,7 +49,7 @@ def command(unit: dict[str, list[str]]) -> Sequence[str]:
 @with_systemd
 def test_systemd_accepts_it(tmp_path: Path) -> None:
     """Every line of the unit is known to systemd, with the program put where it is here."""
-    installed = tmp_path / "queuey.app.service"
+    installed = tmp_path / "queuey.service"
     program = Path(sys.executable).with_name("queuey")
     installed.write_text(UNIT.read_text().replace("/opt/queuey/bin/queuey", str(program)))
     ended = subprocess.run(["systemd-analyze", "verify", installed], capture_output=True, text=True, check=False)
