@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from types import MethodType, ModuleType
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 N = TypeVar("N", bound=tuple[Any, ...])
 
@@ -97,3 +98,10 @@ def with_fields(row: N, **changes: object) -> N:
     """Returns a named tuple with other values of some fields."""
     changed: N = row._replace(**changes)  # type: ignore[attr-defined] # of named tuples
     return changed
+
+
+@contextmanager
+def with_attributes(part: object, **values: object) -> Iterator[None]:
+    """Gives an object other values of some attributes during the block."""
+    with patch.multiple(part, **values):
+        yield

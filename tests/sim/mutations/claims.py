@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 from msgspec.structs import replace as changed
 
@@ -29,6 +28,7 @@ from queuey.model.ids import Position
 from queuey.model.messages import Location, LogEntry, Message, NewMessage, Page, Queue, Slice
 from queuey.storage import Store
 from queuey.storage.deadlines import Done
+from tests.replacing import with_attributes
 from tests.sim.playing import Real
 from tests.sim.replicas import DELAY, Log, ModelStore, Replicas
 from tests.sim.world import Process
@@ -281,7 +281,7 @@ def apply_without_marks(real: Real, state: State, number: int, entry: Entry) -> 
 
 
 def may_redeliver_despite_mark(real: Real, draft: EntryDraft, *asked: Any) -> Any:  # noqa: ANN401
-    with patch.multiple(draft._state, cancelled=set()):
+    with with_attributes(draft._state, cancelled=set()):
         return real(draft, *asked)
 
 
@@ -335,7 +335,7 @@ def encoding(**shown: Any) -> Real:  # noqa: ANN401
     """Returns an encoder of states that takes some attributes to have other values."""
 
     def encode(real: Real, state: State) -> Any:  # noqa: ANN401
-        with patch.multiple(state, **shown):
+        with with_attributes(state, **shown):
             return real(state)
 
     return encode
