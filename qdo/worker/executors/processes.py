@@ -249,12 +249,14 @@ class ChildProcess:
     async def kill(self) -> int:
         """Kills the child's process group and closes the socket; returns the child's exit code, 0 if it never ran."""
         self.kill_group()
-        code = 0 if self._process is None else await asyncio.to_thread(self._process.wait)
-        if self._writer is not None:
-            self._writer.close()
-            with contextlib.suppress(ConnectionError):
-                await self._writer.wait_closed()
-        self.tokens.close()
+        try:
+            code = 0 if self._process is None else await asyncio.to_thread(self._process.wait)
+            if self._writer is not None:
+                self._writer.close()
+                with contextlib.suppress(ConnectionError):
+                    await self._writer.wait_closed()
+        finally:
+            self.tokens.close()  # Also if the wait is cancelled: the collector would complain of the pipe.
         return code
 
     async def close(self) -> None:

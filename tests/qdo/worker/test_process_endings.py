@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+
 import pytest
 
+from qdo.worker.executors.processes import ChildProcess, ChildSetup
 from queuey.client import Outgoing
 from tests.qdo.worker.claiming.test_claims import MODULE, make, wait_until_drained
 from tests.qdo.worker.conftest import Workers
@@ -46,3 +50,16 @@ async def test_endings(workers: Workers, form: str) -> None:
         kind, text = failures[letter.id] or ("", "")
         assert (letter.cause.error.rpartition(".")[2], text in letter.cause.text) == (kind, True)
         assert kind != "TimeLimit" or letter.cause.text == limited
+
+
+async def test_a_kill_that_is_cancelled_closes_the_pipe() -> None:
+    """A child's pipe is closed even if nobody waits any more until the child has ended."""
+    child = ChildProcess(ChildSetup(sys.path, None, f"{MODULE}:handle", None, LIMIT), lambda _run: (LIMIT, None))
+    await child.start()
+    killing = asyncio.create_task(child.kill())
+    await asyncio.sleep(0)
+    killing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await killing
+    assert child.tokens.reader.closed
+    await child.kill()
