@@ -101,7 +101,7 @@ def with_fields(row: N, **changes: object) -> N:
 
 
 @contextmanager
-def with_attributes(part: object, **values: object) -> Iterator[None]:
+def with_attributes(part: object, **values: Any) -> Iterator[None]:  # noqa: ANN401 - attributes of any type
     """Gives an object other values of some attributes during the block."""
     with patch.multiple(part, **values):
         yield
