@@ -32,8 +32,13 @@ Check = Callable[[Queue], None]
 """Raises :class:`~queuey.model.errors.NotAllowed` if the row does not allow the caller's request, and
 :class:`~queuey.model.errors.NotAuthenticated` if its credential has expired meanwhile."""
 
+
 MAX_ATTEMPTS = 5
 """Max attempts of a call while the row keeps changing."""
+
+
+def allow(_queue: Queue) -> None:
+    """The check of the service itself, which may do everything."""
 
 
 async def find_queue(store: Store, application: str, name: str, *, fresh: bool = False) -> Queue:
@@ -66,12 +71,12 @@ class QueueAccess:
         core: Runs checks in threads.
         store: Reads the row.
         queue: The row to begin with; as an attribute, the row that was read last.
-        check: Authorizes the caller.
+        check: Authorizes the caller; by default it is the service itself, which may do everything.
     """
 
     __slots__ = ("_check", "_core", "_store", "queue")
 
-    def __init__(self, core: Core, store: Store, queue: Queue, check: Check) -> None:
+    def __init__(self, core: Core, store: Store, queue: Queue, check: Check = allow) -> None:
         self.queue = queue
         self._core = core
         self._check = check

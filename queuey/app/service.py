@@ -1,7 +1,6 @@
 """The use cases of queues, messages, ranges and offsets, independent of HTTP and identity. All APIs call them.
 
-A caller reaches a queue in two steps: :meth:`Service.find` returns its row, and :meth:`Service.enter` combines the row
-and the caller's check in a :class:`QueueAccess`, which all other use cases take.
+Use cases of a queue take a :class:`~queuey.access.queue_access.QueueAccess`: its row together with the caller's check.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import threading
 from contextlib import suppress
 
 from queuey.access.issued_credentials import Keys, Sessions
-from queuey.access.queue_access import Check, QueueAccess, enter_queue, find_queue
+from queuey.access.queue_access import find_queue
 from queuey.claims.claims import ClaimUseCases
 from queuey.claims.expiry_records import ExpiryRecords
 from queuey.groups.groups import GroupUseCases
@@ -143,11 +142,3 @@ class Service:
 
     def find(self, application: str, name: str) -> Queue:
         return bridge.run(find_queue(self.store, application, name))
-
-    def enter(self, queue: Queue, check: Check) -> QueueAccess:
-        """Checks a caller's access to a queue; blocks. If the check refuses the row, repeats it with a fresh row.
-
-        Raises:
-            NotAllowed: The check also refuses the fresh row.
-        """
-        return enter_queue(self.core, self.store, queue, check)

@@ -96,7 +96,7 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
         read_mark_views.UnreadViews(*both, service.unread, service.queues),
         claim_views.ClaimViews(*both, service.claims),
         member_views.GroupViews(*both, service.groups),
-        offset_views.OffsetViews(*both, service.offsets, service.groups, service.core),
+        offset_views.OffsetViews(*both, service.offsets, service.groups),
         schedule_views.ScheduleViews(*both, service.schedules, service.messages),
         move_views.MoveViews(*both, service.moves),
         explanation_views.ExplanationViews(*both, service.explaining),

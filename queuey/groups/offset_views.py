@@ -18,7 +18,6 @@ from queuey.groups.offsets import OffsetUseCases
 from queuey.model import ids
 from queuey.model.groups import MAX_NOTE_BYTES
 from queuey.model.messages import OffsetChange
-from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.web import validators
 from queuey.web.endpoint import Match
@@ -128,12 +127,11 @@ class OffsetViews(Views):
     """Views of ``/v1/{app}/{queue}/offsets`` and of the groups under it."""
 
     def __init__(
-        self, authorization: Authorization, limits: Limits, offsets: OffsetUseCases, groups: GroupUseCases, core: Core
+        self, authorization: Authorization, limits: Limits, offsets: OffsetUseCases, groups: GroupUseCases
     ) -> None:
         super().__init__(authorization, limits)
         self._offsets = offsets
         self._groups = groups
-        self._core = core
 
     def groups(self, access: QueueAccess) -> api.GroupList:
         return api.GroupList(groups=tuple(self._offsets.list_groups(access)))
@@ -177,8 +175,8 @@ class OffsetViews(Views):
         errors.check()
         return self._offsets.read_lag(access, cursors)
 
-    def forget(self, access: QueueAccess, group: str) -> None:
-        self._core.run(self._offsets.forget(access, group))
+    async def forget(self, access: QueueAccess, group: str) -> None:
+        await self._offsets.forget(access, group)
 
 
 OFFSETS_TAG = Tag("Offsets", "How far a consumer group has processed a queue, and its lag.")

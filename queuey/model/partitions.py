@@ -43,6 +43,10 @@ def spread(count: int, first: int, partitions: int) -> list[int]:
     return chosen
 
 
+def outside_text(partition: int, partitions: int) -> str:
+    return f"{partition} is not a partition of this queue (1 to {partitions})"
+
+
 def partition_error(partition: int, partitions: int) -> str | None:
     """Returns why a queue with ``partitions`` partitions lacks this one, or None if it has it."""
     if partition < 1:

@@ -190,7 +190,7 @@ class AuditLog:
             with suppress(ApplicationExists):
                 bridge.run(self._store.applications.create_application(AUDITS))
             queue, _ = bridge.run(self._store.catalogue.create_queue(AUDITS, application, QueueSpec(ttl=ENTRY_TTL)))
-        return QueueAccess(self._core, self._store, queue, lambda _: None)
+        return QueueAccess(self._core, self._store, queue)
 
 
 def _work_name(application: str, form: str) -> str:

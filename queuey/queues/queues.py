@@ -199,7 +199,7 @@ class Queues:
 
     def access_unchecked(self, queue: Queue) -> QueueAccess:
         """Returns the access of the service itself, which may do everything."""
-        return QueueAccess(self._core, self._store, queue, lambda _: None)
+        return QueueAccess(self._core, self._store, queue)
 
     def inspect_partitions(self, queue: Queue, *, rough: bool = False) -> Sequence[PartitionInfo] | None:
         """Returns what each partition holds, or None if the queue does not exist."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import MAX_TTL, NewMessage, Queue, Record, body_bytes
+from queuey.model.partitions import outside_text
 from queuey.storage.contracts.records import MAX_RECORD_BYTES
 
 
@@ -32,7 +33,7 @@ def check_partition(queue: Queue, partition: int) -> None:
 
 
 def _make_partition_error(queue: Queue, partition: int) -> InvalidRequest:
-    return InvalidRequest({"partition": f"{partition} is not a partition of this queue (1 to {queue.partitions})"})
+    return InvalidRequest({"partition": outside_text(partition, queue.partitions)})
 
 
 def check_text(body: str | bytes) -> None:

@@ -95,7 +95,7 @@ def test_metrics(owner: Caller, other: Store, q: str, clock: Clock) -> None:
     settle(owner, "release", first[1])
     elsewhere = Service(other)
     blocking(elsewhere.claims).claim(
-        elsewhere.enter(bridge.run(other.catalogue.queue("queuey", q)), lambda _queue: None), limit=1, ttl=30
+        elsewhere.queues.access_unchecked(bridge.run(other.catalogue.queue("queuey", q))), limit=1, ttl=30
     )
     owner.claim(limit=1, ttl=30)
     pattern = re.compile(r"^queuey_claims_(\w+) ([0-9.e+]+)$", re.MULTILINE)
@@ -254,7 +254,7 @@ def test_a_partition_with_all_the_claims_that_it_may_have(app: App, owner: Calle
     owner.create("q", partitions=2)
     service: Service = app.service
     queue = bridge.run(store.catalogue.queue("queuey", "q"))
-    access = service.enter(queue, lambda _queue: None)
+    access = service.queues.access_unchecked(queue)
     claimed: list[ClaimDelivery] = []
     for _ in range(MAX_OUTSTANDING // ROUND):
         bridge.run(store.messages.append(queue, [new_message("x") for _ in range(ROUND)]))

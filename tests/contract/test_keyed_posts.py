@@ -242,7 +242,7 @@ def test_what_a_key_stands_for(store: Store, kind: Callable[..., AnyDraft]) -> N
 
     between.instead(KeyedPosts.append_once, append_once)
     service, queue = Service(between.store), make_queue(store, partitions=4, ttl=60)
-    access, drafts = service.enter(queue, lambda _queue: None), (kind("a"), kind("b", 9, 2))
+    access, drafts = service.queues.access_unchecked(queue), (kind("a"), kind("b", 9, 2))
     result = service.core.run(access.apply(lambda queue: service.messages.post(queue, drafts, key="mine")))
     assert [key.content.hex() for key in keys] == ["39d753992eb7326cd28e2b49e19710b6"]
     assert result.locations[1][0] == 2

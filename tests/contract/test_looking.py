@@ -56,7 +56,7 @@ def test_a_scan_meets_each_message_once(store: Store) -> None:
     for number, body in enumerate(bodies):
         bridge.run(store.messages.append(queue, [NewMessage(body, number % 3 + 1, 600)]))
     service = Service(store)
-    access = service.enter(queue, lambda _queue: None)
+    access = service.queues.access_unchecked(queue)
 
     def scanned(wanted: Sought) -> list[str | bytes]:
         read_bodies: list[str | bytes] = []
@@ -106,7 +106,7 @@ def make_dead_letters(store: Store, count: int) -> Queue:
 
 
 def enter(service: Service, name: str) -> QueueAccess:
-    return service.enter(service.find(APP, name), lambda _queue: None)
+    return service.queues.access_unchecked(service.find(APP, name))
 
 
 def find_letters(service: Service) -> list[DeadLetter]:
@@ -173,7 +173,7 @@ def test_messages_that_are_not_due(store: Store, partitions: int) -> None:
         )
     bridge.run(store.messages.append(queue, [NewMessage("due", 1, 600)]))
     browsing = Service(store).browsing
-    access = Service(store).enter(queue, lambda _queue: None)
+    access = Service(store).queues.access_unchecked(queue)
     for limit in (1, 7, 100):
         read_bodies: list[str | bytes] = []
         since = ""
@@ -200,7 +200,7 @@ def test_neighbours(store: Store) -> None:
     ]
     bridge.run(store.messages.append(queue, [NewMessage("elsewhere", 1, 600)]))
     service = Service(store)
-    access = service.enter(queue, lambda _queue: None)
+    access = service.queues.access_unchecked(queue)
 
     def neighbours(index: int) -> tuple[str | None, str | None]:
         return service.browsing.find_neighbours(access, 2, ids.parse_position(sent[index]))

@@ -128,7 +128,7 @@ def test_streams_tell_of_marks(owner: Caller, store: Store, app: App, path: str)
     queue = bridge.run(store.catalogue.queue("queuey", owner.create("q")))
     places = bridge.run(store.messages.append(queue, [new_message(text) for text in "abc"]))
     service: Service = app.service
-    access = service.enter(queue, lambda _: None)
+    access = service.queues.access_unchecked(queue)
 
     async def work(gateway: Gateway) -> None:
         more = "" if path == "q" else "&queues=q"

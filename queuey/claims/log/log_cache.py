@@ -13,6 +13,7 @@ from queuey.claims.rules.partition_state import ClaimTiming, State
 from queuey.claims.rules.receipts import ClaimReceipt
 from queuey.model.errors import ClaimsRefused, InvalidRequest
 from queuey.model.messages import Queue
+from queuey.model.partitions import outside_text
 from queuey.runtime.event_loop import Core
 from queuey.runtime.workers import Workers
 from queuey.storage import Store
@@ -140,8 +141,7 @@ class QueueLogs:
             raise ClaimsRefused(refusal)
         for number in partitions or ():
             if not 1 <= number <= queue.partitions:
-                text = f"{number} is not a partition of this queue (1 to {queue.partitions})"
-                raise InvalidRequest({"partitions": text})
+                raise InvalidRequest({"partitions": outside_text(number, queue.partitions)})
 
     async def ask(self, queue: Queue, requests: Mapping[int, Request]) -> dict[int, Any]:
         """Sends requests to the logs of partitions; returns their answers by partition."""

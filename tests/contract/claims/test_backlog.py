@@ -36,7 +36,7 @@ def test_a_message_is_waiting_or_delayed(store: Store, clock: Clock, event: str,
     queue = make_queue(store, partitions=2)
     between = InterposedStore(store)
     service = Service(between.store)
-    access = service.enter(queue, lambda _: None)
+    access = service.queues.access_unchecked(queue)
     old, _ = append_bodies(store, queue, "waits", "waits", partition=2)
     events: dict[str, Callable[[], object]] = {
         "the delay ends": lambda: clock.advance(60),
@@ -68,7 +68,7 @@ def test_ids_ahead_of_the_time(store: Store, clock: Clock) -> None:
     """A message counts once although its id is ahead of a clock that stands still, or was set back."""
     queue = make_queue(store)
     service = Service(store)
-    access = service.enter(queue, lambda _: None)
+    access = service.queues.access_unchecked(queue)
     for posted, seconds in enumerate((0, 0, -30), 1):
         clock.advance(seconds)
         append_bodies(store, queue, "now")

@@ -43,7 +43,7 @@ from tests.replacing import replace
 
 def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess]:
     service = Service(store)
-    return service, service.enter(queue, lambda _queue: None)
+    return service, service.queues.access_unchecked(queue)
 
 
 def claimed_bodies(claimed: list[ClaimDelivery]) -> list[str | bytes]:
@@ -164,7 +164,7 @@ def test_receipts_of_elsewhere(store: Store) -> None:
     queue, elsewhere = make_queue(store), make_queue(store)
     service, access = enter(store, queue)
     append_bodies(store, elsewhere, "x")
-    [other] = blocking(service.claims).claim(service.enter(elsewhere, lambda _: None), limit=1, ttl=60)
+    [other] = blocking(service.claims).claim(service.queues.access_unchecked(elsewhere), limit=1, ttl=60)
     for call in (blocking(service.claims).acknowledge, blocking(service.claims).release):
         with pytest.raises(InvalidRequest, match="receipts"):
             call(access, [other.receipt])

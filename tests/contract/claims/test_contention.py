@@ -29,7 +29,7 @@ def test_a_mistake_in_one_round_does_not_leave_others_waiting(store: Store) -> N
     queue = make_queue(store)
     bridge.run(store.messages.append(queue, [new_message("a")]))
     service = Service(store)
-    access = service.enter(queue, lambda _queue: None)
+    access = service.queues.access_unchecked(queue)
     rounds, failing = PartitionLog._round, threading.Event()
 
     async def fail(log: PartitionLog, taken: list[Any]) -> None:

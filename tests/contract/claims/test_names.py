@@ -31,7 +31,7 @@ LONG = 60.0
 
 def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess, BlockingNames]:
     service = Service(store)
-    return service, service.enter(queue, lambda _queue: None), BlockingNames(service)
+    return service, service.queues.access_unchecked(queue), BlockingNames(service)
 
 
 def body_of(names: BlockingNames, access: QueueAccess, name: str = "n") -> str | bytes | None:
@@ -147,8 +147,8 @@ def test_free_in_other_ways(store: Store) -> None:
         names.delete(access, "n")
         assert names.create(access, "n", Draft("b")).stored
     bridge.run(store.catalogue.purge_queue(queue))
-    access = service.enter(
-        bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True)), lambda _queue: None
+    access = service.queues.access_unchecked(
+        bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True))
     )
     assert body_of(names, access) is None
     assert names.create(access, "n", Draft("b")).stored
@@ -310,7 +310,7 @@ def test_many_who_wait(store: Store) -> None:
 
     between.instead(Names.write_named, hold)
     service = Service(between.store, Limits(threads=5))
-    access = service.enter(make_queue(store), lambda _queue: None)
+    access = service.queues.access_unchecked(make_queue(store))
     names = BlockingNames(service)
     with replace_in(names_module, TURN_TIMEOUT, LONG), ThreadPoolExecutor(3) as pool:
         try:

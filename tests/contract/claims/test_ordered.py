@@ -280,9 +280,9 @@ def test_posting(store: Store) -> None:
     with pytest.raises(InvalidRequest, match="ordered queue"):
         BlockingNames(service).create(access, "n", Draft("a"))
     with pytest.raises(InvalidRequest, match="ordered"):
-        service.moves.begin(access, service.enter(make_queue(store), lambda _queue: None))
+        service.moves.begin(access, service.queues.access_unchecked(make_queue(store)))
     with pytest.raises(InvalidRequest, match="ordered"):
-        service.moves.begin(service.enter(make_queue(store), lambda _queue: None), access)
+        service.moves.begin(service.queues.access_unchecked(make_queue(store)), access)
     plain = make_queue(store)
     [place] = post(*enter(store, plain), [Draft("a", key="k")]).locations
     assert bridge.run(store.messages.fetch(plain, [place]))[0].meta is None

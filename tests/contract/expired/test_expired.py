@@ -43,7 +43,7 @@ class Process:
         self.records = self.service.claims.expiry
 
     def enter(self, queue: Queue) -> QueueAccess:
-        return self.service.enter(queue, lambda _queue: None)
+        return self.service.queues.access_unchecked(queue)
 
     def post(self, queue: Queue, *bodies: str, **named: Any) -> None:  # noqa: ANN401 - as a draft has it
         post(self.service, self.enter(queue), [Draft(body, partition=1, **named) for body in bodies])

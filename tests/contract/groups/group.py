@@ -125,7 +125,7 @@ class Group:
         return service.core.run(call(service))
 
     def access(self, service: Service, queue: str) -> QueueAccess:
-        return service.enter(service.find(self.application, queue), lambda _queue: None)
+        return service.queues.access_unchecked(service.find(self.application, queue))
 
     def credential(self, key: str) -> Credential:
         """Returns the credential of a key, which gets all rights at its first use."""

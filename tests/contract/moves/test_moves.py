@@ -58,7 +58,7 @@ class Mover:
         self.moves = MoveUseCases(store, self.service.claims, self.stopping, timing=FAST_TIMING)
 
     def access(self, queue: Queue) -> QueueAccess:
-        return self.service.enter(queue, lambda _queue: None)
+        return self.service.queues.access_unchecked(queue)
 
     def begin(self, source: Queue, target: Queue) -> MoveState:
         return self.moves.begin(self.access(source), self.access(target))

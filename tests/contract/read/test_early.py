@@ -31,7 +31,7 @@ class Early(test_streams.Reading):
 
 
 def read(service: Service, queue: Queue, **how: Any) -> Reading:  # noqa: ANN401 - fields of a range
-    access = service.enter(queue, lambda _: None)
+    access = service.queues.access_unchecked(queue)
     return service.reader.read(access, Range(early=True, **how))
 
 

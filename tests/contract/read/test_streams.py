@@ -50,7 +50,7 @@ class Reading:
         only = queues[0].name if len(queues) == 1 else None
         self.stream = Stream(service.streams, Cursor.parse(cursor, only), limit, None, only, early=self.early)
         for queue in queues:
-            self.stream.admit(service.enter(queue, lambda _: None))
+            self.stream.admit(service.queues.access_unchecked(queue))
         self.waiter = Waiting(service.reader.watchers)
 
     def read(self, *, short: bool = True) -> list[Event]:
@@ -173,7 +173,7 @@ def test_a_queue_that_is_added_is_read_whatever_woke_the_stream(store: Store) ->
     reader = Reading(service, [first, other], 10)
     assert reader.read() == []
     bridge.run(store.messages.append(later, [new_message("a")]))
-    reader.stream.admit(service.enter(later, lambda _: None))
+    reader.stream.admit(service.queues.access_unchecked(later))
     bridge.run(store.messages.append(first, [new_message("b")]))
     reader.waiter.wake(first.qid)
     assert [event.message.body for event in reader.read()] == ["a", "b"]

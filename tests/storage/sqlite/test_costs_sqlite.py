@@ -62,7 +62,7 @@ def service(store: SqliteStore) -> Service:
 
 @pytest.fixture
 def access(service: Service, queue: Queue) -> QueueAccess:
-    return service.enter(queue, lambda _queue: None)
+    return service.queues.access_unchecked(queue)
 
 
 @pytest.fixture

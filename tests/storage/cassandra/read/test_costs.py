@@ -167,7 +167,7 @@ def test_info_and_names(scene: Scene) -> None:
     process = scene.start()
     queue, _ = make_queue(scene, process, 1, 1000)
     service = Service(process.store)
-    access, names = service.enter(queue, lambda _queue: None), BlockingNames(service)
+    access, names = service.queues.access_unchecked(queue), BlockingNames(service)
     info, _ = sent_by(process, lambda: bridge.run(process.store.messages.inspect(queue)))
     assert info == Sent(reads=info.reads, rows=1000, others=2)
     now = scene.world() / 1e9

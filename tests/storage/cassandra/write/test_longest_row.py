@@ -30,7 +30,7 @@ def at(store: CassandraStore, seconds: float, meta: Meta | None = None) -> Messa
 
 def name(store: CassandraStore, queue: Queue) -> None:
     service = Service(store)
-    BlockingNames(service).create(service.enter(queue, lambda _queue: None), "n", Draft(LONG))
+    BlockingNames(service).create(service.queues.access_unchecked(queue), "n", Draft(LONG))
 
 
 WRITES: dict[str, Callable[[CassandraStore, Queue], object]] = {
