@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from functools import cached_property
 from types import MethodType, ModuleType
 from typing import Any, TypeVar
-from unittest.mock import patch
 
 N = TypeVar("N", bound=tuple[Any, ...])
 
@@ -98,10 +97,3 @@ def with_fields(row: N, **changes: object) -> N:
     """Returns a named tuple with other values of some fields."""
     changed: N = row._replace(**changes)  # type: ignore[attr-defined] # of named tuples
     return changed
-
-
-@contextmanager
-def with_attributes(part: object, **values: Any) -> Iterator[None]:  # noqa: ANN401 - attributes of any type
-    """Gives an object other values of some attributes during the block."""
-    with patch.multiple(part, **values):
-        yield

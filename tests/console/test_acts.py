@@ -225,7 +225,7 @@ def test_rewind(browser: Browser, owner: ApiCaller) -> None:
 
 
 def test_a_commit_in_the_middle_of_a_rewind(browser: Browser, owner: ApiCaller) -> None:
-    """Offsets that were not recorded meanwhile are set, and the log says which were not."""
+    """A rewind sets the offsets that nobody has committed meanwhile; the audit log names the others."""
     owner.create("q", partitions=2)
     for number in ("1", "2"):
         place = owner.post("q", "a", **{"X-Partition": number})["key"]

@@ -104,7 +104,7 @@ def test_text_in_bytes() -> None:
 
 
 def test_many_partitions(browser: Browser, owner: Caller) -> None:
-    """Of many partitions the first is listed, and the page says so; other partitions and long texts are refused."""
+    """In a queue with many partitions the page lists the first and says so. Wrong partitions and long texts get 400."""
     owner.create("q", partitions=messages.MAX_PARTITIONS + 1)
     for number in "12":
         owner.post("q", number, X_Partition=number)

@@ -60,15 +60,16 @@ def test_a_ring_has_the_last_hour(notes: list[tuple[int, int, int]]) -> None:
 
 
 def test_queues_that_were_used_longest_ago_are_forgotten() -> None:
-    """A process keeps a limited number of rings, of the queues that were used last; to count messages is no use."""
+    """A process keeps the activity of a limited number of queues, those used last. Counting messages is not a use."""
     clock = Moving()
     kept = History(Workers(), clock)
     with replace_in(queue_activity, queue_activity.MAX_QUEUES, 8):
         for uid in range(20):
             clock.now += CELL_SECONDS
             kept.record(queue(uid), 1, 0)
-        while len(kept.recently_used()) < 8:
-            kept.record(queue(100 + len(kept.recently_used())), 1, 0)
+        for uid in range(100, 108):
+            if len(kept.recently_used()) < 8:
+                kept.record(queue(uid), 1, 0)
         kept.record_depth(queue(99), 7)
     assert len(kept.recently_used()) == 8
     assert [sum(kept.read(queue(uid)).sent) for uid in (0, 19)] == [0, 1]

@@ -180,7 +180,7 @@ def test_no_time_zone(zone: str) -> None:
 
 
 def test_a_zone_that_is_not_known_any_more() -> None:
-    """A schedule on a machine without its zone shows its next instant; whoever needs another gets an error with it."""
+    """On a machine without its time zone a schedule shows its next instant. Computing a later one names the zone."""
     timetable = Timetable("0 9 * * *", "Nowhere/Land")
     made = Schedule(1, 0.0, 0.0, Plan("q", timetable, keep_message(Draft("x"))), next=5)
     assert list_next_fire_times(made, 3) == [5]

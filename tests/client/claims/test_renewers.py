@@ -176,7 +176,7 @@ def test_a_client_that_closes_waits_for_what_is_released_again() -> None:
 
 
 async def test_an_async_client_that_closes_waits_for_what_is_released_again() -> None:
-    """The same in async code, where it is the client that releases the job of a loop that was left."""
+    """An async client waits too. Here the client itself releases the job after the loop breaks off."""
     script = SlowRenewals(tasks=True)
     with replace_in(renewers, LEAVE_TIMEOUT, WAIT_TIMEOUT):
         async with async_client(script) as client:

@@ -193,7 +193,7 @@ def test_a_login_ends_the_session_before(browser: Browser) -> None:
 
 
 def test_logins_in_two_windows(stranger: Browser) -> None:
-    """A form that was open while another window logged in leads to its page; the session stays as it is."""
+    """A login form that is sent after another window has logged in opens its page and keeps the session."""
     form = {"form_token": stranger.read_form_token("/console/login"), "key": KEY, "next": "/console/a/queuey"}
     assert stranger.post("/console/login", form).status == 303
     kept = dict(stranger.cookies)

@@ -123,7 +123,7 @@ GROUPS: Mapping[str, tuple[set[str], Spoil]] = {
     "a commit runs ahead": ({"ahead"}, commit_ahead),
     "a killed worker was not killed": ({"twice"}, faults("kill")),
     "an expired session did not expire": ({"twice", "shaken"}, faults("expire")),
-    "a suspended session had no reason": ({"shaken"}, faults("hush")),
+    "a session was suspended without a fault": ({"shaken"}, faults("hush")),
     "a partition moves for nothing": ({"moved"}, hide_leaving),
     "a worker ends badly": ({"end"}, lambda r: change(r, records_of(r, Ended)[0], code=1)),
     "the last offset is missing": (

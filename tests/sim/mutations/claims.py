@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,6 @@ from queuey.model.ids import Position
 from queuey.model.messages import Location, LogEntry, Message, NewMessage, Page, Queue, Slice
 from queuey.storage import Store
 from queuey.storage.deadlines import Done
-from tests.replacing import with_attributes
 from tests.sim.playing import Real
 from tests.sim.replicas import DELAY, Log, ModelStore, Replicas
 from tests.sim.world import Process
@@ -281,8 +281,12 @@ def apply_without_marks(real: Real, state: State, number: int, entry: Entry) -> 
 
 
 def may_redeliver_despite_mark(real: Real, draft: EntryDraft, *asked: Any) -> Any:  # noqa: ANN401
-    with with_attributes(draft._state, cancelled=set()):
+    state = draft._state
+    marks, state.cancelled = state.cancelled, set()
+    try:
         return real(draft, *asked)
+    finally:
+        state.cancelled = marks
 
 
 # Attempts
@@ -324,21 +328,24 @@ def unsuspecting(state: State, position: Position, claim: LastDelivery) -> State
 
 
 def encode_without_marks(real: Real, state: State) -> Any:  # noqa: ANN401
-    claims = {
+    shown = copy(state)
+    shown.outstanding = {
         position: changed(claim, begun=True, suspected=False, uncounted=0)
         for position, claim in state.outstanding.items()
     }
-    return encoding(outstanding=claims)(real, state)
+    return real(shown)
 
 
-def encoding(**shown: Any) -> Real:  # noqa: ANN401
-    """Returns an encoder of states that takes some attributes to have other values."""
+def encode_without_cancelled(real: Real, state: State) -> Any:  # noqa: ANN401
+    shown = copy(state)
+    shown.cancelled = set()
+    return real(shown)
 
-    def encode(real: Real, state: State) -> Any:  # noqa: ANN401
-        with with_attributes(state, **shown):
-            return real(state)
 
-    return encode
+def encode_without_busy(real: Real, state: State) -> Any:  # noqa: ANN401
+    shown = copy(state)
+    shown.busy = {}
+    return real(shown)
 
 
 # Limits

@@ -209,7 +209,7 @@ MUTATIONS: dict[str, Mutation] = {
         "cancelled", "cancelled", 1438, around(MAY_REDELIVER, claims.may_redeliver_despite_mark)
     ),
     "a snapshot marks cancelled messages": broken(
-        "cancelled", "cancelled", 986, around(State.encode, claims.encoding(cancelled=set()))
+        "cancelled", "cancelled", 986, around(State.encode, claims.encode_without_cancelled)
     ),
     # Attempts
     "what did not begin does not count": broken("unbegun", "limit", 2, around(State.apply, claims.applying_as_begun)),
@@ -238,7 +238,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "the keys of claimed messages are recorded, to count them": broken("two of a key", "places", 0, KNOWING_NO_KEYS),
     "a snapshot has the keys of claimed messages": broken(
-        "two of a key", "places", 65, around(State.encode, claims.encoding(busy={}))
+        "two of a key", "places", 65, around(State.encode, claims.encode_without_busy)
     ),
     "a renewal ends a rest": broken("one of a key", "places", 173, around(RENEW, claims.resting_for_good)),
     "a message that waits for its delay takes no place": broken(

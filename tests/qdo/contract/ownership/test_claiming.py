@@ -107,8 +107,8 @@ async def test_an_offset_that_cannot_be_read_is_left_out(
     first, _ = await join("a")
     await first.claim(first_partitions(3))
     await first.leave()
-    for strange in (b"qdo9={}", b"\xff"):
-        await service.write(GroupPaths(service.root, "group").offset(PARTITION), strange)
+    for unreadable in (b"qdo9={}", b"\xff"):
+        await service.write(GroupPaths(service.root, "group").offset(PARTITION), unreadable)
         session, _ = await join("b")
         for _ in range(2):
             assert set(await session.claim(first_partitions(3))) == set(first_partitions(3)[1:])

@@ -70,7 +70,7 @@ async def test_each_partition_is_committed_for_itself(join: Join, coordinator: C
 
 
 async def test_nothing_is_committed_after_the_release(join: Join, coordinator: Coordinator) -> None:
-    """After a release nothing is committed: while the partition is free, is another's by any version, or came back."""
+    """After a release a commit is refused, whether the partition is free, has another owner, or is its own again."""
     mine, _ = await join("a")
     other, _ = await join("b")
     old = (await mine.claim([PARTITION]))[PARTITION]
