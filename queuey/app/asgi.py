@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -28,6 +29,8 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 CLOSE_TIMEOUT = 10.0
 """Timeout for the store to finish accepted writes, in seconds."""
+EMPTY_BODY_TIMEOUT = 1.0
+"""Timeout for the end of an empty body that comes by HTTP/2, in seconds."""
 
 
 class Application:
@@ -118,9 +121,24 @@ class AsgiExchange:
 
 async def answer(gateway: Gateway, scope: Scope, receive: Receive, send: Send) -> None:
     path = scope.get("raw_path") or quote(scope["path"]).encode()
+    headers: list[tuple[bytes, bytes]] = list(scope["headers"])
+    if scope.get("http_version") == "2" and scope["method"] not in {"GET", "HEAD"}:
+        lengths = [value for name, value in headers if name == b"content-length"]
+        if lengths == [b"0"]:
+            await _receive_empty_body(receive)
+        elif not lengths:
+            headers.append((b"transfer-encoding", b"chunked"))  # As HTTP/1.1 says that a body may follow.
     exchange = AsgiExchange(scope, receive, send)
-    await gateway.answer(Head(scope["method"], (path, scope["query_string"]), list(scope["headers"])), exchange)
+    await gateway.answer(Head(scope["method"], (path, scope["query_string"]), headers), exchange)
     await exchange.send_pending_response()
+
+
+async def _receive_empty_body(receive: Receive) -> None:
+    """Waits for the frame that ends an empty body: Hypercorn ends the connection if the answer is done before."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(EMPTY_BODY_TIMEOUT):
+            while (await receive()).get("more_body"):
+                pass
 
 
 app = Application()

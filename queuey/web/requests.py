@@ -1,8 +1,7 @@
 """Requests: received from a connection, and read by views: path, query, headers and body, within limits.
 
 Headers with values that are not ASCII are dropped. If such a header would change what the request does, the request is
-refused: a message key must not be lost, because it picks the partition. Trailers of a chunked body would be lost, so
-they are refused, too.
+refused: a message key must not be lost, because it picks the partition.
 """
 
 from __future__ import annotations
@@ -417,7 +416,7 @@ class BodyReader:
     ) -> bytes:
         """Joins the pieces of a body up to its announced length, or until it is longer than any view accepts.
 
-        Raises ``InvalidRequest`` if it breaks off, is too short, or has trailers.
+        Raises ``InvalidRequest`` if it breaks off or is too short.
         """
         body: bytes | bytearray = b""
         while True:
@@ -425,8 +424,6 @@ class BodyReader:
                 raise InvalidRequest({"body": "Broke off, or is malformed"})
             piece: bytes = message["body"]
             more: bool = message["more_body"]
-            if not piece and more:
-                raise InvalidRequest({"body": "Has trailers"})
             if not body:
                 body = piece
             elif piece:

@@ -86,7 +86,6 @@ class Request:
         query: Query as received.
         key: The application key, or None without a credential.
         broken: The body breaks off.
-        trailers: Trailers follow the body.
     """
 
     def __init__(
@@ -99,7 +98,6 @@ class Request:
         query: str = "",
         key: str | None = KEY,
         broken: bool = False,
-        trailers: bool = False,
     ) -> None:
         self.method, self.path, self.query = method, path, query
         self.headers = [] if key is None else [("authorization", f"Application {key}")]
@@ -110,7 +108,7 @@ class Request:
             self.headers.append(("content-length", str(len(body))))
         self.chunked = isinstance(body, list)
         self.pieces = list(body) if isinstance(body, list) else [body]
-        self.broken, self.trailers = broken, trailers
+        self.broken = broken
         self.status, self.answered, self.response = 0, False, b""
         self.answer_headers: list[tuple[str, str]] = []
         self.hold: asyncio.Event | None = None
@@ -140,9 +138,6 @@ class Request:
             await asyncio.wait_for(self.hold.wait(), 600)
         if self.pieces and not (self.broken and len(self.pieces) == 1):
             return {"type": "http.request", "body": self.pieces.pop(0), "more_body": True}
-        if self.trailers:
-            self.trailers = False
-            return {"type": "http.request", "body": b"", "more_body": True}
         if self.broken:
             return {"type": "http.disconnect"}
         if self._is_read and self.is_stream:

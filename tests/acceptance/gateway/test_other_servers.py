@@ -81,6 +81,9 @@ def test_other_servers_serve_it(server: str, http2: bool, tmp_path: Path) -> Non
         assert (raw.content, raw.headers["X-Header-a"]) == (b"\xff\x00", "b")
         assert client.head("/q/peek").headers["Content-Length"] == str(len(client.get("/q/peek").content))
         assert client.get("/q", params={"wait": 0.2, "since": "9999999999"}).json()["messages"] == []
+        reply = client.post("/q", content=iter([b"a", b"b"]))  # A body of no announced length
+        assert reply.status_code == 201, reply.text
+        assert client.get("/q", params={"limit": 1, "order": "descending"}).json()["messages"][0]["body"] == "ab"
         claimed = client.post("/q/claims", params={"limit": 1}).json()["messages"]
         receipts = [each["receipt"] for each in claimed]
         assert client.post("/q/claims/ack", json={"receipts": receipts}).status_code == 200

@@ -176,3 +176,37 @@ def test_a_request_that_is_cancelled_in_any_turn(app: App) -> None:
                 await check_quotas_freed(gateway, make_request(kind, key, MAX_CALLS), turns)
 
     busy(app, work)
+
+
+class Http2Request(Request):
+    """A request by HTTP/2. Its empty body ends ``after`` seconds."""
+
+    after = 0.0
+    answered_before_end = False
+
+    @property
+    def scope(self) -> dict[str, Any]:
+        scope = super().scope
+        headers = [each for each in scope["headers"] if each[0] != b"transfer-encoding"]
+        return {**scope, "http_version": "2", "headers": headers}
+
+    async def receive(self) -> dict[str, Any]:
+        await asyncio.sleep(self.after)
+        self.answered_before_end = self.answered_before_end or self.answered
+        return await super().receive()
+
+
+def test_a_body_of_http_2_needs_no_length(app: App) -> None:
+    request = Http2Request("POST", "/v1/queuey/posted", [b"a", b"", b"b"])
+    make_runner(app)(lambda gateway: answer(gateway, request.scope, request.receive, request.send))
+    assert request.status == 201, request.response
+    assert Caller(app, f"Application {KEY}").get("posted").messages[0]["body"] == "ab"
+
+
+@pytest.mark.parametrize("after", [0.01, TEST_TIMEOUT])
+def test_an_answer_waits_for_the_end_of_an_empty_body(app: App, after: float) -> None:
+    """Hypercorn would end the connection; but no answer waits long."""
+    request = Http2Request("POST", "/v1/queuey/long/claims", headers=[("content-length", "0")])
+    request.after = after
+    make_runner(app)(lambda gateway: answer(gateway, request.scope, request.receive, request.send))
+    assert (request.status, request.answered_before_end) == (200, False), request.response
