@@ -21,7 +21,7 @@ _MAX_NAMED_MEMBERS = 3
 """Max members that an error names."""
 
 
-class Move(msgspec.Struct, frozen=True):
+class OffsetMove(msgspec.Struct, frozen=True):
     """A change of a partition's offset. ``before`` and ``after`` are None where no offset is recorded."""
 
     partition: Partition
@@ -35,9 +35,11 @@ class Move(msgspec.Struct, frozen=True):
         return order_of(self.before) != order_of(self.after)
 
 
-def plan_moves(targets: Mapping[Partition, str | None], recorded: Mapping[Partition, CommittedOffset]) -> list[Move]:
+def plan_moves(
+    targets: Mapping[Partition, str | None], recorded: Mapping[Partition, CommittedOffset]
+) -> list[OffsetMove]:
     return [
-        Move(partition, recorded[partition].id if partition in recorded else None, after)
+        OffsetMove(partition, recorded[partition].id if partition in recorded else None, after)
         for partition, after in sorted(targets.items())
     ]
 
@@ -51,7 +53,7 @@ async def require_no_members(coordinator: AnyCoordinator) -> None:
         )
 
 
-async def make_moves(coordinator: AnyCoordinator, planned: Iterable[Move]) -> list[Move]:
+async def make_moves(coordinator: AnyCoordinator, planned: Iterable[OffsetMove]) -> list[OffsetMove]:
     """Makes the moves that change an offset, and returns them.
 
     Raises:

@@ -16,7 +16,7 @@ from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.log.move_turns import MoveOrder, MoveTurn
 from queuey.claims.rules.operator_acts import JobStanding
 from queuey.claims.rules.partition_state import State
-from queuey.claims.rules.receipts import Settlement
+from queuey.claims.rules.receipts import ReceiptOutcome
 from queuey.messages.names import Changed, NameUseCases
 from queuey.messages.posts import Draft
 from queuey.model.ids import Position
@@ -56,10 +56,10 @@ class BlockingClaims(Blocking):
     """Blocking calls of :class:`~queuey.claims.claims.ClaimUseCases`."""
 
     claim: Callable[..., list[ClaimDelivery]]
-    acknowledge: Callable[..., list[Settlement]]
-    renew: Callable[..., list[Settlement]]
-    release: Callable[..., list[Settlement]]
-    set_states: Callable[..., list[Settlement]]
+    acknowledge: Callable[..., list[ReceiptOutcome]]
+    renew: Callable[..., list[ReceiptOutcome]]
+    release: Callable[..., list[ReceiptOutcome]]
+    set_states: Callable[..., list[ReceiptOutcome]]
     is_done: Callable[..., bool]
 
     def __init__(self, claims: ClaimUseCases) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from queuey.storage.deadlines import Call
+from queuey.storage.deadlines import StoreCall
 
 PATIENCE_SECONDS = 100.0
 """Default limit of a wait. Only a failure takes that long; a busy machine delays a thread by seconds."""
@@ -83,8 +83,8 @@ async def until_async(
         await asyncio.sleep(every)
 
 
-def call_until(ends: float) -> Call:
+def call_until(ends: float) -> StoreCall:
     """Returns a call of a store that ends at an instant of the store's clock."""
-    call = Call()
+    call = StoreCall()
     call.ends = ends
     return call

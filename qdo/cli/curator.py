@@ -20,7 +20,7 @@ from queuey.terminal.commands import make_group
 from queuey.terminal.output import Block, DryRun, ToStderr, bar
 
 if TYPE_CHECKING:
-    from qdo.curator.drain import Left, Target
+    from qdo.curator.drain import DrainTarget, Left
     from qdo.curator.place import PeekedItem, QueuePlace
     from queuey.client import AsyncClient
 
@@ -60,10 +60,10 @@ async def drain(
 
     If it was interrupted or killed, run it again: it continues, and moves every message once.
     """
-    from qdo.curator.drain import Drain, Plan
+    from qdo.curator.drain import Drain, DrainPlan
 
     async with _open_place_and_client(settings, path) as (place, client):
-        plan = Plan(
+        plan = DrainPlan(
             target=await _make_target(client, queue),
             recipe=recipe,
             lock_path=None if lock_path is None else _in_chroot(place, lock_path),
@@ -185,12 +185,12 @@ def _in_chroot(place: QueuePlace, path: str) -> str:
     return place.path.removesuffix(place.shown) + check_node_path("lock_path", path)
 
 
-async def _make_target(client: AsyncClient, queue: str) -> Target:
+async def _make_target(client: AsyncClient, queue: str) -> DrainTarget:
     from qdo.consumer.rebalance.queue_discovery import read_store_id
-    from qdo.curator.drain import Target
+    from qdo.curator.drain import DrainTarget
 
     subscribe([queue], ())  # Checks the name.
-    return Target(await read_store_id(client), client.application, queue)
+    return DrainTarget(await read_store_id(client), client.application, queue)
 
 
 @asynccontextmanager

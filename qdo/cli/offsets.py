@@ -21,7 +21,7 @@ from qdo.cli.selection import (
 )
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.consumer.positions import read_ends
-from qdo.moves import Move, make_moves, plan_moves, require_no_members
+from qdo.moves import OffsetMove, make_moves, plan_moves, require_no_members
 from qdo.partitions import Partition
 from queuey.client import EARLIEST
 from queuey.model.titles import instant, titled
@@ -196,7 +196,7 @@ async def _move_offsets(
     _print_moves(planned, dry_run=dry_run)
 
 
-def _print_moves(planned: list[Move], *, dry_run: bool) -> None:
+def _print_moves(planned: list[OffsetMove], *, dry_run: bool) -> None:
     rows = [
         MovedOffset(
             *move.partition.queue,

@@ -15,10 +15,10 @@ from typing import Self
 
 from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.offset_mirror import OffsetMirror
-from qdo.consumer.owned_partition import Batch, BufferedSlice, FetchBuffer, OwnedPartition
+from qdo.consumer.owned_partition import Batch, BufferedSlice, FetchBuffer, PartitionOwnership
 from qdo.consumer.partition_listener import Callback, CallbackListener, PartitionListener, PartitionReader
 from qdo.consumer.positions import LatestStart, find_position
-from qdo.consumer.rebalance.group_member import GroupMember, ManualAssignment
+from qdo.consumer.rebalance.group_member import GroupMembership, ManualAssignment
 from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.consumer.rebalance.queue_discovery import QueueFinder
 from qdo.consumer.rebalance.session_events import SessionOptions
@@ -165,7 +165,7 @@ class AsyncConsumer:
         options = SessionOptions(*times, commit_seconds=self.settings.commit_every or 0.0, commit_listeners=mirrors)
         self._assigned = None if wants else ManualAssignment(coordinator, self._reader, options)
         is_static = member is not None
-        self._group = self._assigned or GroupMember(
+        self._group = self._assigned or GroupMembership(
             self.coordinator, self.member, self._reader, queues=self._finder, static=is_static, options=options
         )
 
@@ -191,7 +191,7 @@ class AsyncConsumer:
         Raises:
             InvalidArgument: The consumer is not a member of a group.
         """
-        if not isinstance(self._group, GroupMember):
+        if not isinstance(self._group, GroupMembership):
             raise InvalidArgument("the consumer is not a member of a group: give it queues or patterns")
         self._group.gather_commits(commit_messages, commit_seconds, driver)
         self._reader.attach(driver)
@@ -536,7 +536,7 @@ class AsyncConsumer:
                 async with asyncio.timeout(MIRROR_TIMEOUT):
                     await self._mirror.flush()
 
-    def _schedule_commits(self, rows: Iterable[OwnedPartition]) -> None:
+    def _schedule_commits(self, rows: Iterable[PartitionOwnership]) -> None:
         """With ``commit_every``, schedules commits of the positions, except those before a committed offset."""
         for row in rows if self.settings.commit_every is not None else ():
             if row.position is not None and not row.would_go_back(order_of(row.position)):
@@ -559,24 +559,24 @@ class AsyncConsumer:
                 self._buffer.refresh(row)
         self._fetch_and_wake_poll()
 
-    def _find_begun_rows(self) -> list[OwnedPartition]:
+    def _find_begun_rows(self) -> list[PartitionOwnership]:
         return [row for row in self._group.table.held.values() if row.begun]
 
-    def _find_owned(self) -> list[OwnedPartition]:
+    def _find_owned(self) -> list[PartitionOwnership]:
         return [row for row in self._find_begun_rows() if not row.closed]
 
-    def _find_begun_row(self, partition: Partition) -> OwnedPartition | None:
+    def _find_begun_row(self, partition: Partition) -> PartitionOwnership | None:
         row = self._group.table.held_row(partition)
         return row if row is not None and row.begun else None
 
-    def _require_row(self, partition: Partition) -> OwnedPartition:
+    def _require_row(self, partition: Partition) -> PartitionOwnership:
         """Returns a partition's row, also while it is being released; raises NotOwner without one."""
         row = self._find_begun_row(partition)
         if row is None:
             raise NotOwner(f"{partition} is not owned by this member", frozenset([partition]))
         return row
 
-    def _require_owned(self, partition: Partition) -> OwnedPartition:
+    def _require_owned(self, partition: Partition) -> PartitionOwnership:
         """Returns a partition's row; raises NotOwner if it is not owned or is being released."""
         row = self._require_row(partition)
         if row.closed:

@@ -21,7 +21,7 @@ from operator import attrgetter
 from random import uniform
 from typing import NamedTuple
 
-from qdo.consumer.owned_partition import FetchBuffer, OwnedPartition
+from qdo.consumer.owned_partition import FetchBuffer, PartitionOwnership
 from qdo.consumer.refusals import Refusals
 from qdo.partitions import Partition, Queue
 from qdo.settings import ConsumerSettings
@@ -93,7 +93,7 @@ class PlannedCall(NamedTuple):
         wait: Seconds to wait if there are no messages.
     """
 
-    partitions: tuple[OwnedPartition, ...]
+    partitions: tuple[PartitionOwnership, ...]
     limit: int
     wait: float = 0.0
 
@@ -127,7 +127,7 @@ def compute_free_space(
 
 
 def plan_fetches(
-    wants: Iterable[OwnedPartition],
+    wants: Iterable[PartitionOwnership],
     room: BufferSpace,
     pending_calls: InFlightCalls,
     now: float,
@@ -148,9 +148,9 @@ def plan_fetches(
         page: Max messages of one partition in a call.
         wait: Max seconds that a poll waits.
     """
-    sure: list[OwnedPartition] = []
-    unknown: list[OwnedPartition] = []
-    dry: list[OwnedPartition] = []
+    sure: list[PartitionOwnership] = []
+    unknown: list[PartitionOwnership] = []
+    dry: list[PartitionOwnership] = []
     for want in wants:
         if not want.count or (room.low and want.count < page):
             (sure if want.more else unknown if want.more is None else dry).append(want)
@@ -166,7 +166,7 @@ def plan_fetches(
 
 
 def _plan_polls(
-    dry: list[OwnedPartition],
+    dry: list[PartitionOwnership],
     room: BufferSpace,
     pending_calls: InFlightCalls,
     now: float,
@@ -191,7 +191,7 @@ def _plan_polls(
     return _plan_calls_for_all(dry, room, page, wait)[:places], None
 
 
-def _plan_reads_of_few(wants: list[OwnedPartition], room: BufferSpace, page: int, reads: int) -> list[PlannedCall]:
+def _plan_reads_of_few(wants: list[PartitionOwnership], room: BufferSpace, page: int, reads: int) -> list[PlannedCall]:
     """Reads as many partitions as the space allows with worthwhile reads; without space, a little of each.
 
     If no read is in flight, the partitions are divided between two calls: the service prepares one answer while the
@@ -206,14 +206,16 @@ def _plan_reads_of_few(wants: list[OwnedPartition], room: BufferSpace, page: int
     return [PlannedCall(next(_group_into_calls(batch)), limit) for batch in batches][:reads]
 
 
-def _plan_calls_for_all(wants: list[OwnedPartition], room: BufferSpace, page: int, wait: float) -> list[PlannedCall]:
+def _plan_calls_for_all(
+    wants: list[PartitionOwnership], room: BufferSpace, page: int, wait: float
+) -> list[PlannedCall]:
     """Plans calls for all partitions, each with an equal share of the free space: at least the reserve, max a page."""
     limit = min(page, max(room.reserve, room.free // max(1, len(wants))))
     return [PlannedCall(call, limit, wait) for call in _group_into_calls(sorted(wants, key=_partition_of))]
 
 
-def _group_into_calls(wants: Iterable[OwnedPartition]) -> Iterator[tuple[OwnedPartition, ...]]:
-    call: list[OwnedPartition] = []
+def _group_into_calls(wants: Iterable[PartitionOwnership]) -> Iterator[tuple[PartitionOwnership, ...]]:
+    call: list[PartitionOwnership] = []
     queues: set[Queue] = set()
     for want in wants:
         queue = want.partition.queue
@@ -251,13 +253,13 @@ class InFlightCall:
 
     task: asyncio.Task[None]
 
-    def __init__(self, ask: PlannedCall, rows: dict[Queue, dict[int, OwnedPartition]], end: float | None) -> None:
+    def __init__(self, ask: PlannedCall, rows: dict[Queue, dict[int, PartitionOwnership]], end: float | None) -> None:
         self.planned_call = ask
         self.rows = rows
         self.remaining = len(ask.partitions)
         self.end = end
 
-    def remaining_rows(self, queue: Queue) -> dict[int, OwnedPartition]:
+    def remaining_rows(self, queue: Queue) -> dict[int, PartitionOwnership]:
         return {number: row for number, row in self.rows[queue].items() if row.pending_call is self}
 
     @property
@@ -299,7 +301,7 @@ class Fetcher:
         self._failed = failed
         self._queues: dict[Queue, int] = {}
         self._count = 0
-        self._free: dict[Partition, OwnedPartition] = {}
+        self._free: dict[Partition, PartitionOwnership] = {}
         self._pending_calls: set[InFlightCall] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -307,13 +309,13 @@ class Fetcher:
         self._crowded_until = 0.0
         self._closed = False
 
-    def add(self, row: OwnedPartition) -> None:
+    def add(self, row: PartitionOwnership) -> None:
         """Adds a partition without reading it: the next :meth:`kick` does."""
         self._free[row.partition] = row
         self._queues[row.partition.queue] = self._queues.get(row.partition.queue, 0) + 1
         self._count += 1
 
-    def drop(self, row: OwnedPartition) -> None:
+    def drop(self, row: PartitionOwnership) -> None:
         """Stops all reads of a partition, and forgets the failures of a queue that has no other partition here."""
         self.leave_call(row)
         if self._free.pop(row.partition, None) is not row:
@@ -327,7 +329,7 @@ class Fetcher:
         if not self._queues:
             self._end_failure_and_refusal("")
 
-    def leave_call(self, row: OwnedPartition) -> None:
+    def leave_call(self, row: PartitionOwnership) -> None:
         """Removes a partition from the call that it is part of. A call without partitions is cancelled."""
         pending_call = row.pending_call
         if not isinstance(pending_call, InFlightCall):
@@ -361,7 +363,7 @@ class Fetcher:
             self._timer.cancel()
         await cancel(*self._tasks)
 
-    def _find_due_rows(self, now: float) -> tuple[list[OwnedPartition], list[float]]:
+    def _find_due_rows(self, now: float) -> tuple[list[PartitionOwnership], list[float]]:
         """Returns the rows to read now, and the instants at which the pauses of others end."""
         wants = []
         rests = []
@@ -374,7 +376,7 @@ class Fetcher:
             wants.append(row)
         return wants, rests
 
-    def _plan(self, wants: list[OwnedPartition], now: float) -> FetchPlan:
+    def _plan(self, wants: list[PartitionOwnership], now: float) -> FetchPlan:
         """Plans calls within the space that the buffer and the reads in flight leave.
 
         Plans no polls for a while after the service refused one.
@@ -395,7 +397,7 @@ class Fetcher:
 
     def _start(self, planned_call: PlannedCall, now: float) -> None:
         """Starts a call. Its partitions are in no other call until its answer, or until they leave it."""
-        rows: dict[Queue, dict[int, OwnedPartition]] = {}
+        rows: dict[Queue, dict[int, PartitionOwnership]] = {}
         pending_call = InFlightCall(planned_call, rows, now + planned_call.wait if planned_call.wait else None)
         for row in sorted(planned_call.partitions, key=_partition_of):
             del self._free[row.partition]
@@ -439,7 +441,7 @@ class Fetcher:
         if self._buffer.count != before:
             self._arrived()
 
-    def _buffer_page(self, pending_call: InFlightCall, rows: dict[int, OwnedPartition], page: Page) -> None:
+    def _buffer_page(self, pending_call: InFlightCall, rows: dict[int, PartitionOwnership], page: Page) -> None:
         """Buffers a page and moves the read positions.
 
         A partition that is empty in two calls in a row is paused if the second one did not wait.
@@ -488,7 +490,7 @@ class Fetcher:
         for queue in pending_call.rows:
             self._pause_rows(pending_call.remaining_rows(queue).values(), error)
 
-    def _pause_rows(self, rows: Iterable[OwnedPartition], error: Exception) -> None:
+    def _pause_rows(self, rows: Iterable[PartitionOwnership], error: Exception) -> None:
         """Pauses partitions after a failure: longer after each failure in a row, or as the service asks."""
         retry_after = error.retry_after if isinstance(error, ApiError) else None
         now = asyncio.get_running_loop().time()
@@ -498,7 +500,7 @@ class Fetcher:
             row.rest_until = now + _BACKOFF.pause(row.failures, jitter, retry_after)
             self._release_from_call(row)
 
-    def _release_from_call(self, row: OwnedPartition) -> None:
+    def _release_from_call(self, row: PartitionOwnership) -> None:
         row.pending_call = None
         self._free[row.partition] = row
 

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from qdo.coordination import CommittedOffset, OwnedOffset
+from qdo.coordination import CommittedOffset, SessionOffset
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition
 from queuey.client import EARLIEST, Message, id_after, order_of
@@ -25,7 +25,7 @@ from queuey.client import EARLIEST, Message, id_after, order_of
 State = Literal["owned", "revoking", "releasing", "unsure", "lost"]
 
 
-class OwnedPartition:
+class PartitionOwnership:
     """One ownership of a partition in a session.
 
     Args:
@@ -70,7 +70,7 @@ class OwnedPartition:
         rest_until: Time of the event loop before which the partition is not read.
     """
 
-    def __init__(self, partition: Partition, held: OwnedOffset | None) -> None:
+    def __init__(self, partition: Partition, held: SessionOffset | None) -> None:
         self.partition = partition
         self.state: State = "unsure" if held is None else "owned"
         self.held = held
@@ -105,7 +105,7 @@ class OwnedPartition:
     def finished(self) -> bool:
         return self.released and self.end_notified
 
-    def make_commit_request(self) -> tuple[OwnedOffset, str | None]:
+    def make_commit_request(self) -> tuple[SessionOffset, str | None]:
         """Returns the arguments of a commit: the offset with the note, and the pending id or else the recorded one."""
         assert self.held is not None  # noqa: S101 - only for owned rows
         offset = msgspec.structs.replace(self.held.offset, note=self.note)
@@ -271,7 +271,7 @@ class BufferedSlice(NamedTuple):
         messages: At least one message.
     """
 
-    row: OwnedPartition
+    row: PartitionOwnership
     fetch_epoch: int
     messages: list[Message]
 
@@ -287,17 +287,17 @@ class FetchBuffer:
     def __init__(self) -> None:
         self.count = 0
         self.size = 0
-        self._ready: dict[Partition, OwnedPartition] = {}
-        self._handed_out: dict[Partition, OwnedPartition] = {}
+        self._ready: dict[Partition, PartitionOwnership] = {}
+        self._handed_out: dict[Partition, PartitionOwnership] = {}
         self._last: list[tuple[BufferedSlice, str | None]] = []
 
-    def put(self, row: OwnedPartition, messages: list[Message]) -> None:
+    def put(self, row: PartitionOwnership, messages: list[Message]) -> None:
         body_size = -(-estimate_bytes(messages) // len(messages))
         row.chunks.append((messages, body_size))
         self._change_counts(row, len(messages), body_size)
         self.refresh(row)
 
-    def clear(self, row: OwnedPartition) -> None:
+    def clear(self, row: PartitionOwnership) -> None:
         """Drops the buffered messages of a partition, and those of its reads in flight."""
         self.count -= row.count
         self.size -= row.size
@@ -307,7 +307,7 @@ class FetchBuffer:
         row.fetch_epoch += 1
         self.refresh(row)
 
-    def refresh(self, row: OwnedPartition) -> None:
+    def refresh(self, row: PartitionOwnership) -> None:
         """Lets :meth:`take` use a partition, or not, after a change of its messages or state."""
         if row.may_be_read and row.count:
             self._ready.setdefault(row.partition, row)
@@ -357,11 +357,11 @@ class FetchBuffer:
                 piece.row.position = before
                 self._put_back(piece)
 
-    def settle(self, skip: Collection[Partition] = ()) -> list[OwnedPartition]:
+    def settle(self, skip: Collection[Partition] = ()) -> list[PartitionOwnership]:
         """Counts handed-out messages as processed, except those of ``skip``; returns the rows concerned."""
         return [self._handed_out.pop(partition) for partition in list(self._handed_out) if partition not in skip]
 
-    def _take_from_row(self, row: OwnedPartition, share: int) -> BufferedSlice:
+    def _take_from_row(self, row: PartitionOwnership, share: int) -> BufferedSlice:
         taken: list[Message] = []
         while share > 0 and row.chunks:
             messages, body_size = row.chunks[0]
@@ -390,7 +390,7 @@ class FetchBuffer:
         self._change_counts(row, len(messages), body_size)
         self.refresh(row)
 
-    def _change_counts(self, row: OwnedPartition, messages: int, body_size: int) -> None:
+    def _change_counts(self, row: PartitionOwnership, messages: int, body_size: int) -> None:
         row.count += messages
         row.size += messages * body_size
         self.count += messages

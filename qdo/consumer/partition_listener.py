@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qdo.consumer.fetcher import Fetcher
-from qdo.consumer.owned_partition import FetchBuffer, OwnedPartition
+from qdo.consumer.owned_partition import FetchBuffer, PartitionOwnership
 from qdo.errors import CoordinationRefused
 from qdo.partitions import Partition
 from qdo.tasks import cancel, start_task
@@ -36,20 +36,20 @@ class PartitionListener:
     row still hangs. Exceptions are logged; if ``revoke`` fails, ``lost`` follows.
     """
 
-    async def assigned(self, rows: Collection[OwnedPartition]) -> None:
+    async def assigned(self, rows: Collection[PartitionOwnership]) -> None:
         """This member owns the rows now; commits for them are accepted while this runs."""
 
-    def stop(self, rows: Collection[OwnedPartition]) -> None:
+    def stop(self, rows: Collection[PartitionOwnership]) -> None:
         """No message of the rows may be handed out from now on. Called as soon as they are no longer ``owned``."""
 
-    async def revoke(self, row: OwnedPartition) -> None:
+    async def revoke(self, row: PartitionOwnership) -> None:
         """Finishes the work on a row; the row is released when this returns.
 
         Called once per row, so that a slow one does not delay the others; the calls run concurrently. Cancelled after
         ``revoke_timeout``.
         """
 
-    async def lost(self, rows: Collection[OwnedPartition]) -> None:
+    async def lost(self, rows: Collection[PartitionOwnership]) -> None:
         """Other members own the rows now: abandon all work on them. Commits are refused."""
 
     def suspended(self) -> None:
@@ -76,17 +76,17 @@ class CallbackListener(PartitionListener):
     on_revoke: Callback | None = None
     on_lost: Callback | None = None
 
-    async def assigned(self, rows: Collection[OwnedPartition]) -> None:
+    async def assigned(self, rows: Collection[PartitionOwnership]) -> None:
         await _call(self.on_assign, rows)
 
-    async def revoke(self, row: OwnedPartition) -> None:
+    async def revoke(self, row: PartitionOwnership) -> None:
         await _call(self.on_revoke, [row])
 
-    async def lost(self, rows: Collection[OwnedPartition]) -> None:
+    async def lost(self, rows: Collection[PartitionOwnership]) -> None:
         await _call(self.on_lost, rows)
 
 
-async def _call(callback: Callback | None, rows: Collection[OwnedPartition]) -> None:
+async def _call(callback: Callback | None, rows: Collection[PartitionOwnership]) -> None:
     """Calls a callback and awaits its result if it is awaitable; only logs its errors."""
     if callback is None:
         return
@@ -145,7 +145,7 @@ class PartitionReader(PartitionListener):
         fetcher: Fetcher,
         listeners: Iterable[PartitionListener],
         *,
-        begin: Callable[[list[OwnedPartition]], Coroutine[Any, Any, None]] | None,
+        begin: Callable[[list[PartitionOwnership]], Coroutine[Any, Any, None]] | None,
         changed: Callable[[], None],
         failed: Callable[[Exception], None],
     ) -> None:
@@ -157,14 +157,14 @@ class PartitionReader(PartitionListener):
         self._changed = changed
         self._failed = failed
         self._beginning: set[asyncio.Task[None]] = set()
-        self._present: dict[Partition, OwnedPartition] = {}
+        self._present: dict[Partition, PartitionOwnership] = {}
         """The latest announced row of each partition, until its end is announced."""
 
     def attach(self, listener: PartitionListener) -> None:
         """Adds a listener that is notified before the present ones."""
         self._listeners.insert(0, listener)
 
-    async def assigned(self, rows: Collection[OwnedPartition]) -> None:
+    async def assigned(self, rows: Collection[PartitionOwnership]) -> None:
         # Notifies the listeners, then starts reading. Former rows of the same partitions are lost first.
         await self.lost([self._present[row.partition] for row in rows if row.partition in self._present])
         for row in rows:
@@ -179,19 +179,19 @@ class PartitionReader(PartitionListener):
             row.announced = True
         self._start_reading(row for row in rows if not row.closed)
 
-    def stop(self, rows: Collection[OwnedPartition]) -> None:
+    def stop(self, rows: Collection[PartitionOwnership]) -> None:
         for row in rows:
             if row.opened:
                 self._fetcher.drop(row)
             self._buffer.clear(row)
 
-    async def revoke(self, row: OwnedPartition) -> None:
+    async def revoke(self, row: PartitionOwnership) -> None:
         for listener in self._listeners:
             if self._select_present([row]):
                 await listener.revoke(row)
         self._remove_present([row])
 
-    async def lost(self, rows: Collection[OwnedPartition]) -> None:
+    async def lost(self, rows: Collection[PartitionOwnership]) -> None:
         if ended := self._remove_present(rows):
             for listener in self._listeners:
                 await listener.lost(ended)
@@ -210,14 +210,14 @@ class PartitionReader(PartitionListener):
         for listener in self._listeners:
             listener.resumed()
 
-    def begin_at(self, row: OwnedPartition, position: str) -> None:
+    def begin_at(self, row: PartitionOwnership, position: str) -> None:
         """Starts reading a partition at a position, unless the user has chosen another one meanwhile."""
         if row.closed or row.fetch_from is not None:
             return
         row.set_position(position)
         self._start_reading([row])
 
-    def read_from_new_position(self, row: OwnedPartition) -> None:
+    def read_from_new_position(self, row: PartitionOwnership) -> None:
         """Reads a partition from the user's new position, unless ``on_assign`` is still running."""
         if row.announced:
             self._start_reading([row])
@@ -226,17 +226,17 @@ class PartitionReader(PartitionListener):
         """Cancels the requests for first positions; the reads are the fetcher's."""
         await cancel(*self._beginning)
 
-    def _select_present(self, rows: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+    def _select_present(self, rows: Iterable[PartitionOwnership]) -> list[PartitionOwnership]:
         return [row for row in rows if self._present.get(row.partition) is row]
 
-    def _remove_present(self, rows: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+    def _remove_present(self, rows: Iterable[PartitionOwnership]) -> list[PartitionOwnership]:
         """Forgets rows, and returns only those whose end was not announced before."""
         ended = self._select_present(rows)
         for row in ended:
             del self._present[row.partition]
         return ended
 
-    def _start_reading(self, rows: Iterable[OwnedPartition]) -> None:
+    def _start_reading(self, rows: Iterable[PartitionOwnership]) -> None:
         """Reads rows that have a position, and requests the first position of the others."""
         unplaced = []
         for row in rows:

@@ -14,7 +14,7 @@ from datetime import datetime
 from random import uniform
 
 from qdo.consumer.fetcher import MAX_QUEUES_PER_CALL
-from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.owned_partition import PartitionOwnership
 from qdo.errors import InvalidArgument, QdoError
 from qdo.partitions import Partition
 from queuey.client import EARLIEST, ApiError, AsyncClient, ClientError, Query, RetryPolicy, id_before, order_of
@@ -23,7 +23,7 @@ log = logging.getLogger("qdo.consumer")
 
 RecordOffsets = Callable[[Mapping[Partition, str]], Awaitable[frozenset[Partition]]]
 """Records offsets of the group; returns the partitions that this member has lost, for which nothing was recorded."""
-BeginAt = Callable[[OwnedPartition, str], None]
+BeginAt = Callable[[PartitionOwnership, str], None]
 """Starts reading a partition after a position."""
 
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 10.0
@@ -79,7 +79,7 @@ class LatestStart:
         self._is_shared = is_shared
         self._first_end: str | None = None
 
-    async def begin(self, rows: Iterable[OwnedPartition]) -> None:
+    async def begin(self, rows: Iterable[PartitionOwnership]) -> None:
         """Starts reading partitions without an offset; retries until each is read or no longer owned.
 
         If the group had offsets when this member started, begins at their oldest messages, else at their present ends.
@@ -99,7 +99,7 @@ class LatestStart:
                 await asyncio.sleep(pause * uniform(0.5, 1.0))  # noqa: S311 - spreads the members
                 pause = min(MAX_PAUSE_SECONDS, 2 * pause)
 
-    async def _begin_at_ends(self, rows: list[OwnedPartition]) -> None:
+    async def _begin_at_ends(self, rows: list[PartitionOwnership]) -> None:
         """Records the present ends as offsets and reads from there. Rows placed or lost meanwhile are skipped.
 
         If the partitions are shared, later ones begin no later than the ends that were recorded first.

@@ -130,7 +130,7 @@ class CommittedOffset(msgspec.Struct, frozen=True):
     note: HandlingNote | None = None
 
 
-class OwnedOffset(msgspec.Struct, frozen=True):
+class SessionOffset(msgspec.Struct, frozen=True):
     """The offset of a partition that a session claimed or committed since. Pass the latest one of each partition.
 
     Attributes:

@@ -35,7 +35,7 @@ from qdo.coordination.records import (
     HandlingNote,
     Listen,
     Member,
-    OwnedOffset,
+    SessionOffset,
     TargetAssignment,
 )
 from qdo.errors import (
@@ -78,7 +78,7 @@ from queuey.client.calls.progress_calls import group_segment
 
 log = logging.getLogger(__name__)
 
-CommitRequest = tuple[OwnedOffset, str | None]
+CommitRequest = tuple[SessionOffset, str | None]
 """A partition with the note to record, and the id to record."""
 MAX_CONFLICTS = 25
 """Max attempts at a commit whose expected offsets differ from the recorded ones."""
@@ -124,7 +124,7 @@ class ServiceSession:
         self._suspended = self._over = self._leaving = self._comes_back = False
         self._epochs: dict[Partition, int] = {}
         """The epoch of each partition that this member owns."""
-        self._offsets: dict[Partition, OwnedOffset] = {}
+        self._offsets: dict[Partition, SessionOffset] = {}
         """The recorded offset of each partition that this member owns."""
         self._to_give_back: set[Partition] = set()
         self._giving_back: dict[Partition, int] = {}
@@ -241,7 +241,7 @@ class ServiceSession:
         elif taken.epoch > self._epochs.get(partition, 0):
             self._forget(partition)
             self._epochs[partition] = taken.epoch
-            self._offsets[partition] = OwnedOffset(partition, _read_offset(taken), taken.epoch)
+            self._offsets[partition] = SessionOffset(partition, _read_offset(taken), taken.epoch)
 
     def _give_back_unowned(self, partition: Partition, epoch: int) -> None:
         """Gives a partition back under an epoch under which this member does not own it; ignores earlier epochs."""
@@ -281,7 +281,7 @@ class ServiceSession:
             raise SessionLost("the session is over")
         return frozenset(self._epochs.keys() - self._to_give_back)
 
-    async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
+    async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, SessionOffset]:
         """Returns the offsets of the given partitions that the service has assigned to this session."""
         if self._is_lost():
             raise SessionLost("the session is over")
@@ -303,7 +303,9 @@ class ServiceSession:
         if requested & self._giving_back.keys() and not self._comes_back:
             await self._heartbeat(0.0)
 
-    async def commit(self, offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
+    async def commit(
+        self, offsets: Iterable[tuple[SessionOffset, str | None]]
+    ) -> dict[Partition, SessionOffset | None]:
         """Records the id of the last processed message of each partition, with the note in its ``offset``.
 
         Returns:
@@ -319,7 +321,7 @@ class ServiceSession:
         for partition, (held, identifier) in commits.items():
             if self._epochs.get(partition) == held.version:
                 queues.setdefault(partition.queue, []).append((held, identifier))
-        states: dict[Partition, OwnedOffset | None] = dict.fromkeys(commits)
+        states: dict[Partition, SessionOffset | None] = dict.fromkeys(commits)
         results = await asyncio.gather(*(self._commit(*item) for item in queues.items()), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -327,11 +329,11 @@ class ServiceSession:
             states |= result
         return states
 
-    async def _commit(self, queue: Queue, offsets: list[CommitRequest]) -> dict[Partition, OwnedOffset]:
+    async def _commit(self, queue: Queue, offsets: list[CommitRequest]) -> dict[Partition, SessionOffset]:
         """Commits offsets of one queue with retries; returns the new states, without partitions that others own."""
         remaining = {held.partition.number: (held, identifier) for held, identifier in offsets}
         recorded = {number: held.offset.id for number, (held, _) in remaining.items()}
-        states: dict[Partition, OwnedOffset] = {}
+        states: dict[Partition, SessionOffset] = {}
         instant = time.time()
         for _ in range(MAX_CONFLICTS):
             commits = {number: _make_commit(*entry, recorded[number]) for number, entry in remaining.items()}
@@ -436,7 +438,7 @@ def _read_offset(taken: Taken) -> CommittedOffset:
     return CommittedOffset(taken.offset, held=taken.came == "lost", note=note)
 
 
-def _make_commit(held: OwnedOffset, identifier: str | None, recorded: str | None) -> PartitionCommit:
+def _make_commit(held: SessionOffset, identifier: str | None, recorded: str | None) -> PartitionCommit:
     """Returns a commit; None as an id commits the beginning.
 
     A commit that moves the offset back names the recorded offset as expected.

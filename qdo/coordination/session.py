@@ -39,7 +39,7 @@ from qdo.coordination.records import (
     Event,
     Listen,
     Member,
-    OwnedOffset,
+    SessionOffset,
     TargetAssignment,
     Versioned,
     Visibility,
@@ -114,7 +114,7 @@ class Session:
         self._owner_path = cache(group_paths.owner)  # used by each commit; a session sees few partitions
         self._offset_path = cache(group_paths.offset)
         self._owner = member.id.encode()
-        self._held: dict[Partition, OwnedOffset] = {}
+        self._held: dict[Partition, SessionOffset] = {}
         self._refused: set[Partition] = set()
         self._unreadable: set[Partition] = set()
         self._watched_owners: set[str] = set()
@@ -300,7 +300,7 @@ class Session:
 
     # Partitions; see the module's docstring
 
-    async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
+    async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, SessionOffset]:
         """Claims partitions independently of each other; returns those that this session owns now.
 
         A partition that another session owns is left out; a ``changed`` event follows when it becomes free. A partition
@@ -312,7 +312,7 @@ class Session:
             SessionLost
         """
         todo = await self._read_standings(sorted(dict.fromkeys(partitions)))
-        held: dict[Partition, OwnedOffset] = {}
+        held: dict[Partition, SessionOffset] = {}
         tries = yield_attempts("the owners of partitions")
         while todo:
             next(tries)
@@ -367,7 +367,7 @@ class Session:
         return "former" if owner.data == self._owner else "owned"
 
     async def _try_claims(
-        self, todo: Mapping[Partition, Standing], held: dict[Partition, OwnedOffset]
+        self, todo: Mapping[Partition, Standing], held: dict[Partition, SessionOffset]
     ) -> dict[Partition, Standing]:
         """Claims partitions once. Adds the claimed ones to ``held``, and returns those to try again."""
         nodes = await self.link.read(map(self._paths.offset, todo))
@@ -384,7 +384,7 @@ class Session:
         orphans: list[Partition] = []
         for (partition, _, offset), outcome in zip(read, outcomes, strict=True):
             if isinstance(outcome, Applied):
-                held[partition] = self._held[partition] = OwnedOffset(partition, offset, outcome.versions[-1])
+                held[partition] = self._held[partition] = SessionOffset(partition, offset, outcome.versions[-1])
                 self._refused.discard(partition)
                 continue
             again[partition] = self._find_standing_after(outcome, partition, todo[partition])
@@ -461,7 +461,7 @@ class Session:
         Raises:
             CoordinationLost, SessionLost
         """
-        held: list[OwnedOffset] = []
+        held: list[SessionOffset] = []
         doubtful: set[Partition] = set()
         for partition in dict.fromkeys(partitions):
             owned = self._held.pop(partition, None)
@@ -474,7 +474,7 @@ class Session:
         doubtful.update(owned.partition for owned, outcome in outcomes if not isinstance(outcome, Applied))
         await self._remove_owners(doubtful)
 
-    def _make_release(self, held: OwnedOffset) -> Change:
+    def _make_release(self, held: SessionOffset) -> Change:
         """Returns a release's transaction, which fails if the offset has another version."""
         offset = encode_offset(replace(held.offset, held=False))
         owner, offset_path = self._paths.owner(held.partition), self._paths.offset(held.partition)
@@ -500,7 +500,9 @@ class Session:
             outcomes = zip(removing, await self.link.apply_each(removing.values()), strict=True)
             doubtful = {p for p, outcome in outcomes if not isinstance(outcome, Applied)}
 
-    async def commit(self, offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
+    async def commit(
+        self, offsets: Iterable[tuple[SessionOffset, str | None]]
+    ) -> dict[Partition, SessionOffset | None]:
         """Records the last processed id of partitions independently, and the note in the ``offset`` of each.
 
         Returns:
@@ -520,18 +522,18 @@ class Session:
             for held, identifier in commits.values()
             if held.partition in self._held
         ]
-        states: dict[Partition, OwnedOffset | None] = dict.fromkeys(commits)
+        states: dict[Partition, SessionOffset | None] = dict.fromkeys(commits)
         outcomes = await self.link.apply_each(starmap(self._make_commit, recorded))
         for (held, offset), outcome in zip(recorded, outcomes, strict=True):
             if isinstance(outcome, Applied):
-                state = OwnedOffset(held.partition, offset, outcome.versions[-1])
+                state = SessionOffset(held.partition, offset, outcome.versions[-1])
                 states[held.partition] = self._held[held.partition] = state
             else:
                 # Before the next claim or release of this partition, its owner is read.
                 self._refused.add(held.partition)
         return states
 
-    def _make_commit(self, held: OwnedOffset, offset: CommittedOffset) -> Change:
+    def _make_commit(self, held: SessionOffset, offset: CommittedOffset) -> Change:
         """Returns a commit's transaction; it fails without an owner's node or if the version differs."""
         path = self._offset_path(held.partition)
         return Check(self._owner_path(held.partition)), SetData(path, encode_offset(offset), held.version)

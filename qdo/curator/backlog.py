@@ -6,7 +6,7 @@ import heapq
 import time
 from collections.abc import Collection
 
-from qdo.curator.nodes import Child, Names
+from qdo.curator.nodes import Child, RecipeNodes
 
 MAX_BLOCKED = 1000
 """Max nodes of other consumers whose locks are watched; further nodes are read again with the next list."""
@@ -19,7 +19,7 @@ REFRESH_RATIO = 100
 MS_PER_SECOND = 1000
 
 
-class Backlog:
+class NodeBacklog:
     """The listed nodes, in order, without nodes that cannot be taken now.
 
     A queue is listed again only if it has changed and no node of the last list can be taken. If new nodes may come
@@ -35,7 +35,7 @@ class Backlog:
             None that new nodes never come first.
     """
 
-    def __init__(self, names: Names, refresh: int | None) -> None:
+    def __init__(self, names: RecipeNodes, refresh: int | None) -> None:
         self._names = names
         self._refresh = refresh
         self._heap: list[tuple[tuple[int, ...], Child]] = []

@@ -15,11 +15,11 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from qdo.coordination.tree import Link, State
-from qdo.curator.backlog import Backlog, now_ms
+from qdo.curator.backlog import NodeBacklog, now_ms
 from qdo.curator.bridge import RETRY_INTERVAL, call_soon, create_missing_nodes, run
 from qdo.curator.lifecycle import Lifecycle
 from qdo.curator.nodes import Child
-from qdo.curator.options import QueueOptions
+from qdo.curator.options import CuratorOptions
 from qdo.curator.taking import LockingTaker, Taker, Untaken
 from qdo.errors import BadItem, ConsumerFailed, CoordinationLost, QdoError, SessionLost
 from qdo.tasks import wait_for_event
@@ -44,7 +44,7 @@ class Parked(NamedTuple):
     failures: int
 
 
-class Taken(NamedTuple):
+class TakenNode(NamedTuple):
     """A node that this consumer holds."""
 
     child: Child
@@ -77,8 +77,8 @@ class Consumption:
         self,
         lifecycle: Lifecycle,
         link: Link,
-        options: QueueOptions[Any],
-        backlog: Backlog,
+        options: CuratorOptions[Any],
+        backlog: NodeBacklog,
         token: str,
         report: Callable[[QdoError], None],
     ) -> None:
@@ -178,7 +178,7 @@ class Consumption:
         finally:
             call_soon(partial(self._on_thread_end, threading.current_thread()))
 
-    def _handle_node(self, taken: Taken) -> Handled | None:
+    def _handle_node(self, taken: TakenNode) -> Handled | None:
         """Passes the messages of a node to the consumer; returns None if another consumer has removed the node.
 
         If it cannot be read, leaves it in the queue and raises BadItem.
@@ -219,7 +219,7 @@ class Consumption:
         self._running.discard(thread)
         self._lifecycle.changed.notify()
 
-    async def _conclude_and_take(self, handled: Handled | None) -> Taken | None:
+    async def _conclude_and_take(self, handled: Handled | None) -> TakenNode | None:
         """Concludes a node, then waits for another and takes it; returns None when the queue has ended.
 
         Meanwhile puts parked nodes back and lists the queue, whenever that is due.
@@ -240,7 +240,7 @@ class Consumption:
                 await self._list()
             elif (child := self._take_next(epoch)) is not None:
                 if (data := await self._take(child)) is not None:
-                    return Taken(child, data)
+                    return TakenNode(child, data)
             else:
                 await wait_for_event(change, self._seconds_until_due(now, epoch))
 

@@ -38,7 +38,7 @@ from qdo.coordination.tree import (
     make_nodes,
     yield_attempts,
 )
-from qdo.curator.nodes import RECIPES, Child, Names
+from qdo.curator.nodes import RECIPES, Child, RecipeNodes
 from qdo.curator.place import MAX_NODES_PER_READ, QueuePlace, decode_node
 from qdo.errors import BadItem, CuratorError
 from queuey.client import AsyncClient, Outgoing, Receipt, order_of
@@ -63,7 +63,7 @@ ProgressCallback = Callable[[int, int | None], object]
 """Called with the number of items moved, and their total."""
 
 
-class Target(msgspec.Struct, frozen=True):
+class DrainTarget(msgspec.Struct, frozen=True):
     """A Queuey queue; ``service`` is the id of the store."""
 
     service: str
@@ -71,7 +71,7 @@ class Target(msgspec.Struct, frozen=True):
     queue: str
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class DrainPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a drain.
 
     Attributes:
@@ -85,7 +85,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         dry_run: Only count.
     """
 
-    target: Target
+    target: DrainTarget
     recipe: Recipe = "queue"
     lock_path: str | None = None
     limit: int | None = None
@@ -133,14 +133,14 @@ class StagedItem(msgspec.Struct, frozen=True, array_like=True):
 class Staged(msgspec.Struct, frozen=True, array_like=True):
     """The content of a staged node. Each post of it sends the same request."""
 
-    target: Target
+    target: DrainTarget
     recipe: Recipe
     ttl: int | None
     partition: int | None
     items: tuple[StagedItem, ...]
 
 
-class Item(NamedTuple):
+class DrainedItem(NamedTuple):
     """An item that was read and can be moved."""
 
     child: Child
@@ -154,7 +154,9 @@ class Unfit(Exception):
     """The reason why an item cannot be moved."""
 
 
-def check_item(names: Names, child: Child, data: bytes, version: int, *, now: float, max_bytes: int) -> Item:
+def check_item(
+    names: RecipeNodes, child: Child, data: bytes, version: int, *, now: float, max_bytes: int
+) -> DrainedItem:
     """Returns an item if it can be moved.
 
     Raises Unfit with the reason otherwise; ``max_bytes`` is the max bytes of its data.
@@ -172,7 +174,7 @@ def check_item(names: Names, child: Child, data: bytes, version: int, *, now: fl
     delay = max(0.0, round(child.epoch / 1000 - now, 3))
     if delay > MAX_DELAY:
         raise Unfit(f"is due in {delay:.0f} seconds, and Queuey delays by {MAX_DELAY} at most")
-    return Item(child, data, version, len(messages), delay)
+    return DrainedItem(child, data, version, len(messages), delay)
 
 
 def make_messages(staged: Staged) -> Iterator[Outgoing]:
@@ -193,9 +195,9 @@ def make_headers(child: Child | None) -> Mapping[str, str]:
     return {ID_HEADER: child.id} if child.id is not None else {}
 
 
-def split_into_batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+def split_into_batches(items: Iterable[DrainedItem]) -> Iterator[list[DrainedItem]]:
     """Splits by limits of nodes, messages and bytes; a larger item is a batch of its own."""
-    batch: list[Item] = []
+    batch: list[DrainedItem] = []
     messages = weight = 0
     for item in items:
         full = len(batch) >= MAX_BATCH_NODES or messages + item.messages > MAX_BATCH_MESSAGES
@@ -225,7 +227,7 @@ class Drain:
         self,
         place: QueuePlace,
         client: AsyncClient,
-        plan: Plan,
+        plan: DrainPlan,
         *,
         report_progress: ProgressCallback = lambda _done, _total: None,
         patience: float = LOCK_TIMEOUT,
@@ -302,7 +304,7 @@ class Drain:
         (names,) = await self._place.link.children([self._plan.lock_path])
         return set(names or ())
 
-    async def _read_movable(self, children: list[Child]) -> list[Item]:
+    async def _read_movable(self, children: list[Child]) -> list[DrainedItem]:
         items = []
         now, most = self._clock(), self._plan.node_limit - self._max_overhead_bytes(children[0].name)
         for child, node in zip(children, await self._place.read([child.name for child in children]), strict=True):
@@ -331,12 +333,12 @@ class Drain:
         lock = f"{self._plan.lock_path}/{name}"
         return (Create(lock), *taking, Delete(lock))
 
-    def _encode_batch(self, batch: list[Item]) -> bytes:
+    def _encode_batch(self, batch: list[DrainedItem]) -> bytes:
         plan = self._plan
         taken = tuple(StagedItem(item.child.name, item.data, item.delay) for item in batch)
         return msgspec.msgpack.encode(Staged(plan.target, plan.recipe, plan.ttl, plan.partition, taken))
 
-    async def _move(self, batch: list[Item]) -> None:
+    async def _move(self, batch: list[DrainedItem]) -> None:
         """Stages and posts a batch, without items that consumers have locked or removed meanwhile.
 
         With ``dry_run`` only counts it.
@@ -359,7 +361,7 @@ class Drain:
             staged = msgspec.msgpack.decode(self._encode_batch(batch), type=Staged)
             await self._post(path, staged, batch)
 
-    async def _drop_rejected(self, batch: list[Item], index: int, operation: int, why: RejectionReason) -> None:
+    async def _drop_rejected(self, batch: list[DrainedItem], index: int, operation: int, why: RejectionReason) -> None:
         """Removes from its batch the item that failed a transaction; creates missing parents instead."""
         locking = self._plan.lock_path is not None
         if index == len(batch) or (locking and operation == 0 and why is RejectionReason.NO_NODE):
@@ -370,7 +372,7 @@ class Drain:
         if why is RejectionReason.NO_NODE:
             self._gone.add(item.child.name)
 
-    async def _post(self, path: str, staged: Staged, batch: list[Item]) -> None:
+    async def _post(self, path: str, staged: Staged, batch: list[DrainedItem]) -> None:
         """Sends a staged batch to Queuey and deletes its node.
 
         If Queuey refuses the batch, puts the items back, moves each alone, and skips those refused alone.
@@ -437,7 +439,7 @@ class Drain:
             await make_nodes(link, [self._plan.lock_path])
         await make_nodes(link, [drained])
 
-    def _count_moved(self, batch: list[Item]) -> None:
+    def _count_moved(self, batch: list[DrainedItem]) -> None:
         self.result.items += len(batch)
         self.result.messages += sum(item.messages for item in batch)
 

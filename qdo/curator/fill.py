@@ -33,7 +33,7 @@ from qdo.coordination.tree import (
     make_nodes,
     yield_attempts,
 )
-from qdo.curator.drain import ID_HEADER, MAX_SAMPLES, PRIORITY_HEADER, Left, ProgressCallback, Target
+from qdo.curator.drain import ID_HEADER, MAX_SAMPLES, PRIORITY_HEADER, DrainTarget, Left, ProgressCallback
 from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, RECIPES, SIMPLE
 from qdo.curator.place import QueuePlace, decode_node
 from qdo.errors import CoordinationLost, CuratorError, InvalidArgument
@@ -62,7 +62,7 @@ class FillPlan(msgspec.Struct, frozen=True, kw_only=True):
         dry_run: Only count.
     """
 
-    source: Target
+    source: DrainTarget
     recipe: str = "queue"
     priority: int = 0
     limit: int | None = None
@@ -91,10 +91,10 @@ class Filled(msgspec.Struct):
     dry_run: bool = False
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True):
+class FillProgress(msgspec.Struct, frozen=True, array_like=True):
     """The content of the node beside the queue: receipts of messages that have items."""
 
-    source: Target
+    source: DrainTarget
     receipts: tuple[str, ...] = ()
 
 
@@ -218,13 +218,13 @@ class Fill:
     async def _begin(self) -> None:
         """Acknowledges the messages that an interrupted fill has put, and creates the nodes."""
         place = self._place
-        beginning = msgspec.msgpack.encode(Progress(self._plan.source))
+        beginning = msgspec.msgpack.encode(FillProgress(self._plan.source))
         await make_nodes(place.link, [place.path])
         await place.link.apply([(Create(place.receipts_path, beginning),)])
         (node,) = await place.link.read([place.receipts_path])
         if node is None:
             raise CoordinationLost("another fill of the same queue has just ended; run it again")
-        progress, self._version = decode_node(place.receipts_path, node.data, Progress), node.version
+        progress, self._version = decode_node(place.receipts_path, node.data, FillProgress), node.version
         source = progress.source
         if source != self._plan.source:
             raise CuratorError(
@@ -282,7 +282,7 @@ class Fill:
         """
         place, receipts = self._place, tuple(claim.receipt for claim in moved)
         progress = SetData(
-            place.receipts_path, msgspec.msgpack.encode(Progress(self._plan.source, receipts)), self._version
+            place.receipts_path, msgspec.msgpack.encode(FillProgress(self._plan.source, receipts)), self._version
         )
         for _ in yield_attempts("the queue"):
             if self._ticks() - began > CLAIM_TIMEOUT - MIN_CLAIM_MARGIN - place.link.timeout:

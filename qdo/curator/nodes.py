@@ -86,7 +86,7 @@ class Child(NamedTuple):
         return priority, self.epoch, self.sequence % _BITS
 
 
-class Names:
+class RecipeNodes:
     """The nodes of one recipe: their names, and the messages in each node.
 
     Args:
@@ -139,7 +139,7 @@ class Names:
         return encode([message])
 
 
-class PlainNames(Names):
+class PlainNames(RecipeNodes):
     def prefix(self) -> str:
         return self._item
 
@@ -152,7 +152,7 @@ class SimpleNames(PlainNames):
         return message
 
 
-class PriorityNames(Names):
+class PriorityNames(RecipeNodes):
     def prefix(self, priority: int) -> str:
         """Returns the prefix for a priority; raises InvalidArgument if it does not fit into 32 bits.
 
@@ -165,7 +165,7 @@ class PriorityNames(Names):
         return f"{self._item}{'1' if priority >= 0 else '0'}{priority % _BITS:08X}"
 
 
-class DelayNames(Names):
+class DelayNames(RecipeNodes):
     def prefix(self, epoch: int) -> str:
         """Returns the prefix for an epoch; raises InvalidArgument if it is not above 0 or does not fit into 64 bits.
 
@@ -178,7 +178,7 @@ class DelayNames(Names):
         return f"{self._item}|{epoch:08X}|"
 
 
-class IdNames(Names):
+class IdNames(RecipeNodes):
     def prefix(self, identifier: str) -> str:
         """Returns the prefix for an id; raises InvalidArgument as :meth:`replace_separators` does.
 
@@ -206,7 +206,7 @@ PRIORITY: Final = PriorityNames("DistributedPriorityQueue", further="[01](?P<pri
 DELAY: Final = DelayNames("DistributedDelayQueue", further=r"\|(?P<epoch>[0-9A-Fa-f]{1,16})\|")
 IDS: Final = IdNames("DistributedIdQueue", further=r"\|(?P<id>[^|]*)\|")
 SIMPLE: Final = SimpleNames("SimpleDistributedQueue", "qn-")
-RECIPES: Final[dict[str, Names]] = {
+RECIPES: Final[dict[str, RecipeNodes]] = {
     "queue": QUEUE,
     "priority": PRIORITY,
     "delay": DELAY,

@@ -95,7 +95,7 @@ TEXT: Serializer[str] = Serializer(str.encode, bytes.decode)
 
 
 @dataclass(frozen=True)
-class QueueOptions(Generic[T]):
+class CuratorOptions(Generic[T]):
     """The options of a queue. The defaults are Curator's where it has them.
 
     Attributes:

@@ -22,7 +22,7 @@ from qdo.coordination.tree import NodeData
 from qdo.coordination.zookeeper import parse_url
 from qdo.coordination.zookeeper.connection_options import check_node_path
 from qdo.coordination.zookeeper.link import ZooKeeperLink
-from qdo.curator.nodes import RECIPES, Child, Names
+from qdo.curator.nodes import RECIPES, Child, RecipeNodes
 from qdo.errors import BadItem, CuratorError
 
 T = TypeVar("T")
@@ -191,7 +191,7 @@ async def peek(place: QueuePlace, recipe: str, *, limit: int, lock_path: str | N
     )
 
 
-def _make_peeked_item(names: Names, child: Child, node: NodeData, *, locked: bool) -> PeekedItem:
+def _make_peeked_item(names: RecipeNodes, child: Child, node: NodeData, *, locked: bool) -> PeekedItem:
     error, messages = "", list[bytes]()
     try:
         messages = names.messages(node.data)

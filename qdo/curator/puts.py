@@ -14,7 +14,7 @@ from qdo.coordination.tree import MAX_BUNDLE_BYTES, MAX_OPERATIONS, Create, Link
 from qdo.curator.bridge import await_within, call_soon, count_children, create_sequential_node, make_put_error, run
 from qdo.curator.lifecycle import Lifecycle
 from qdo.curator.nodes import MAX_REQUEST_OVERHEAD_BYTES
-from qdo.curator.options import QueueOptions
+from qdo.curator.options import CuratorOptions
 from qdo.errors import CoordinationLost, PutFailed, QdoError, SessionLost
 from qdo.tasks import start_task
 
@@ -58,7 +58,7 @@ class Puts:
     """
 
     def __init__(
-        self, lifecycle: Lifecycle, link: Link, options: QueueOptions[Any], report: Callable[[QdoError], None]
+        self, lifecycle: Lifecycle, link: Link, options: CuratorOptions[Any], report: Callable[[QdoError], None]
     ) -> None:
         self._lifecycle = lifecycle
         self._link = link

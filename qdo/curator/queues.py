@@ -14,12 +14,12 @@ from typing import ClassVar, Generic, NamedTuple, Self, TypeVar
 from qdo.coordination.tree import Applied, Change, Create, Delete
 from qdo.coordination.tree import State as LinkState
 from qdo.coordination.zookeeper.link import BorrowedLink
-from qdo.curator.backlog import Backlog
+from qdo.curator.backlog import NodeBacklog
 from qdo.curator.bridge import await_within, count_children, create_missing_nodes, open_borrowed_link, run
 from qdo.curator.consumption import Consumption
 from qdo.curator.lifecycle import Lifecycle, State
-from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, Child, Names, max_node_bytes
-from qdo.curator.options import QueueOptions
+from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, Child, RecipeNodes, max_node_bytes
+from qdo.curator.options import CuratorOptions
 from qdo.curator.puts import Puts
 from qdo.errors import CuratorError, InvalidArgument, QdoError
 from qdo.tasks import start_task
@@ -29,7 +29,7 @@ T = TypeVar("T")
 log = logging.getLogger("qdo.curator")
 
 
-class Running(NamedTuple):
+class StartedQueue(NamedTuple):
     """The parts of a started queue; a put-only queue has no consumption."""
 
     link: BorrowedLink
@@ -41,19 +41,19 @@ class CuratorQueue(Generic[T]):
     """The base class of the four queues. A queue object can be started and closed once.
 
     Args:
-        options: The options of the queue; see :class:`~qdo.curator.options.QueueOptions`.
-        refresh: See :class:`~qdo.curator.backlog.Backlog`.
+        options: The options of the queue; see :class:`~qdo.curator.options.CuratorOptions`.
+        refresh: See :class:`~qdo.curator.backlog.NodeBacklog`.
     """
 
-    names: ClassVar[Names]
+    names: ClassVar[RecipeNodes]
 
-    def __init__(self, options: QueueOptions[T], refresh: int | None = None) -> None:
+    def __init__(self, options: CuratorOptions[T], refresh: int | None = None) -> None:
         self._options = options
         self._refresh = refresh
         self._lifecycle = Lifecycle(options.path, options.on_state)
         self._token = f"consumer-{uuid.uuid4().hex}"
         self._transition_lock = asyncio.Lock()
-        self._running: Running | None = None
+        self._running: StartedQueue | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -140,9 +140,9 @@ class CuratorQueue(Generic[T]):
             link = BorrowedLink(options.client)
             puts, consumption = Puts(self._lifecycle, link, options, self._report), None
             if options.consumer is not None:
-                backlog = Backlog(self.names, self._refresh)
+                backlog = NodeBacklog(self.names, self._refresh)
                 consumption = Consumption(self._lifecycle, link, options, backlog, self._token, self._report)
-            running = Running(link, puts, consumption)
+            running = StartedQueue(link, puts, consumption)
             try:
                 await await_within(options.answer_timeout, self._open_link_and_create_nodes(running))
             except BaseException:
@@ -158,7 +158,7 @@ class CuratorQueue(Generic[T]):
                 if options.election is not None:
                     options.election.listen(running.consumption.wake)
 
-    async def _open_link_and_create_nodes(self, running: Running) -> None:
+    async def _open_link_and_create_nodes(self, running: StartedQueue) -> None:
         await running.link.open()
         await create_missing_nodes(running.link, filter(None, (self.path, self._options.lock_path)))
         if running.consumption is not None:
@@ -174,7 +174,7 @@ class CuratorQueue(Generic[T]):
                 self._running.puts.wake()
                 start_task(self._retire(self._running), self._tasks)
 
-    async def _retire(self, running: Running) -> None:
+    async def _retire(self, running: StartedQueue) -> None:
         """Closes the link after the messages in hand are finished and all puts are answered. Waits without a limit."""
         if running.consumption is not None:
             await running.consumption.end()
@@ -183,7 +183,7 @@ class CuratorQueue(Generic[T]):
         await running.puts.wait_until_answered()
         await running.link.close()
 
-    def _on_link_state(self, running: Running, state: LinkState) -> None:
+    def _on_link_state(self, running: StartedQueue, state: LinkState) -> None:
         if running.consumption is not None:
             running.consumption.on_link_state(state)
         self._lifecycle.on_link_state(state)
@@ -429,8 +429,8 @@ class DistributedIdQueue(CuratorQueue[T]):
 
 
 @dataclass(frozen=True)
-class QueueBuilder(QueueOptions[T]):
-    """Builds queues; the attributes are those of :class:`qdo.curator.options.QueueOptions`.
+class QueueBuilder(CuratorOptions[T]):
+    """Builds queues; the attributes are those of :class:`qdo.curator.options.CuratorOptions`.
 
     ::
 

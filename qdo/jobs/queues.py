@@ -100,7 +100,7 @@ _CHANGE = "To change it, call jobs.create_queues() with admin, or: %s"
 _FIXED = "The kind never changes, and partitions only grow: name those that the queue has, or use another queue."
 
 
-class JobQueue(NamedTuple):
+class TaskQueue(NamedTuple):
     """A queue of tasks.
 
     Attributes:
@@ -140,13 +140,13 @@ def _format_values(values: Mapping[str, Any]) -> str:
 
 def make_job_queues(
     queues: str | Iterable[str] | Mapping[str, JobQueueOptions], shared: JobQueueOptions
-) -> dict[str, JobQueue]:
+) -> dict[str, TaskQueue]:
     own = queues if isinstance(queues, Mapping) else {}
     for name, chosen in own.items():
         if not isinstance(chosen, Mapping):
             raise InvalidArgument(f"queue {name}: options {chosen!r} are not a mapping such as {{'ttl': 3600}}")
     return {
-        name: JobQueue(name, _check_options(name, {**shared, **own.get(name, {})}))
+        name: TaskQueue(name, _check_options(name, {**shared, **own.get(name, {})}))
         for name in check_queue_names(queues)
     }
 
@@ -164,7 +164,7 @@ def _check_options(queue: str, values: Mapping[str, Any]) -> dict[str, Any]:
 # Used by programs
 
 
-def create_queue(client: Client, queue: JobQueue) -> Queue:
+def create_queue(client: Client, queue: TaskQueue) -> Queue:
     """Creates a queue, or sets the options in the code on an existing one."""
     while True:
         with suppress(QueueExists):
@@ -173,7 +173,7 @@ def create_queue(client: Client, queue: JobQueue) -> Queue:
             return client.update_queue(queue.name, **queue.options)
 
 
-async def create_queue_async(client: AsyncClient, queue: JobQueue) -> Queue:
+async def create_queue_async(client: AsyncClient, queue: TaskQueue) -> Queue:
     while True:
         with suppress(QueueExists):
             return await client.create_queue(queue.name, **queue.at_creation)
@@ -181,7 +181,7 @@ async def create_queue_async(client: AsyncClient, queue: JobQueue) -> Queue:
             return await client.update_queue(queue.name, **queue.options)
 
 
-def send_or_create_queue(client: Client, queue: JobQueue | None, send: Callable[[], T]) -> T:
+def send_or_create_queue(client: Client, queue: TaskQueue | None, send: Callable[[], T]) -> T:
     """Calls ``send``. If the queue does not exist, creates it and calls ``send`` again.
 
     Raises:
@@ -203,7 +203,7 @@ def send_or_create_queue(client: Client, queue: JobQueue | None, send: Callable[
 
 
 async def send_or_create_queue_async(
-    client: AsyncClient, queue: JobQueue | None, send: Callable[[], Coroutine[Any, Any, T]]
+    client: AsyncClient, queue: TaskQueue | None, send: Callable[[], Coroutine[Any, Any, T]]
 ) -> T:
     try:
         return await send()
@@ -222,7 +222,7 @@ async def send_or_create_queue_async(
 # Used by workers
 
 
-async def keep_queues(client: AsyncClient, queues: Iterable[JobQueue]) -> None:
+async def keep_queues(client: AsyncClient, queues: Iterable[TaskQueue]) -> None:
     """Creates and updates the queues of a worker's tasks as soon as the service responds. Logs refusals."""
     for queue in queues:
         try:
@@ -232,7 +232,7 @@ async def keep_queues(client: AsyncClient, queues: Iterable[JobQueue]) -> None:
             logger.error(text, queue.name, _format_values(queue.options), error)  # noqa: TRY400 - says it all
 
 
-async def _keep_queue(client: AsyncClient, queue: JobQueue) -> None:
+async def _keep_queue(client: AsyncClient, queue: TaskQueue) -> None:
     """Updates a visible queue, else tries to create it. A hidden one that exists stays unchanged."""
     lookup = await find_queues(client, [queue.name])
     row = lookup.found.get(queue.name)
@@ -244,7 +244,7 @@ async def _keep_queue(client: AsyncClient, queue: JobQueue) -> None:
         await _keep_queue(client, queue)  # Another program has just created the queue.
 
 
-async def _create_missing_queue(client: AsyncClient, queue: JobQueue, refusal: str) -> bool:
+async def _create_missing_queue(client: AsyncClient, queue: TaskQueue, refusal: str) -> bool:
     """Creates a queue, or logs ``refusal`` if the credential may not. Returns False if the queue exists."""
     try:
         await client.create_queue(queue.name, **queue.at_creation)
@@ -256,7 +256,7 @@ async def _create_missing_queue(client: AsyncClient, queue: JobQueue, refusal: s
     return True
 
 
-async def _update_unset_options(client: AsyncClient, queue: JobQueue, differing: Mapping[str, Any]) -> None:
+async def _update_unset_options(client: AsyncClient, queue: TaskQueue, differing: Mapping[str, Any]) -> None:
     """Sets the options that are unset in the queue, and logs the others that differ.
 
     Sets each option in a request of its own, so that a refused option does not affect the others.
@@ -276,7 +276,7 @@ async def _update_unset_options(client: AsyncClient, queue: JobQueue, differing:
         _warn_of_difference(_DIFFERS, queue, unlike)
 
 
-def _warn_of_difference(text: str, queue: JobQueue, differing: Mapping[str, Any]) -> None:
+def _warn_of_difference(text: str, queue: TaskQueue, differing: Mapping[str, Any]) -> None:
     """Logs differing options: which ones can never be changed, and the command that changes the others.
 
     Args:

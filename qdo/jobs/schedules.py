@@ -38,7 +38,7 @@ _LEFT_OVER = (
 )
 
 
-class Timetable(NamedTuple):
+class TaskTimetable(NamedTuple):
     """The times at which the service calls a task.
 
     Attributes:
@@ -56,7 +56,7 @@ class Timetable(NamedTuple):
 
 def make_timetable(
     task: str, cron: str | None, timezone: str | None, every: timedelta | float | None, missed: str | None
-) -> Timetable | None:
+) -> TaskTimetable | None:
     """Returns a timetable, in UTC by default, or None without ``cron`` and ``every``.
 
     Raises InvalidArgument for options that are not valid together.
@@ -78,8 +78,8 @@ def make_timetable(
     if missed not in {None, "skip", "catch_up"}:
         raise InvalidArgument(f"missed of task {task} is {missed!r}: use 'skip' or 'catch_up'")
     if seconds is not None:
-        return Timetable(None, None, int(seconds), missed or "skip")
-    return Timetable(" ".join((cron or "").split()), timezone or "UTC", None, missed or "skip")
+        return TaskTimetable(None, None, int(seconds), missed or "skip")
+    return TaskTimetable(" ".join((cron or "").split()), timezone or "UTC", None, missed or "skip")
 
 
 def check_scheduled(function: Callable[..., Any], task: str, queue: str) -> None:
@@ -97,7 +97,7 @@ class TaskSchedule(NamedTuple):
 
     task: str
     queue: str
-    timetable: Timetable
+    timetable: TaskTimetable
     body: msgspec.Raw
 
     @property
@@ -106,7 +106,7 @@ class TaskSchedule(NamedTuple):
 
     def matches(self, schedule: Schedule) -> bool:
         """Returns whether a schedule of the service matches this one, paused or not."""
-        timetable = Timetable(schedule.cron, schedule.timezone, schedule.every, schedule.missed)
+        timetable = TaskTimetable(schedule.cron, schedule.timezone, schedule.every, schedule.missed)
         message = {"body": msgspec.json.decode(self.body), "content_type": "application/json"}
         return (schedule.queue, timetable, schedule.message) == (self.queue, self.timetable, message)
 

@@ -23,7 +23,7 @@ from queuey.client.claims.handlers import is_coroutine_handler
 
 if TYPE_CHECKING:
     from qdo.jobs.jobs import Jobs
-    from qdo.jobs.schedules import Timetable
+    from qdo.jobs.schedules import TaskTimetable
     from qdo.worker.failure import TaskRetry
     from queuey.client import Receipt
 
@@ -100,7 +100,7 @@ class Task(Generic[P, R, S]):
         retry: TaskRetry,
         timeout: float | None,
         unique: Unique | None,
-        timetable: Timetable | None,
+        timetable: TaskTimetable | None,
     ) -> None:
         check_types(function, name)
         if unique is not None:

@@ -32,7 +32,7 @@ EVENT_NUMBER = -1
 """Number of a packet that is not an answer."""
 
 
-class Exchange:
+class PacketExchange:
     """The packets of one connection. Each request is answered by one packet, in order.
 
     It finds when the latest answered request was sent. A session timeout counts from the request, not from the arrival
@@ -171,7 +171,7 @@ class Relay:
         self._requests = bytearray()
         """The start of an incomplete request."""
         self._out: dict[socket.socket, bytearray] = {program: bytearray(), server: bytearray()}
-        self._exchange = Exchange()
+        self._exchange = PacketExchange()
         self._timeout: float | None = None
         self._last_sent = now()
 

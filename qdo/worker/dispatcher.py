@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Literal
 
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.owned_partition import PartitionOwnership
 from qdo.consumer.partition_listener import PartitionListener
 from qdo.coordination import HandlingNote
 from qdo.errors import CoordinationLost, InvalidArgument, QdoError
@@ -161,11 +161,11 @@ class Dispatcher(PartitionListener):
 
     # The life of partitions
 
-    async def assigned(self, rows: Collection[OwnedPartition]) -> None:
+    async def assigned(self, rows: Collection[PartitionOwnership]) -> None:
         self._finished = self._finished or self._drained is None
         self._report_ownership_change("assigned", rows)
 
-    async def revoke(self, row: OwnedPartition) -> None:
+    async def revoke(self, row: PartitionOwnership) -> None:
         begun, seconds = asyncio.get_running_loop().time(), self._consumer.settings.revoke_timeout
         finishing, recording = begun + seconds * _FINISHING_RATIO, begun + seconds * (1 + _FINISHING_RATIO) / 2
         if self._drained is not None:
@@ -181,7 +181,7 @@ class Dispatcher(PartitionListener):
             self._mark_unfinished_if_draining()
         self._report_ownership_change("revoked", [row])
 
-    async def lost(self, rows: Collection[OwnedPartition]) -> None:
+    async def lost(self, rows: Collection[PartitionOwnership]) -> None:
         if self.discard(rows) or any(row.pending_offset is not None for row in rows):
             self._finished = False
         self._report_ownership_change("lost", rows)
@@ -210,7 +210,7 @@ class Dispatcher(PartitionListener):
         if self._drained is not None:
             self._finished = False
 
-    def _report_ownership_change(self, change: str, rows: Collection[OwnedPartition]) -> None:
+    def _report_ownership_change(self, change: str, rows: Collection[PartitionOwnership]) -> None:
         """Logs and counts the partitions, and updates the gauge of owned ones, or drops the lag of those not owned."""
         gone = {row.partition for row in rows}
         names = sorted(map(str, gone))
@@ -328,7 +328,7 @@ class Dispatcher(PartitionListener):
             self._remove([work])
             self._consumer.rejoin()
 
-    async def finish(self, rows: Collection[OwnedPartition], deadline: float) -> bool:
+    async def finish(self, rows: Collection[PartitionOwnership], deadline: float) -> bool:
         """Closes partitions and finishes their messages in flight until a deadline by the loop's clock.
 
         Results after that are discarded. Returns False if some messages will be handled again.
@@ -359,7 +359,7 @@ class Dispatcher(PartitionListener):
             for message in run.messages[run.handled :][:1]:
                 logger.warning("a handler has not finished message %s of %s", message.id, work.partition)
 
-    def discard(self, rows: Collection[OwnedPartition]) -> bool:
+    def discard(self, rows: Collection[PartitionOwnership]) -> bool:
         """Discards the results of partitions from now on. Returns whether messages will be handled again."""
         works = self._find_undiscarded_works(rows)
         unfinished = any(work.has_unfinished for work in works)
@@ -367,7 +367,7 @@ class Dispatcher(PartitionListener):
         self._readmit(rows)
         return unfinished
 
-    def _readmit(self, rows: Collection[OwnedPartition]) -> None:
+    def _readmit(self, rows: Collection[PartitionOwnership]) -> None:
         """Turns handed-over partitions into lost ones, which can accept messages again."""
         for row in rows:
             work = self._works.get(row.partition)
@@ -440,7 +440,7 @@ class Dispatcher(PartitionListener):
     def _runs(self) -> list[tuple[PartitionWork, MessageRun]]:
         return [(work, run) for work in (*self._works.values(), *self._leaked) for run in work.runs]
 
-    def _find_undiscarded_works(self, rows: Collection[OwnedPartition] | None = None) -> list[PartitionWork]:
+    def _find_undiscarded_works(self, rows: Collection[PartitionOwnership] | None = None) -> list[PartitionWork]:
         chosen = None if rows is None else set(rows)
         works = self._works.values()
         return [work for work in works if not work.is_discarded and (chosen is None or work.row in chosen)]

@@ -35,7 +35,7 @@ from itertools import count
 from time import time
 from typing import Literal, NamedTuple, TypeAlias
 
-from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.owned_partition import PartitionOwnership
 from qdo.coordination import HandlingNote
 from qdo.settings import Key
 from qdo.tasks import wait_for_event
@@ -374,7 +374,7 @@ class PartitionWork:
 
     def __init__(
         self,
-        row: OwnedPartition,
+        row: PartitionOwnership,
         partition_queue: PartitionQueue,
         ended: Callable[[PartitionWork], None],
         suspicion: CrashSuspicion | None = None,

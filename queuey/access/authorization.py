@@ -18,7 +18,16 @@ from queuey.access.queue_access import QueueAccess, enter_queue, find_queue, req
 from queuey.model.deadletters import queue_for
 from queuey.model.errors import NotAllowed, NotAuthenticated, NotFound, QueueNotFound, QueueyError
 from queuey.model.messages import Queue
-from queuey.model.rights import ANYBODY, Action, Caller, Credential, explain_refusal, is_allowed, matches, may_know
+from queuey.model.rights import (
+    ANYBODY,
+    Action,
+    Caller,
+    MemberCredential,
+    explain_refusal,
+    is_allowed,
+    matches,
+    may_know,
+)
 from queuey.runtime.event_loop import Core
 from queuey.storage import Store, bridge
 from queuey.web.admission.scheduling import ANONYMOUS
@@ -40,7 +49,7 @@ _CANONICAL_SCHEMES = {"bearer": "Bearer", "browserid": "BrowserID"}
 """Schemes of users, which are case-insensitive (RFC 9110, 11.1). ``Application`` is not, as in the original."""
 
 
-class ListQueues(Protocol):
+class QueueLister(Protocol):
     """Lists queues of an application by name, as :meth:`queuey.queues.queues.Queues.list` does."""
 
     def __call__(
@@ -269,7 +278,7 @@ class Authorization:
         caller = self._authenticate.cached_caller(request.headers.get("authorization"))
         return await request.in_pool(lambda: self.authenticate(request)) if caller is None else caller
 
-    async def find_member_credential(self, request: Request) -> Credential:
+    async def find_member_credential(self, request: Request) -> MemberCredential:
         """Returns the member's credential in a consumer group, made of the caller and its application keys.
 
         Raises:
@@ -280,7 +289,7 @@ class Authorization:
         self.require_credential(request, caller)
         return credential_of(self._authenticate.list_key_digests(request.headers.get("authorization", "")), caller)
 
-    def find_former_credential(self, request: Request) -> Credential | None:
+    def find_former_credential(self, request: Request) -> MemberCredential | None:
         """Returns a member's credential, without rights, if the caller is cached, however old its entry; else None."""
         if self.stale_caller(request) is None:
             return None
@@ -510,7 +519,7 @@ class Authorization:
             raise NotAllowed("This needs admin for all queues of the application.")
 
     def list_readable_names(
-        self, request: Request, application: str, max_names: int, list_queues: ListQueues
+        self, request: Request, application: str, max_names: int, list_queues: QueueLister
     ) -> list[str]:
         """Returns the names of queues that the caller's grants let it read, exact names first.
 

@@ -114,7 +114,7 @@ class UserLogin(msgspec.Struct, frozen=True, array_like=True):
     users: tuple[tuple[str, str, tuple[str, ...]], ...]
 
 
-class Session(msgspec.Struct, frozen=True, array_like=True):
+class LoginSession(msgspec.Struct, frozen=True, array_like=True):
     """An open session.
 
     Attributes:
@@ -127,7 +127,7 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Session).decode
+_decode = msgspec.msgpack.Decoder(LoginSession).decode
 
 
 class Sessions:
@@ -137,18 +137,18 @@ class Sessions:
         self._store = store
         self._clock = clock
 
-    def begin(self, holder: bytes | UserLogin, *, until: float | None = None) -> tuple[str, Session]:
+    def begin(self, holder: bytes | UserLogin, *, until: float | None = None) -> tuple[str, LoginSession]:
         """Begins a session, which ends at ``until`` at the latest. Returns its token, too."""
         token = secrets.token_urlsafe(TOKEN_BYTES)
         expires = self._clock() + SESSION_SECONDS
-        session = Session(holder, expires if until is None else min(expires, until))
+        session = LoginSession(holder, expires if until is None else min(expires, until))
         bridge.run(self._store.ledger.enter(_session_work(token), _ONLY_INDEX, _encode(session), expected=None))
         return token, session
 
     def make_link(self, holder: bytes) -> str:
         """Returns the token of a link that logs in once, within ``LINK_SECONDS``, with the key of this digest."""
         token = secrets.token_urlsafe(LINK_BYTES)
-        link = _encode(Session(holder, self._clock() + LINK_SECONDS))
+        link = _encode(LoginSession(holder, self._clock() + LINK_SECONDS))
         bridge.run(self._store.ledger.enter(_link_work(token), _ONLY_INDEX, link, expected=None))
         return token
 
@@ -162,12 +162,12 @@ class Sessions:
         link = None if entry is None else _decode(entry)
         if link is not None and isinstance(link.holder, bytes) and link.expires > self._clock():
             # Random bytes, so that a caller can tell its own value from another caller's.
-            spent = _encode(Session(secrets.token_bytes(LINK_BYTES), 0.0))
+            spent = _encode(LoginSession(secrets.token_bytes(LINK_BYTES), 0.0))
             if bridge.run(exchange(self._store.ledger, _link_work(token), _ONLY_INDEX, spent, expected=entry)) == spent:
                 return link.holder
         raise NotAuthenticated("This link was used before, or has expired.")
 
-    def find(self, token: str) -> Session:
+    def find(self, token: str) -> LoginSession:
         """Returns the session of a token.
 
         Raises:
@@ -186,7 +186,7 @@ class Sessions:
         if entry is None:
             return
         try:
-            bridge.run(self._store.ledger.enter(work, _ONLY_INDEX, _encode(Session(b"", 0.0)), expected=entry))
+            bridge.run(self._store.ledger.enter(work, _ONLY_INDEX, _encode(LoginSession(b"", 0.0)), expected=entry))
         except Conflict:
             return
 

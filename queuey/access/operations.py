@@ -29,7 +29,7 @@ APP = "/v1/{app}"
 QUEUE = APP + "/{queue}"
 
 
-class Operation(openapi.Operation, frozen=True, kw_only=True):
+class Operation(openapi.DocumentedOperation, frozen=True, kw_only=True):
     """An HTTP method of a path.
 
     Attributes:

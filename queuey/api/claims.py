@@ -205,7 +205,7 @@ class ClaimedMessage(ReadMessage, frozen=True, kw_only=True, gc=False, omit_defa
     state: Any = UNSET
 
 
-class Claims(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="status", tag="ok"):
+class ClaimedMessages(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="status", tag="ok"):
     """Claimed messages, the oldest first.
 
     Attributes:
@@ -218,7 +218,7 @@ class Claims(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="s
     result_ttl: Count = 0
 
 
-class ClaimsOfOne(Claims, frozen=True, kw_only=True, omit_defaults=True, tag_field="status", tag="ok"):
+class ClaimsOfOne(ClaimedMessages, frozen=True, kw_only=True, omit_defaults=True, tag_field="status", tag="ok"):
     """Messages of the first queue that has any, and its name; null if no queue has messages.
 
     Attributes:
@@ -331,7 +331,7 @@ def backlog_text(backlog: Backlog, now: float) -> str:
 JobStatus = Literal["claimed", "retrying", "waiting"]
 
 
-class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DeliveredJob(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message that was delivered and not acknowledged.
 
     Attributes:
@@ -361,10 +361,10 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     failure: Attempt | UnsetType = UNSET
 
 
-class Jobs(Struct, frozen=True, tag_field="status", tag="ok"):
+class DeliveredJobs(Struct, frozen=True, tag_field="status", tag="ok"):
     """Delivered messages, sorted by the end of their claims; ended claims come first."""
 
-    jobs: list[Job]
+    jobs: list[DeliveredJob]
 
 
 class CancelledJob(Struct, frozen=True, tag_field="status", tag="ok"):

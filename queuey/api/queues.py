@@ -19,14 +19,14 @@ MAX_REQUESTED_NAME = 255
 Name = Annotated[str, Meta(max_length=MAX_REQUESTED_NAME)]
 
 
-class QueueFields(QueueOptions, frozen=True, kw_only=True):
+class QueueOptionFields(QueueOptions, frozen=True, kw_only=True):
     """Options of a queue. Numbers may be strings. Null or empty means not set, or reset."""
 
     principles: str | list[str] | None = None
     principals: str | list[str] | None = None
 
 
-class NewQueue(QueueFields, frozen=True, kw_only=True):
+class NewQueue(QueueOptionFields, frozen=True, kw_only=True):
     """A queue to create."""
 
     queue_name: str | None = None
@@ -38,7 +38,7 @@ class QueueState(ChosenOptions, frozen=True, kw_only=True, tag_field="status", t
     name: str = field(name="queue_name")
 
 
-class CreatedQueue(QueueState, frozen=True, kw_only=True):
+class CreatedQueueState(QueueState, frozen=True, kw_only=True):
     """The state of a queue that was created or found."""
 
     principles: str | None

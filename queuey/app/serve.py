@@ -227,7 +227,7 @@ async def _serve(
     """
     from queuey.web.errors import refusal_response  # noqa: PLC0415 - not in the parent process
     from queuey.web.gateway import make_gateway  # noqa: PLC0415
-    from queuey.web.http.listening import Certificate, Connections  # noqa: PLC0415 - as above
+    from queuey.web.http.listening import Certificate, ProcessConnections  # noqa: PLC0415 - as above
 
     loop = asyncio.get_running_loop()
     gateway = make_gateway(app, settings)
@@ -243,7 +243,9 @@ async def _serve(
     service = app.service
     service.join(identity)
     service.start_background_work()
-    connections = Connections(loop, listener, settings.connections, gateway.answer, refusal_response, certificate)
+    connections = ProcessConnections(
+        loop, listener, settings.connections, gateway.answer, refusal_response, certificate
+    )
     loop.add_signal_handler(signal.SIGHUP, connections.reload)
     gateway.timer.call_every(1.0, connections.sweep)
     connections.start()

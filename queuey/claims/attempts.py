@@ -60,7 +60,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(DeliveryRecord).decode
 
 
-class Attempts:
+class AttemptRecords:
     """Records of all queues' messages, in a ledger. Its methods raise as the ledger does."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -124,7 +124,7 @@ async def record_expired_claims(
     ledger: Ledger, queue: Queue, partition: int, claims: Mapping[Position, LastDelivery]
 ) -> None:
     """Adds a failed attempt with the error ``CLAIM_EXPIRED_ERROR`` for each claim, unless its delivery has one."""
-    attempts = Attempts(ledger)
+    attempts = AttemptRecords(ledger)
     for position, claim in claims.items():
         expired_at, text = claim.expires / 1000, "neither acknowledged, renewed nor released in time"
         lapse = Attempt(number=claim.number, at=expired_at, worker=claim.worker, error=CLAIM_EXPIRED_ERROR, text=text)

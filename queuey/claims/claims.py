@@ -17,7 +17,7 @@ import msgspec
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import MAX_STATES, JobStatus
-from queuey.claims.attempts import Attempts, JobState
+from queuey.claims.attempts import AttemptRecords, JobState
 from queuey.claims.expiry_records import ExpiryRecords
 from queuey.claims.job_ends import JobResult, Results
 from queuey.claims.jobs import JobUseCases, JobWatch
@@ -48,7 +48,7 @@ from queuey.claims.log.wakeups import ClaimWakeups
 from queuey.claims.overview import ClaimOverview
 from queuey.claims.rules.entry_draft import EntryDraft, Poll
 from queuey.claims.rules.partition_state import ClaimTiming, State
-from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus
 from queuey.messages.message_effects import EnsureExpiry
 from queuey.model.deadletters import Attempt, holds_dead
 from queuey.model.errors import ClaimsRefused, NotAllowed, NotFound, QueueyError, TooManyClaims
@@ -76,7 +76,7 @@ QUEUE_ERRORS = (NotFound, NotAllowed, ClaimsRefused, TooManyClaims)
 """Errors that concern a single queue, so other queues are still tried."""
 
 
-class ReleaseReason(msgspec.Struct, frozen=True):
+class HandlerFailure(msgspec.Struct, frozen=True):
     """Class and text of a handler's error."""
 
     error: str
@@ -121,7 +121,7 @@ class ClaimUseCases:
         make_expiry: Callable[[ClaimUseCases], ExpiryRecords] | None = None,
     ) -> None:
         self._store = store
-        self._attempts = Attempts(store.ledger)
+        self._attempts = AttemptRecords(store.ledger)
         self._limits = limits
         self._metrics = metrics
         self._watchers = Watchers() if watchers is None else watchers
@@ -348,7 +348,7 @@ class ClaimUseCases:
 
     async def acknowledge(
         self, queue: Queue, receipts: Sequence[ClaimReceipt], results: Mapping[ClaimReceipt, JobResult] | None = None
-    ) -> list[Settlement]:
+    ) -> list[ReceiptOutcome]:
         """Acknowledges messages, so that they are not delivered again; returns results in the order of the receipts.
 
         Args:
@@ -388,7 +388,7 @@ class ClaimUseCases:
             *(run(writes[first::MAX_CONCURRENT_WRITES]) for first in range(min(MAX_CONCURRENT_WRITES, len(writes))))
         )
 
-    async def renew(self, queue: Queue, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
+    async def renew(self, queue: Queue, receipts: Sequence[ClaimReceipt], ttl: float) -> list[ReceiptOutcome]:
         """Extends claims to at least ``ttl`` seconds from now; 0 releases them.
 
         An expired claim becomes valid again if no other caller has claimed the message. Results and errors are those of
@@ -401,11 +401,11 @@ class ClaimUseCases:
         queue: Queue,
         receipts: Sequence[ClaimReceipt],
         delay: float | None = None,
-        reason: ReleaseReason | None = None,
+        reason: HandlerFailure | None = None,
         *,
         retry: bool = True,
         begun: bool = True,
-    ) -> list[Settlement]:
+    ) -> list[ReceiptOutcome]:
         """Ends claims: the messages become available again after ``delay`` seconds.
 
         Args:
@@ -417,7 +417,7 @@ class ClaimUseCases:
             begun: If False, the attempts do not count, at most 10 times for a message.
         """
         if not retry:
-            reason = reason or ReleaseReason("GivenUp")
+            reason = reason or HandlerFailure("GivenUp")
         if reason is not None:
             await self._record_failures(queue, receipts, reason)
         kind: SettleKind = "release" if reason is None or delay is not None else "fail"
@@ -425,7 +425,7 @@ class ClaimUseCases:
             kind = "give_up"
         return await self._settle(queue, kind, receipts, delay or 0.0, begun=begun)
 
-    async def set_states(self, queue: Queue, states: Mapping[ClaimReceipt, bytes]) -> list[Settlement]:
+    async def set_states(self, queue: Queue, states: Mapping[ClaimReceipt, bytes]) -> list[ReceiptOutcome]:
         """Sets the states of jobs whose receipts are valid. They are informational and last until the message is done.
 
         Args:
@@ -439,7 +439,7 @@ class ClaimUseCases:
             await self._attempts.set_state(queue, receipt.partition, receipt.position, state)
         return settled
 
-    async def _record_failures(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason) -> None:
+    async def _record_failures(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: HandlerFailure) -> None:
         """Records the reason for the receipts that are valid now, before the claims end and may leave dead letters."""
         parts = group_by_partition(receipts)
         self.logs.check(queue, list(parts))
@@ -452,7 +452,7 @@ class ClaimUseCases:
 
     async def _settle(
         self, queue: Queue, kind: SettleKind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0, *, begun: bool = True
-    ) -> list[Settlement]:
+    ) -> list[ReceiptOutcome]:
         """Settles receipts in their logs; returns results in their order. Renewals that come too late raise.
 
         If receipts of several partitions include one of an entry that never existed, it raises before any change.

@@ -90,7 +90,7 @@ class ExpiryRecord(msgspec.Struct, frozen=True, array_like=True):
         return now < self.until <= now + MAX_RELIANCE_SECONDS * TICKS_PER_SECOND
 
 
-class Search(msgspec.Struct):
+class ExpirySearch(msgspec.Struct):
     """Result of a search.
 
     Attributes:
@@ -298,7 +298,7 @@ class ExpiryRecords(DueWork):
     def _margin(self) -> int:
         return int((self._store.clock_difference + MIN_STEP_INTERVAL) * TICKS_PER_SECOND)
 
-    def _next_due_ticks(self, value: ExpiryRecord, result: Search, took: float) -> int:
+    def _next_due_ticks(self, value: ExpiryRecord, result: ExpirySearch, took: float) -> int:
         """Returns when to search again (ticks), at the earliest after a pause.
 
         That is when a seen or an unseen message may expire, or when the record may be removed; a search that was cut
@@ -312,8 +312,8 @@ class ExpiryRecords(DueWork):
         removable = value.until + 2 * self._margin if result.is_over else TICKS_MAX
         return max(min(result.following, unseen, removable), self._now(pause))
 
-    async def _search(self, queue: Queue, deadline: float) -> Search:
-        result, room = Search(), asyncio.Semaphore(MAX_CONCURRENT_PARTITIONS)
+    async def _search(self, queue: Queue, deadline: float) -> ExpirySearch:
+        result, room = ExpirySearch(), asyncio.Semaphore(MAX_CONCURRENT_PARTITIONS)
 
         async def search(partition: int) -> None:
             async with room:
@@ -322,13 +322,13 @@ class ExpiryRecords(DueWork):
         await asyncio.gather(*map(search, range(1, queue.partitions + 1)))
         return result
 
-    async def _search_outboxes(self, queue: Queue) -> Search:
+    async def _search_outboxes(self, queue: Queue) -> ExpirySearch:
         """Counts unpublished dead letters, and has overdue ones published; the next search finds the others."""
         sizes = await self._claims.logs.query_states(queue, lambda state, _expired: len(state.outbox))
         following = self._now(OVERDUE_SECONDS) if any(sizes.values()) else TICKS_MAX
-        return Search(sum(sizes.values()), following, is_unfinished=following < TICKS_MAX)
+        return ExpirySearch(sum(sizes.values()), following, is_unfinished=following < TICKS_MAX)
 
-    async def _search_partition(self, queue: Queue, partition: int, result: Search, deadline: float) -> None:
+    async def _search_partition(self, queue: Queue, partition: int, result: ExpirySearch, deadline: float) -> None:
         """Takes turns at a log up to its end. Sets ``is_cut`` at the deadline, or without progress."""
         start = FIRST
         while True:

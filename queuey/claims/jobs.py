@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from queuey.api.jobs import UNFINISHED, JobInfo
-from queuey.claims.attempts import Attempts
+from queuey.claims.attempts import AttemptRecords
 from queuey.claims.job_ends import EXPIRED_ERROR, JobEnd, Leaving, Results
 from queuey.claims.log.follow_ups import TOO_MANY_DELIVERIES_ERROR
 from queuey.claims.log.log_cache import LogCache, QueueLogs
@@ -180,7 +180,7 @@ class JobUseCases:
         self._timing = timing
         self._logs = logs
         self._watch = watch
-        self._attempts = Attempts(store.ledger)
+        self._attempts = AttemptRecords(store.ledger)
         self._results = Results(store.ledger)
 
     async def read_answer(self, queue: Queue, poll: JobPoll, waiter: Waiter | None = None) -> JobAnswer:

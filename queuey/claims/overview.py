@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from queuey.access.queue_access import QueueAccess
-from queuey.api.claims import Backlog, ClaimCounts, Job, JobStatus, PartitionClaims, QueueSize
-from queuey.claims.attempts import Attempts, DeliveryRecord
+from queuey.api.claims import Backlog, ClaimCounts, DeliveredJob, JobStatus, PartitionClaims, QueueSize
+from queuey.claims.attempts import AttemptRecords, DeliveryRecord
 from queuey.claims.log.log_cache import QueueLogs
 from queuey.claims.rules.partition_state import State
 from queuey.model import ids
@@ -67,7 +67,7 @@ class ClaimOverview:
         self._core = core
         self._limits = limits
         self._metrics = metrics
-        self._attempts = Attempts(store.ledger)
+        self._attempts = AttemptRecords(store.ledger)
 
     def count_claims(self, access: QueueAccess) -> ClaimCounts:
         """Counts outstanding messages as claimed, waiting or retrying by partition; not those never delivered."""
@@ -133,7 +133,7 @@ class ClaimOverview:
 
     def list_jobs(
         self, access: QueueAccess, limit: int, *, states: bool = False, only_status: JobStatus | None = None
-    ) -> list[Job]:
+    ) -> list[DeliveredJob]:
         """Returns outstanding messages: those whose claims have ended, then the others by the end of their claims.
 
         Args:
@@ -154,12 +154,12 @@ class ClaimOverview:
             )
             return nsmallest(limit, rows)
 
-        def outstanding(queue: Queue) -> list[Job]:
+        def outstanding(queue: Queue) -> list[DeliveredJob]:
             by_partition = self._core.run(self._logs.query_states(queue, look))
             rows = nsmallest(limit, ((row[0], number, row) for number, group in by_partition.items() for row in group))
             calls = self._read_calls(queue, [(number, row[1]) for _, number, row in rows]) if states else {}
             return [
-                Job(
+                DeliveredJob(
                     message_id=ids.to_hex(position),
                     partition=number,
                     deliveries=attempts,

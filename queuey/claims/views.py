@@ -17,13 +17,13 @@ from queuey.api import claims as api
 from queuey.api.jobs import MAX_JOBS, MAX_RESULT, MAX_RESULTS, JobInfos, JobsById
 from queuey.api.messages import Fetched, QueueReadError
 from queuey.api.values import Done, nesting_depth
-from queuey.claims.claims import QUEUE_ERRORS, ClaimUseCases, ReleaseReason
+from queuey.claims.claims import QUEUE_ERRORS, ClaimUseCases, HandlerFailure
 from queuey.claims.job_ends import JobResult
 from queuey.claims.jobs import JobAnswer, JobPoll
 from queuey.claims.log.claim_search import ClaimDelivery, PiggybackedAck
 from queuey.claims.log.log_requests import ClaimUndecided
 from queuey.claims.rules.operator_acts import JobStanding
-from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement, format_delivery, parse_receipt
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus, format_delivery, parse_receipt
 from queuey.messages.message_json import last_digits, render_fetched, render_messages
 from queuey.messages.message_views import parse_locations, parse_place
 from queuey.messages.range_reads import MAX_SHORT_BYTES
@@ -196,13 +196,13 @@ class ClaimViews(Views):
             if (queue_receipts := receipts.get(access.queue.name)) is not None:
                 _read_receipts(f"acknowledge.{access.queue.name}", queue_receipts, access.queue)
         texts: list[str] = []
-        settled: list[Settlement] = []
+        settled: list[ReceiptOutcome] = []
         for access in accesses:
             queue_receipts = receipts.get(access.queue.name)
             if queue_receipts is None:
                 continue
 
-            async def acknowledge(queue: Queue, queue_receipts: object = queue_receipts) -> list[Settlement]:
+            async def acknowledge(queue: Queue, queue_receipts: object = queue_receipts) -> list[ReceiptOutcome]:
                 parsed = _read_receipts(f"acknowledge.{queue.name}", queue_receipts, queue)
                 # Receipts of other queues have other marks, so each result belongs to one queue.
                 results = _read_results_of(body, cast("list[str]", queue_receipts), parsed)
@@ -258,7 +258,7 @@ class ClaimViews(Views):
     async def acknowledge(self, request: Request, match: Match) -> Response:
         def acknowledge(
             parsed: _ReceiptsBody[api.ReceiptsWithResults], queue: Queue
-        ) -> Coroutine[Any, Any, list[Settlement]]:
+        ) -> Coroutine[Any, Any, list[ReceiptOutcome]]:
             body = {"results": parsed.body.results, "too_large": parsed.body.too_large}
             results = _read_results_of(body, parsed.body.receipts or (), parsed.receipts)
             return self._claims.acknowledge(queue, parsed.receipts, results)
@@ -274,10 +274,10 @@ class ClaimViews(Views):
         )
 
     async def release(self, request: Request, match: Match) -> Response:
-        def release(parsed: _ReceiptsBody[api.Release], queue: Queue) -> Coroutine[Any, Any, list[Settlement]]:
+        def release(parsed: _ReceiptsBody[api.Release], queue: Queue) -> Coroutine[Any, Any, list[ReceiptOutcome]]:
             body = parsed.body
             reason = (
-                None if body.reason is None else ReleaseReason(body.reason.error or "Released", body.reason.text or "")
+                None if body.reason is None else HandlerFailure(body.reason.error or "Released", body.reason.text or "")
             )
             counts = {"retry": body.retry, "begun": body.begun}
             return self._claims.release(queue, parsed.receipts, body.delay, reason, **counts)
@@ -289,7 +289,7 @@ class ClaimViews(Views):
         request: Request,
         match: Match,
         kind: type[S],
-        settle: Callable[[_ReceiptsBody[S], Queue], Coroutine[Any, Any, list[Settlement]]],
+        settle: Callable[[_ReceiptsBody[S], Queue], Coroutine[Any, Any, list[ReceiptOutcome]]],
     ) -> Response:
         """Parses the receipts in the body, settles them, and answers with the result of each receipt in order.
 
@@ -410,13 +410,13 @@ class ClaimViews(Views):
     def backlog(self, access: QueueAccess, query: api.CountQuery) -> api.Backlog:
         return self._claims.overview.backlog(access, query.limit)
 
-    def jobs(self, access: QueueAccess, query: api.JobsQuery) -> api.Jobs:
+    def jobs(self, access: QueueAccess, query: api.JobsQuery) -> api.DeliveredJobs:
         """Returns outstanding jobs. With states, a limit above that of states is refused."""
         if query.states:
             errors = Errors()
             errors.parse_field("limit", validators.parse_integer, query.limit, 1, api.MAX_STATES)
             errors.check()
-        return api.Jobs(jobs=self._claims.overview.list_jobs(access, query.limit, states=query.states))
+        return api.DeliveredJobs(jobs=self._claims.overview.list_jobs(access, query.limit, states=query.states))
 
     async def show_jobs(self, request: Request, match: Match) -> Response:
         """Shows jobs by their ids, at once or after waiting until one of them has ended.
@@ -558,7 +558,7 @@ def receipt_suffix(qid: int) -> str:
     return f"{crc32(b'%d' % qid) & 0xFFFFFF:06x}"
 
 
-def _settled_response(texts: Sequence[str], settlements: Sequence[Settlement]) -> Response:
+def _settled_response(texts: Sequence[str], settlements: Sequence[ReceiptOutcome]) -> Response:
     """Answers with the results of receipts; ``texts`` has the receipts in the order of ``settlements``.
 
     Raises:
@@ -570,7 +570,7 @@ def _settled_response(texts: Sequence[str], settlements: Sequence[Settlement]) -
     return json_response(api.Settled(results=results))
 
 
-def _make_settlements(texts: Sequence[str], settlements: Sequence[Settlement]) -> list[api.Settlement]:
+def _make_settlements(texts: Sequence[str], settlements: Sequence[ReceiptOutcome]) -> list[api.Settlement]:
     return [
         api.Settlement(
             receipt=text,
@@ -632,7 +632,7 @@ OPERATIONS = (
         JOBS_TAG,
         f"POST {QUEUE}/claims",
         "Claim messages",
-        api.Claims,
+        api.ClaimedMessages,
         ClaimViews.claim,
         about="409: the queue's consistency level does not allow claims. A superseded receipt does not fail the "
         "request. Repeating the request is safe.",
@@ -702,7 +702,7 @@ OPERATIONS = (
         JOBS_TAG,
         f"GET {QUEUE}/jobs",
         "List jobs, delivered messages and their workers",
-        api.Jobs,
+        api.DeliveredJobs,
         ClaimViews.jobs,
         "read",
         query=api.JobsQuery,

@@ -54,7 +54,7 @@ def profile(
     about = {"file": str(path), **chosen.written()}
     if chosen.key:
         about["key"] = "not shown"
-    output.show(about, [output.Fields(list(about.items()))])
+    output.show(about, [output.TitledValues(list(about.items()))])
 
 
 def read_key() -> str:

@@ -209,7 +209,7 @@ def _describe_facts(client: Client, queue: QueueInfo) -> Iterator[Block]:
     facts = output.fields(queue, "name", "application", *_option_columns(queue), "principals", *of_store)
     backlog = _read_backlog(client, queue.name)
     jobs = [] if backlog is None else [("for claims", backlog_text(backlog, time.time()))]
-    yield output.Fields([*facts.pairs, *jobs])
+    yield output.TitledValues([*facts.pairs, *jobs])
     yield ""
     yield output.table(PartitionInfo, queue.partition_info, "count", "oldest", "newest", key="partition")
 

@@ -138,7 +138,7 @@ def _show_schedule(schedule: Schedule) -> None:
     message = [(field.replace("_", " "), value) for field, value in (schedule.message or {}).items()]
     ends = [("next", _next_text(schedule)), ("last", "-" if schedule.last is None else _tick_text(schedule.last))]
     plan = output.fields(schedule, "name", "queue", ("when", _when_text), "missed")
-    output.show(schedule, [output.Fields([*plan.pairs, *message, *ends])])
+    output.show(schedule, [output.TitledValues([*plan.pairs, *message, *ends])])
 
 
 def _next_text(schedule: Schedule, max_times: int | None = None) -> str:

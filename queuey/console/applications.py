@@ -18,7 +18,7 @@ from queuey.model.deadletters import holds_dead
 from queuey.model.errors import InvalidRequest, NotFound
 from queuey.model.messages import Meta, Queue
 from queuey.model.rights import Caller, application_of_scoped_name, owner_name
-from queuey.operations.audit_log import Entry
+from queuey.operations.audit_log import AuditEntry
 from queuey.operations.message_search import group_by_reason
 from queuey.web.errors import NoSuchResource
 from queuey.web.responses import Response
@@ -129,12 +129,12 @@ def _sort_address(page_request: PageRequest, prefix: str, start: str, sort: str,
     return pages.link("a", page_request.application, "_queues", **fields)
 
 
-def _find_figure(name: str, row: overview.Row) -> float | None:
+def _find_figure(name: str, row: overview.OverviewRow) -> float | None:
     figure: float | None = getattr(row.backlog, name, None)
     return figure
 
 
-SORT_KEYS: dict[str, Callable[[overview.Row], Any]] = {
+SORT_KEYS: dict[str, Callable[[overview.OverviewRow], Any]] = {
     "name": lambda row: row.queue.name,
     **{name: partial(_find_figure, name) for name in ("waiting", "claimed", "retrying", "dead", "oldest")},
     "sent": lambda row: row.rates[0],
@@ -143,7 +143,7 @@ SORT_KEYS: dict[str, Callable[[overview.Row], Any]] = {
 """Sort keys of rows; rows without a value come last, in both directions."""
 
 
-def _sort_rows(rows: Sequence[overview.Row], sort: str, *, down: bool) -> list[overview.Row]:
+def _sort_rows(rows: Sequence[overview.OverviewRow], sort: str, *, down: bool) -> list[overview.OverviewRow]:
     value = SORT_KEYS[sort or "name"]
     counted = [row for row in rows if value(row) is not None]
     return sorted(counted, key=value, reverse=down) + [row for row in rows if value(row) is None]
@@ -261,7 +261,7 @@ def show_log(page_request: PageRequest) -> Response:
     )
     queue = page_request.given.get("queue", "")
 
-    def is_shown(entry: Entry) -> bool:
+    def is_shown(entry: AuditEntry) -> bool:
         return queue in {"", entry.queue} and _may_see(page_request, entry, who)
 
     try:
@@ -304,7 +304,7 @@ def show_entry(page_request: PageRequest) -> Response:
     )
 
 
-def _may_see(page_request: PageRequest, entry: Entry, who: str) -> bool:
+def _may_see(page_request: PageRequest, entry: AuditEntry, who: str) -> bool:
     """Returns whether an entry is the caller's own, or is of a queue with the right ``admin``.
 
     An entry about the application needs ``admin`` for all queues.

@@ -211,7 +211,7 @@ class ChartView:
 
 
 class ChartEvents:
-    """Sends the last hour of a queue at each heartbeat (:class:`queuey.web.admission.event_streams.Source`).
+    """Sends the last hour of a queue at each heartbeat (:class:`queuey.web.admission.event_streams.EventSource`).
 
     The first event counts the stream for its key or user, which may raise TooManyRequests.
     """

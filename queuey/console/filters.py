@@ -136,7 +136,7 @@ def spark_paths(values: Sequence[float | None]) -> tuple[str, str]:
     return f"{line} L{SPARK_WIDTH},{SPARK_HEIGHT} L0,{SPARK_HEIGHT} Z", line
 
 
-class Head(NamedTuple):
+class ColumnHead(NamedTuple):
     """The head of a column: its text, the class of its cells, and the sort key of its link."""
 
     text: str
@@ -144,8 +144,8 @@ class Head(NamedTuple):
     key: str = ""
 
 
-def heads(columns: Iterable[str | tuple[str, ...]]) -> list[Head]:
-    return [Head(column) if isinstance(column, str) else Head(*column) for column in columns]
+def heads(columns: Iterable[str | tuple[str, ...]]) -> list[ColumnHead]:
+    return [ColumnHead(column) if isinstance(column, str) else ColumnHead(*column) for column in columns]
 
 
 class Sorting(NamedTuple):
@@ -161,7 +161,7 @@ class Sorting(NamedTuple):
     down: bool
     address: Callable[[str, bool], str]
 
-    def link(self, head: Head) -> str:
+    def link(self, head: ColumnHead) -> str:
         """Returns the address of the list sorted by a column; a further click reverses it. Numbers begin descending."""
         return self.address(head.key, not self.down if head.key == self.key else head.kind == "number")
 
@@ -171,14 +171,14 @@ def label_cells(rows: str, columns: Iterable[str | tuple[str, ...]]) -> str:
 
     A cell without attributes gets the head's class, too. A cell whose head has no text stays as it is.
     """
-    of_cells: Iterator[Head] = iter(())
+    of_cells: Iterator[ColumnHead] = iter(())
 
     def name(match: re.Match[str]) -> str:
         nonlocal of_cells
         if match[0] == "<tr":
             of_cells = iter(heads(columns))
             return "<tr"
-        head = next(of_cells, Head(""))
+        head = next(of_cells, ColumnHead(""))
         if not head.text:
             return match[0]
         kind = f' class="{head.kind}"' if match["bare"] and head.kind else ""

@@ -28,7 +28,7 @@ MIN_LAG_SECONDS = 60.0
 """Min age of the oldest unprocessed message at which a group is lagging, in seconds."""
 
 
-class GroupStatus(NamedTuple):
+class GroupSummary(NamedTuple):
     """The state of a group, in queues that the caller may see.
 
     Attributes:
@@ -50,7 +50,7 @@ class GroupStatus(NamedTuple):
         return self.seconds >= MIN_LAG_SECONDS
 
 
-def status_of(group: GroupInfo) -> GroupStatus:
+def status_of(group: GroupInfo) -> GroupSummary:
     """Returns the state of a group, the first that applies: no members, an owner to change, a long lag, or ok.
 
     ``seconds`` is the longest lag of any partition with unprocessed messages.
@@ -67,7 +67,7 @@ def status_of(group: GroupInfo) -> GroupStatus:
     else:
         state = "ok" if partitions else ""
     exact = all(p.lag_exact for p in partitions) and len(group.queues) < LAG_PAGE_SIZE
-    return GroupStatus(state, members, sum(p.lag or 0 for p in partitions), seconds, exact)
+    return GroupSummary(state, members, sum(p.lag or 0 for p in partitions), seconds, exact)
 
 
 class GroupPages:
@@ -103,9 +103,9 @@ class GroupPages:
 
     async def read_statuses(
         self, request: Request, match: Match, names: Sequence[str], until: float
-    ) -> dict[str, GroupStatus]:
+    ) -> dict[str, GroupSummary]:
         """Returns the states of groups by name, as many as can be read until a time, without deleted groups."""
-        statuses: dict[str, GroupStatus] = {}
+        statuses: dict[str, GroupSummary] = {}
         for name in names:
             if time.monotonic() > until:
                 break

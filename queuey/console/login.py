@@ -27,7 +27,7 @@ from queuey.web.requests import Request, parse_form, read_query
 from queuey.web.responses import Header, Response
 
 if TYPE_CHECKING:
-    from queuey.access.credentials.code_flow import Attempt, Provider
+    from queuey.access.credentials.code_flow import LoginAttempt, Provider
 
 MAX_ATTEMPT_RATE = Rate(0.2, 20)
 """Limit of wrong keys of an address, and of wrong codes of a browser: twenty at once, then one every 5 s."""
@@ -308,7 +308,7 @@ class ProviderViews:
         except (InvalidToken, IssuerUnavailable, TooManyRequests) as error:
             return self._failure_page(request, attempt.return_to, error)
 
-    def _log_in(self, request: Request, provider: Provider, attempt: Attempt, answer: dict[str, str]) -> Response:
+    def _log_in(self, request: Request, provider: Provider, attempt: LoginAttempt, answer: dict[str, str]) -> Response:
         """Exchanges the code for the user's rights, and begins a session.
 
         A failed attempt counts for the limits of browser and address, unless the provider could not be reached.

@@ -21,7 +21,7 @@ from queuey.model.errors import MessageNotFound
 from queuey.model.messages import Message, Meta, Queue
 from queuey.model.partitions import by_key
 from queuey.model.time_parsing import parse_point
-from queuey.operations.message_search import MessageFilter, ScanResult
+from queuey.operations.message_search import MessageFilter, SearchStep
 from queuey.web import validators
 from queuey.web.responses import Response
 from queuey.web.validators import Errors
@@ -241,7 +241,7 @@ def _parse_point(value: object) -> str:
         raise validators.BadField(str(error)) from None
 
 
-def _next_address(access: QueueAccess, query: ListRequest, result: ScanResult) -> str | None:
+def _next_address(access: QueueAccess, query: ListRequest, result: SearchStep) -> str | None:
     if not result.cursor:
         return None
     return _list_address(
@@ -265,7 +265,7 @@ def _is_newest(query: ListRequest) -> bool:
     return query.wanted.matches_all and not query.begin and not query.delayed
 
 
-def _is_pause(query: ListRequest, result: ScanResult) -> bool:
+def _is_pause(query: ListRequest, result: SearchStep) -> bool:
     """Returns whether a scan has read or shown enough messages to stop until the user continues it.
 
     That is at each multiple of :data:`MAX_SCANNED` messages read, or of :data:`PAGE_SIZE` shown.

@@ -20,7 +20,7 @@ from queuey.model.deadletters import holds_dead, queue_for
 from queuey.model.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, StoreBusy
 from queuey.model.messages import Finding, Queue
 from queuey.model.rights import VERBS, is_allowed
-from queuey.operations.message_search import Failure, group_by_reason
+from queuey.operations.message_search import FailureCount, group_by_reason
 from queuey.operations.queue_activity import ActivityQuery, Cells
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
@@ -39,7 +39,7 @@ MAX_SAMPLED = 3
 """Max queues of dead letters that an overview reads."""
 
 
-class Row(msgspec.Struct, frozen=True):
+class OverviewRow(msgspec.Struct, frozen=True):
     """A queue with its figures.
 
     Attributes:
@@ -69,11 +69,11 @@ class Survey(NamedTuple):
         is_whole: Whether the application has no further queues.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[OverviewRow]
     is_whole: bool
 
     @property
-    def jobs(self) -> list[Row]:
+    def jobs(self) -> list[OverviewRow]:
         """Rows of queues that do not hold dead letters of others."""
         letters = {row.queue.dead_letter for row in self.rows}
         return [row for row in self.rows if not holds_dead(row.queue.name) and row.queue.name not in letters]
@@ -90,7 +90,7 @@ class Survey(NamedTuple):
         return {name: count for name, count in (others | reported).items() if count}
 
     @property
-    def largest(self) -> list[Row]:
+    def largest(self) -> list[OverviewRow]:
         """Rows of up to :data:`MAX_SHOWN` queues in use, those with the largest backlog or rate first.
 
         A row ranks by its share of the largest backlog or of the highest rate. Queues of dead letters are left out.
@@ -150,7 +150,7 @@ def _count_backlog(page_request: PageRequest, queue: Queue) -> Backlog:
     return count_backlog(page_request.service, access)
 
 
-def make_rows(page_request: PageRequest, queues: Sequence[Queue], until: float | None) -> list[Row]:
+def make_rows(page_request: PageRequest, queues: Sequence[Queue], until: float | None) -> list[OverviewRow]:
     """Returns queues of the application with their figures. Without ``until``, messages are not counted.
 
     Figures that the caller may not measure are None.
@@ -159,7 +159,7 @@ def make_rows(page_request: PageRequest, queues: Sequence[Queue], until: float |
     cells = {activity.uid: activity.cells for activity in page_request.history.read_activity(query)} if queues else {}
     backlogs = {} if until is None else count_backlogs(page_request, queues, until)
     return [
-        Row(
+        OverviewRow(
             queue,
             backlogs.get(queue.name),
             cells.get(queue.uid) if is_allowed(queue, page_request.caller, "measure") else None,
@@ -189,7 +189,7 @@ def survey_queues(page_request: PageRequest, application: str, limit: int, until
             if is_allowed(queue, page_request.caller, "measure"):
                 queues.append(queue)
     backlogs, cells = count_backlogs(page_request, queues, until), {activity.uid: activity.cells for activity in active}
-    counted = [Row(queue, backlogs.get(queue.name), cells.get(queue.uid)) for queue in queues]
+    counted = [OverviewRow(queue, backlogs.get(queue.name), cells.get(queue.uid)) for queue in queues]
     return Survey(counted, following is None and len(names) <= limit)
 
 
@@ -265,7 +265,7 @@ def _collect_figures(page_request: PageRequest) -> dict[str, Any]:
     }
 
 
-def _count_workers(page_request: PageRequest, queues: Iterable[Row]) -> int | None:
+def _count_workers(page_request: PageRequest, queues: Iterable[OverviewRow]) -> int | None:
     """Returns the number of workers with jobs in queues that the caller may read.
 
     Returns None if there are claimed jobs, but only in queues that the caller may not read.
@@ -284,7 +284,7 @@ def _count_workers(page_request: PageRequest, queues: Iterable[Row]) -> int | No
     return len(names) if readable or not claimed else None
 
 
-def _sample_reasons(page_request: PageRequest, dead: Mapping[str, int]) -> list[list[tuple[str, Failure]]]:
+def _sample_reasons(page_request: PageRequest, dead: Mapping[str, int]) -> list[list[tuple[str, FailureCount]]]:
     """Groups dead letters of the :data:`MAX_SAMPLED` largest queues by reason; returns up to :data:`MAX_SHOWN`.
 
     The latest reason comes first. Queues that the caller may not read are left out.

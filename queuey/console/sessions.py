@@ -12,7 +12,7 @@ import msgspec
 from queuey.access.authorization import Authorization
 from queuey.access.credentials.readers import ApplicationKeys, Identity
 from queuey.access.credentials.user_identity import identity_of_login
-from queuey.access.issued_credentials import Session, Sessions, UserLogin
+from queuey.access.issued_credentials import LoginSession, Sessions, UserLogin
 from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
 from queuey.console import cookies, pages
@@ -85,7 +85,7 @@ class SessionCallers:
         session = self._session(request)
         return session.expires if isinstance(session.holder, UserLogin) else self.find_key(session.holder).expires
 
-    def _session(self, request: Request) -> Session:
+    def _session(self, request: Request) -> LoginSession:
         return self._sessions.find(cookies.read(request, cookies.SESSION_COOKIE) or "")
 
     def find_key(self, digest: bytes) -> Key:

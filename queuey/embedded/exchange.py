@@ -13,7 +13,7 @@ MAX_UNREAD = 256 * 1024
 """Max bytes of an answer that its reader has not read yet. With more, sending waits."""
 
 
-class Start(NamedTuple):
+class AnswerStart(NamedTuple):
     """The first part of an answer.
 
     Attributes:
@@ -31,7 +31,7 @@ class BrokenOff(NamedTuple):
     """The last part of an incomplete answer."""
 
 
-Part = Start | bytes | BrokenOff | None
+Part = AnswerStart | bytes | BrokenOff | None
 """The start of an answer, a piece of its body, or its end (None)."""
 
 
@@ -81,10 +81,10 @@ class InProcessExchange:
     def send_response(self, response: Response, *, head: bool) -> None:
         _, body = response.length_and_body(head=head)
         self.has_ended = True
-        self._put(Start(response.status, _encode_headers(response), body))
+        self._put(AnswerStart(response.status, _encode_headers(response), body))
 
     async def send_head(self, response: Response, size: int | None) -> None:  # noqa: ARG002 - the last part marks the end
-        self._put(Start(response.status, _encode_headers(response), None))
+        self._put(AnswerStart(response.status, _encode_headers(response), None))
 
     async def send_piece(self, piece: bytes, *, more: bool) -> None:
         """Hands a piece to the client; waits while more than ``MAX_UNREAD`` bytes are unread."""

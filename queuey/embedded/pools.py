@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 import httpcore2
 
-from queuey.embedded.exchange import BrokenOff, Part, Start
+from queuey.embedded.exchange import AnswerStart, BrokenOff, Part
 from queuey.embedded.service import EmbeddedService, RunningRequest
 from queuey.storage.deadlines import LoopCalls
-from queuey.web.http.heads import Head
+from queuey.web.http.heads import RequestHead
 
 _DROPPED_HEADERS = frozenset({b"accept-encoding", b"authorization", b"host", b"user-agent"})
 """Headers that are useless without a network, and ``authorization``, which is replaced."""
@@ -43,7 +43,7 @@ class InProcessPool(httpcore2.ConnectionInterface):
         answering = self.service.begin(_head_of(request, self._caller), _body_of(request), parts.put)
         answer = _BlockingBody(answering, parts, _timeout_of(request))
         start = answer.next_part()
-        assert isinstance(start, Start)  # noqa: S101 - the first part of every answer
+        assert isinstance(start, AnswerStart)  # noqa: S101 - the first part of every answer
         content = answer if start.body is None else start.body
         return httpcore2.Response(start.status, headers=start.headers, content=content)
 
@@ -107,7 +107,7 @@ class AsyncInProcessPool(httpcore2.AsyncConnectionInterface):
         answering = self.service.begin(_head_of(request, self._caller), _body_of(request), put)
         answer = _AsyncBody(answering, parts, _timeout_of(request))
         start = await answer.next_part()
-        assert isinstance(start, Start)  # noqa: S101 - as above
+        assert isinstance(start, AnswerStart)  # noqa: S101 - as above
         content = answer if start.body is None else start.body
         return httpcore2.Response(start.status, headers=start.headers, content=content)
 
@@ -149,11 +149,11 @@ def _make_caller_header(application: str) -> tuple[bytes, bytes]:
     return b"authorization", f"Process {quote(application)}".encode()
 
 
-def _head_of(request: httpcore2.Request, caller: tuple[bytes, bytes]) -> Head:
+def _head_of(request: httpcore2.Request, caller: tuple[bytes, bytes]) -> RequestHead:
     path, _, query = request.url.target.partition(b"?")
     fields = [(name, value) for name, value in request.headers if name not in _DROPPED_HEADERS]
     fields.append(caller)
-    return Head(request.method.decode(), (path, query), fields)
+    return RequestHead(request.method.decode(), (path, query), fields)
 
 
 def _body_of(request: httpcore2.Request) -> bytes:

@@ -39,7 +39,7 @@ from queuey.storage import Store, bridge
 from queuey.storage.deadlines import LoopCalls
 from queuey.web.errors import error_response_without_request
 from queuey.web.gateway import make_gateway
-from queuey.web.http.heads import Head
+from queuey.web.http.heads import RequestHead
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class EmbeddedService:
             store.close()
             raise
 
-    def begin(self, head: Head, body: bytes, put: Callable[[Part], object]) -> RunningRequest:
+    def begin(self, head: RequestHead, body: bytes, put: Callable[[Part], object]) -> RunningRequest:
         """Starts to answer a request in the loop's thread.
 
         Args:
@@ -187,12 +187,12 @@ class EmbeddedService:
             threading.Event().wait()  # The process ends, and this thread with it: an error would only be printed.
         raise InvalidArgument("the client is closed")
 
-    def _spawn(self, head: Head, exchange: InProcessExchange) -> None:
+    def _spawn(self, head: RequestHead, exchange: InProcessExchange) -> None:
         task = self._loop.create_task(self._answer(head, exchange))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, head: Head, exchange: InProcessExchange) -> None:
+    async def _answer(self, head: RequestHead, exchange: InProcessExchange) -> None:
         """Answers a request. An error is logged, not raised, and the answer breaks off."""
         try:
             await self.gateway.answer(head, exchange)

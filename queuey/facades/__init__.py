@@ -16,7 +16,7 @@ from msgspec import Meta
 from queuey.facades.settings import Facades
 from queuey.model.messages import Acknowledgement
 from queuey.settings import Include, ServiceExtension, Settings
-from queuey.settings.extensions import Applications
+from queuey.settings.extensions import ApplicationCreator
 
 
 class FacadesExtension(ServiceExtension, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class FacadesExtension(ServiceExtension, frozen=True, kw_only=True):
         for mistake in self.facades.find_problems():
             yield f"Setting facades has {mistake}.", ("facades",)
 
-    def prepare(self, settings: Settings, applications: Applications) -> None:
+    def prepare(self, settings: Settings, applications: ApplicationCreator) -> None:
         from queuey.facades import start  # noqa: PLC0415 - only where a service starts
 
         start.prepare_application(self.facades, settings.store, applications)

@@ -14,7 +14,7 @@ import msgspec
 from queuey.api.claims import MAX_CLAIM, MAX_CLAIMS
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.log.log_requests import ClaimUndecided
-from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus, parse_receipt
 from queuey.claims.views import receipt_suffix
 from queuey.facades.facade import OpenFacade, Resource, Setup
 from queuey.facades.settings import MAX_FACADE_BODY
@@ -53,15 +53,15 @@ class TicketSpent(Conflict):
     code = "TicketSpent"
 
 
-class _Item(msgspec.Struct):
+class _FetchedTask(msgspec.Struct):
     """An item in the answer to a fetch."""
 
     ticket: str
     value: object
 
 
-class _Items(msgspec.Struct):
-    items: list[_Item]
+class _FetchedTasks(msgspec.Struct):
+    items: list[_FetchedTask]
 
 
 class RqmsFacade(OpenFacade):
@@ -144,19 +144,19 @@ class RqmsFacade(OpenFacade):
             return Response(404, b"")
         terms = _read_terms(request)
 
-        async def attempt(waiter: Waiter | None) -> list[_Item]:
+        async def attempt(waiter: Waiter | None) -> list[_FetchedTask]:
             access = await self._authorization.admit(request, self.queue_match(match), "work")
             await request.reserve(MAX_SHORT_BYTES)
             return await access.apply(partial(fetch, waiter=waiter))
 
-        async def fetch(queue: Queue, waiter: Waiter | None) -> list[_Item]:
+        async def fetch(queue: Queue, waiter: Waiter | None) -> list[_FetchedTask]:
             return _show_items(queue, await self._claims.claim(queue, **terms, waiter=waiter))
 
         try:
             items = await request.until_found(FETCH_TIMEOUT, attempt, ClaimUndecided)
         except (QueueNotFound, ClaimUndecided):
             items = []
-        return json_response(_Items(items))
+        return json_response(_FetchedTasks(items))
 
     # Finishing
 
@@ -250,14 +250,14 @@ def _read_number(text: object, minimum: float) -> float:
     return number
 
 
-def _show_items(queue: Queue, claimed: Sequence[ClaimDelivery]) -> list[_Item]:
+def _show_items(queue: Queue, claimed: Sequence[ClaimDelivery]) -> list[_FetchedTask]:
     """Returns claimed items with their tickets, in ascending order of the bytes of their ids."""
     suffix = receipt_suffix(queue.qid)
     items = []
     for delivery in claimed:
         name = _id_of(delivery.message)
         ticket = encode((name, f"{delivery.receipt}-{suffix}")).decode()
-        items.append((name.encode(), _Item(ticket, _value_of(delivery.message))))
+        items.append((name.encode(), _FetchedTask(ticket, _value_of(delivery.message))))
     items.sort(key=itemgetter(0))
     return [item for _, item in items]
 
@@ -310,7 +310,7 @@ def _read_receipt(revision: str, queue: Queue) -> ClaimReceipt | None:
     )
 
 
-def _answer_finished(settlements: Sequence[Settlement]) -> Response:
+def _answer_finished(settlements: Sequence[ReceiptOutcome]) -> Response:
     """Answers a request to finish an item.
 
     Raises:

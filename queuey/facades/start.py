@@ -13,14 +13,14 @@ from queuey.model.errors import ApplicationExists
 from queuey.model.extras import install_command
 from queuey.model.messages import Acknowledgement
 from queuey.settings import Settings, is_loopback
-from queuey.settings.extensions import Applications
+from queuey.settings.extensions import ApplicationCreator
 from queuey.terminal.output import BAD_ADDRESS, BAD_STORE, WRONG_USAGE, Failed, os_error_text
 
 if TYPE_CHECKING:
     from queuey.facades.emodb.registration import Registration
 
 
-def prepare_application(facades: Facades, store: str, applications: Applications) -> None:
+def prepare_application(facades: Facades, store: str, applications: ApplicationCreator) -> None:
     """Creates the application of a facade served alone on SQLite; otherwise requires that it exists, unless for SQS.
 
     Raises:

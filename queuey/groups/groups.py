@@ -18,7 +18,7 @@ from queuey.groups import shown_groups
 from queuey.groups.local_group import LocalGroup, hash_secret
 from queuey.groups.offsets import require_group_name
 from queuey.groups.queue_searches import find_queues, list_planned, read_queues
-from queuey.groups.rules.group_state import MAX_PARTITIONS, GroupState, JoinRequest, Member
+from queuey.groups.rules.group_state import MAX_PARTITIONS, GroupState, JoinedMember, JoinRequest
 from queuey.groups.rules.state_draft import GroupDraft, ReadRights
 from queuey.groups.state_cache import GroupContext
 from queuey.groups.state_changes import MAX_ATTEMPTS, clock_slack, make_draft
@@ -36,7 +36,7 @@ from queuey.model.errors import (
 from queuey.model.groups import GroupChange, MemberCommit
 from queuey.model.messages import OffsetChange, Queue
 from queuey.model.partitions import check_partitions
-from queuey.model.rights import SHARES_TEXT, Credential, has_room
+from queuey.model.rights import SHARES_TEXT, MemberCredential, has_room
 from queuey.runtime.event_loop import Core
 from queuey.runtime.waiters import Waiter
 from queuey.runtime.workers import Answer, Topic, Workers
@@ -144,7 +144,7 @@ class GroupUseCases:
         secret = f"{self._core.rng.getrandbits(128):032x}"
         digest = hash_secret(secret)
 
-        def join(draft: GroupDraft) -> Member:
+        def join(draft: GroupDraft) -> JoinedMember:
             state = draft.state
             # The member exists if a transaction in doubt was applied.
             return next((other for other in state.members.values() if other.digest == digest), None) or draft.join(
@@ -191,7 +191,7 @@ class GroupUseCases:
         application: str,
         group: str,
         member: str,
-        credential: Credential,
+        credential: MemberCredential,
         beat: Heartbeat,
         waiter: Waiter | None = None,
         *,
@@ -217,7 +217,7 @@ class GroupUseCases:
         application: str,
         group: str,
         member: str,
-        credential: Credential,
+        credential: MemberCredential,
         *,
         returns: bool,
         is_own_request: bool = True,
@@ -238,7 +238,7 @@ class GroupUseCases:
         access: QueueAccess,
         group: str,
         member: str,
-        credential: Credential,
+        credential: MemberCredential,
         changes: Sequence[OffsetChange],
         epochs: Mapping[int, int],
         notes: Mapping[int, bytes | None],
@@ -293,7 +293,7 @@ class GroupUseCases:
         application: str,
         group: str,
         visible: Callable[[Queue], bool],
-        viewer: Credential | None = None,
+        viewer: MemberCredential | None = None,
         *,
         start: str = "",
         lag: bool = False,

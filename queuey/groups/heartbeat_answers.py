@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 
 from queuey.api.groups import Heartbeat, HeartbeatAnswer, Partitions, Taken, ToGiveBack
-from queuey.groups.rules.group_state import GroupState, Member, PlannedQueue
+from queuey.groups.rules.group_state import GroupState, JoinedMember, PlannedQueue
 from queuey.model import ids
 from queuey.model.groups import OwnedOffset
 
@@ -61,7 +61,7 @@ class Targets:
         planned = self._by_member.get(member, {})
         return (name for name, epochs in owned.items() if not epochs.keys() <= planned.get(name, _NONE).keys())
 
-    def is_overdue(self, member: Member, held: Partitions, now: int) -> bool:
+    def is_overdue(self, member: JoinedMember, held: Partitions, now: int) -> bool:
         """Returns whether, before ``now`` (ms), a member should have given back a partition planned for another."""
         return any(
             target.member != member.number and target.epoch + member.revoke < now
@@ -72,7 +72,7 @@ class Targets:
 
 
 def answer_heartbeat(
-    targets: Targets, member: Member, beat: Heartbeat, rows: Mapping[str, Rows], *, seen: int, now: int
+    targets: Targets, member: JoinedMember, beat: Heartbeat, rows: Mapping[str, Rows], *, seen: int, now: int
 ) -> HeartbeatAnswer:
     """Compares what a member names with what it owns: what it has lost, is to give back, and may take.
 

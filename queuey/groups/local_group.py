@@ -17,13 +17,13 @@ from hashlib import sha256
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
 from queuey.groups.hand_overs import HandOvers
 from queuey.groups.heartbeat_answers import Rows, Targets, answer_heartbeat, find_highest_epoch, list_give_backs
-from queuey.groups.rules.group_state import GroupState, Member
+from queuey.groups.rules.group_state import GroupState, JoinedMember
 from queuey.groups.rules.state_draft import GroupDraft
 from queuey.groups.state_cache import GroupContext, StateCache
 from queuey.groups.state_changes import MAX_ATTEMPTS, MAX_STATE_AGE, StateChanges, clock_slack, make_draft
 from queuey.model.errors import MemberGone, QueueyError, StoreUnavailable
 from queuey.model.groups import ClockSample, OwnedOffset
-from queuey.model.rights import Credential
+from queuey.model.rights import MemberCredential
 from queuey.runtime.waiters import Waiter
 
 POLL_INTERVAL, QUICK_POLL_INTERVAL = 0.5, 0.2
@@ -116,7 +116,7 @@ class LocalGroup:
 
     # Members
 
-    async def find_member(self, text: str, credential: Credential) -> Member:
+    async def find_member(self, text: str, credential: MemberCredential) -> JoinedMember:
         """Returns a member by its id.
 
         Raises:
@@ -140,7 +140,7 @@ class LocalGroup:
             self._forget()
         raise MemberGone
 
-    def _find_last_seen_ms(self, member: Member) -> int:
+    def _find_last_seen_ms(self, member: JoinedMember) -> int:
         """Returns the latest of a member's joining and its renewals, as known here and in the store.
 
         After a move to this data centre, it is at least a third of a session after the move.
@@ -154,7 +154,7 @@ class LocalGroup:
             self._renewed.get(member.number, 0),
         )
 
-    async def require_session(self, member: Member) -> None:
+    async def require_session(self, member: JoinedMember) -> None:
         """Checks that the session of a member is not over, if the store can be read and no heartbeat came here.
 
         Raises:
@@ -170,7 +170,7 @@ class LocalGroup:
                 raise MemberGone
 
     async def heartbeat(
-        self, text: str, credential: Credential, content: Heartbeat, waiter: Waiter | None, *, last: bool
+        self, text: str, credential: MemberCredential, content: Heartbeat, waiter: Waiter | None, *, last: bool
     ) -> HeartbeatAnswer | None:
         """Renews a member's session; returns its partitions to take and give back, or None if it may wait for news.
 
@@ -210,7 +210,7 @@ class LocalGroup:
         beat.requested, beat.waiter = to_return, None
         return answer
 
-    async def _renew(self, member: Member, beat: _Beat, credential: Credential) -> Member:
+    async def _renew(self, member: JoinedMember, beat: _Beat, credential: MemberCredential) -> JoinedMember:
         """Renews the session once a third is over, unless the member is late in giving back; updates its state.
 
         Removes the member if its credential has another caller now. Raises ``MemberGone`` then, or if its session is
@@ -240,7 +240,7 @@ class LocalGroup:
             raise MemberGone
         return present
 
-    def _is_overdue(self, member: Member, beat: _Beat, now: int) -> bool:
+    def _is_overdue(self, member: JoinedMember, beat: _Beat, now: int) -> bool:
         """Returns whether a member is late in giving back partitions that it names, or owns and was asked for."""
         held = {name: dict(epochs) for name, epochs in beat.content.owned.items()}
         for name in self._requested_queues(member.number):
@@ -259,7 +259,7 @@ class LocalGroup:
         plan = self.cache.state.plan
         return {plan[uid].name for uid in seen.asked if uid in plan} if seen is not None else set()
 
-    async def _answer(self, member: Member, beat: _Beat, *, is_new: bool) -> HeartbeatAnswer:
+    async def _answer(self, member: JoinedMember, beat: _Beat, *, is_new: bool) -> HeartbeatAnswer:
         """Hands over partitions of the queues that a heartbeat concerns, and compares their rows with it.
 
         Carries out give-backs only if ``is_new``. Reads up to ``MAX_AT_ARRIVAL`` queues that the member names, and as
@@ -292,7 +292,7 @@ class LocalGroup:
         return sorted(named | missing), sorted(unread[0]), sorted(unread[1])
 
     def _make_answer(
-        self, member: Member, beat: _Beat, targets: Targets, names: Iterable[str], since: int
+        self, member: JoinedMember, beat: _Beat, targets: Targets, names: Iterable[str], since: int
     ) -> HeartbeatAnswer:
         rows_by_name = {name: self.owners.find_rows(name, since) for name in names}
         rows = {name: recorded for name, recorded in rows_by_name.items() if recorded is not None}
@@ -300,7 +300,7 @@ class LocalGroup:
             targets, member, beat.content, rows, seen=self._find_last_seen_ms(member), now=beat.clock.now
         )
 
-    async def leave(self, text: str, credential: Credential, *, returns: bool, is_own_request: bool) -> None:
+    async def leave(self, text: str, credential: MemberCredential, *, returns: bool, is_own_request: bool) -> None:
         """Removes a member. By its own request and from its own caller, its partitions count as given back.
 
         With ``returns``, its targets are kept until its instance joins again.

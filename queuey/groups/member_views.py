@@ -20,7 +20,7 @@ from queuey.groups.groups import GroupUseCases
 from queuey.groups.rules.group_state import JoinRequest
 from queuey.model.errors import NotAuthenticated, QueueyError, TooManyWaiters
 from queuey.model.messages import Queue
-from queuey.model.rights import Credential, is_allowed
+from queuey.model.rights import MemberCredential, is_allowed
 from queuey.runtime.limits import Limits
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
@@ -127,7 +127,7 @@ class GroupViews(Views):
         await self._groups.forget(match["app"], match["group"], force=force)
         return json_response(Done())
 
-    def _read_join(self, request: Request, credential: Credential) -> JoinRequest:
+    def _read_join(self, request: Request, credential: MemberCredential) -> JoinRequest:
         errors = Errors()
         terms = self.fields(api.NewMember).body(request, errors)
         names = _read_texts("queues", terms.queues, self._limits.max_queue_name, errors)

@@ -15,7 +15,7 @@ from queuey.model import ids
 from queuey.model.errors import QueueChanged
 from queuey.model.groups import OwnedOffset, SeenMember
 from queuey.model.messages import Lag, Queue
-from queuey.model.rights import Credential
+from queuey.model.rights import MemberCredential
 from queuey.storage import Store
 
 PAGE_SIZE, LAG_PAGE_SIZE = 100, 16
@@ -59,7 +59,9 @@ async def make_group_info(
     )
 
 
-def hide_members(info: GroupInfo, state: GroupState, queues: Iterable[Queue], viewer: Credential | None) -> GroupInfo:
+def hide_members(
+    info: GroupInfo, state: GroupState, queues: Iterable[Queue], viewer: MemberCredential | None
+) -> GroupInfo:
     """Leaves out members without partitions of the queues, unless they joined with the viewer's credential."""
     targets = (state.plan[queue.uid].targets.values() for queue in queues if queue.uid in state.plan)
     numbers = {target.member for some in targets for target in some}

@@ -15,7 +15,7 @@ from queuey.groups.heartbeat_answers import Targets
 from queuey.groups.rules.group_state import GroupState, read_state
 from queuey.groups.rules.state_draft import ReadRights
 from queuey.model.errors import GroupElsewhere
-from queuey.model.groups import Head, StoredGroup
+from queuey.model.groups import GroupHead, StoredGroup
 from queuey.runtime.event_loop import Core
 from queuey.storage import Store
 
@@ -126,7 +126,7 @@ class StateCache:
 
     def _make_empty(self, before: GroupState) -> GroupState:
         """Returns the state of a group that does not exist; ``before`` itself if it is equal."""
-        empty = GroupState(head=Head(centre=self._store.groups.centre))
+        empty = GroupState(head=GroupHead(centre=self._store.groups.centre))
         return before if before == empty else empty
 
     def adopt(self, state: GroupState, checked: float, targets: Targets | None = None, *, is_own: bool = False) -> None:

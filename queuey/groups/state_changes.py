@@ -14,14 +14,14 @@ from msgspec.structs import replace
 
 from queuey.groups.heartbeat_answers import Targets
 from queuey.groups.queue_searches import find_queues
-from queuey.groups.rules.group_state import GroupState, Member
-from queuey.groups.rules.planning import View, Views, make_plan
+from queuey.groups.rules.group_state import GroupState, JoinedMember
+from queuey.groups.rules.planning import SubscribedQueues, Views, make_plan
 from queuey.groups.rules.state_draft import GroupDraft
 from queuey.groups.state_cache import GroupContext, StateCache
 from queuey.model.errors import QueueyError, StoreBusy, StoreClosed, StoreUnavailable
 from queuey.model.groups import GroupChange, GroupSessions
 from queuey.model.messages import Queue
-from queuey.model.rights import Credential
+from queuey.model.rights import MemberCredential
 from queuey.storage import Store
 
 MAX_ATTEMPTS = 20
@@ -142,9 +142,9 @@ class StateChanges:
     async def _make_views(self, state: GroupState, queues: Sequence[Queue]) -> Views:
         """Adds the queues to the views of the subscriptions that members have: most of the work of a plan."""
         used = {member.subscription for member in state.members.values()}
-        rights: defaultdict[Credential, dict[int, bool]] = defaultdict(dict)
+        rights: defaultdict[MemberCredential, dict[int, bool]] = defaultdict(dict)
         subscriptions = {slot: state.subscriptions[slot] for slot in used}
-        views = {slot: View(each, rights[each.credential]) for slot, each in subscriptions.items()}
+        views = {slot: SubscribedQueues(each, rights[each.credential]) for slot, each in subscriptions.items()}
         await self._core.for_each(product(views.values(), queues), lambda pair: pair[0].add(pair[1]))
         return views
 
@@ -201,7 +201,7 @@ def make_draft(state: GroupState, sessions: GroupSessions, slack: int) -> GroupD
     return GroupDraft(state, sessions.clock, slack, seen)
 
 
-def _apply_acts(acts: Iterable[Act], draft: GroupDraft) -> tuple[list[Member], list[Any]]:
+def _apply_acts(acts: Iterable[Act], draft: GroupDraft) -> tuple[list[JoinedMember], list[Any]]:
     """Ends sessions that are over, then applies acts. Returns the ended members, and each act's result or error."""
     return draft.end_sessions(), [_apply_act(act, draft) for act in acts]
 

@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from functools import lru_cache
 
-from queuey.messages.ranges import Reading
+from queuey.messages.ranges import RangeAnswer
 from queuey.model import ids
 from queuey.model.ids import EPOCH_TICKS, LOW_MIN, TICKS_PER_SECOND
 from queuey.model.messages import Message, Meta
@@ -107,7 +107,7 @@ def render_fetched(messages: Sequence[Message]) -> list[bytes]:
     return [b'{"status":"ok","messages":[', *render_messages(messages), b"]}"]
 
 
-def render_reading(reading: Reading, queue_name: str | None = None) -> list[bytes]:
+def render_reading(reading: RangeAnswer, queue_name: str | None = None) -> list[bytes]:
     cursors = b",".join(
         b'"%d":null' % number if position is None else b'"%d":"%b"' % (number, ids.to_hex(position).encode())
         for number, position in reading.next.items()

@@ -225,7 +225,7 @@ _MAX_CACHED_TYPES = 1024
 _types: dict[str, Meta] = {}
 
 
-class _Item(PlainDraft, gc=False, forbid_unknown_fields=True):
+class _PlainItem(PlainDraft, gc=False, forbid_unknown_fields=True):
     """An item with only the common fields, which most batches have. Any other item ends the decoding."""
 
     message_key: None = None
@@ -236,7 +236,7 @@ class _Item(PlainDraft, gc=False, forbid_unknown_fields=True):
 
 
 class _Batch(msgspec.Struct, forbid_unknown_fields=True):
-    messages: list[_Item]
+    messages: list[_PlainItem]
 
 
 class _ItemBody(msgspec.Struct):

@@ -28,7 +28,7 @@ from queuey.web.requests import Request, read_body
 from queuey.web.responses import JSON, Response, body_of, json_response
 
 
-class NameNotFound(NotFound):
+class UnknownName(NotFound):
     code = "InvalidName"
     form = 'No message has the name "{name}". Create one: POST or PUT to this address.'
 
@@ -63,7 +63,7 @@ class NameViews(Views):
         raw = self.fields(FetchQuery).query(request).raw
         message = await access.apply(partial(self._names.fetch, name=name))
         if message is None:
-            raise NameNotFound(name)
+            raise UnknownName(name)
         return make_raw_response(message) if raw else Response(200, body_of(render_fetched([message])), JSON)
 
     async def delete(self, request: Request, match: Match) -> Response:

@@ -10,7 +10,7 @@ import msgspec
 
 from queuey.access.queue_access import MAX_ATTEMPTS, QueueAccess
 from queuey.messages import ranges
-from queuey.messages.ranges import Merge, Range, Reading
+from queuey.messages.ranges import Merge, RangeAnswer, RangeRequest
 from queuey.model.errors import NotAllowed, NotFound, QueueyError, StoreBusy
 from queuey.model.messages import Page, Queue, Slice, bytes_at_most, bytes_of
 from queuey.model.partitions import MAX_PARTITIONS
@@ -29,11 +29,11 @@ _RESERVED_BYTES = 16 * 1024
 """Bytes of a short answer that are reserved for the last message and the frame."""
 
 
-class Source(msgspec.Struct, frozen=True):
+class RangeSource(msgspec.Struct, frozen=True):
     """A queue of a read, and its range."""
 
     access: QueueAccess
-    range: Range
+    range: RangeRequest
 
 
 class Reader:
@@ -64,7 +64,7 @@ class Reader:
         """
         return self._store.claim_logs.claim_time()
 
-    def read(self, access: QueueAccess, requested: Range, *, waiter: Waiter | None = None) -> Reading:
+    def read(self, access: QueueAccess, requested: RangeRequest, *, waiter: Waiter | None = None) -> RangeAnswer:
         """Reads a range of one queue, and counts the messages as delivered.
 
         Args:
@@ -73,16 +73,18 @@ class Reader:
             waiter: Subscribed to the range, and woken when another read may return messages.
         """
         if waiter is not None:
-            [response] = self.read_many([Source(access, requested)], waiter=waiter)
+            [response] = self.read_many([RangeSource(access, requested)], waiter=waiter)
             if isinstance(response, QueueyError):
                 raise response
             return response
-        room = self._available_bytes([Source(access, requested)])
+        room = self._available_bytes([RangeSource(access, requested)])
         reading = bridge.run(self._read(access, requested, room), as_one=True)
         self._metrics.count_delivered(reading.count, access.queue)
         return reading
 
-    async def read_short(self, queue: Queue, requested: Range, waiter: Waiter | None = None) -> Reading | None:
+    async def read_short(
+        self, queue: Queue, requested: RangeRequest, waiter: Waiter | None = None
+    ) -> RangeAnswer | None:
         """Reads up to ``MAX_SHORT_MESSAGES`` messages of one partition. Returns None if the read is not short.
 
         Subscribes the waiter before it reads, and counts the messages as delivered.
@@ -104,7 +106,7 @@ class Reader:
         page = await self._read_page(queue, pieces[0])
         if page.more and not _fits(page, requested.limit, max_bytes):
             return None
-        reading = Reading([], 0, {}, more=False, cursor_safe=requested.delayed)
+        reading = RangeAnswer([], 0, {}, more=False, cursor_safe=requested.delayed)
         ranges.append_pages(pieces, [page], reading)
         if early := self._early_slices(queue, requested, pieces, reading, max(1, max_bytes - _RESERVED_BYTES)):
             page = await self._read_page(queue, early[0])
@@ -122,10 +124,12 @@ class Reader:
             raise GivenUp("none") from None
         return page
 
-    def _trigger(self, requested: Range) -> WakeSource:
+    def _trigger(self, requested: RangeRequest) -> WakeSource:
         return self._triggers[requested.delayed, requested.early]
 
-    def read_many(self, sources: Sequence[Source], *, waiter: Waiter | None = None) -> list[Reading | QueueyError]:
+    def read_many(
+        self, sources: Sequence[RangeSource], *, waiter: Waiter | None = None
+    ) -> list[RangeAnswer | QueueyError]:
         """Reads ranges of several queues, each up to its own horizon. They share the bytes of one answer.
 
         The messages are counted as delivered. With a waiter, reads as :meth:`read_woken`.
@@ -137,16 +141,16 @@ class Reader:
         return self._count_delivered(sources, bridge.run(self._read_each(sources), as_one=True))
 
     def _count_delivered(
-        self, sources: Sequence[Source], responses: list[Reading | QueueyError]
-    ) -> list[Reading | QueueyError]:
+        self, sources: Sequence[RangeSource], responses: list[RangeAnswer | QueueyError]
+    ) -> list[RangeAnswer | QueueyError]:
         for source, response in zip(sources, responses, strict=True):
-            if isinstance(response, Reading):
+            if isinstance(response, RangeAnswer):
                 self._metrics.count_delivered(response.count, source.access.queue)
         return responses
 
     def read_woken(
-        self, sources: Sequence[Source], sources_to_read: Sequence[Source], waiter: Waiter
-    ) -> list[Reading | QueueyError]:
+        self, sources: Sequence[RangeSource], sources_to_read: Sequence[RangeSource], waiter: Waiter
+    ) -> list[RangeAnswer | QueueyError]:
         """Subscribes the waiter to ``sources``, then reads ``sources_to_read``, some of them; so no message is missed.
 
         If nothing was found by outdated rows, does both again.
@@ -164,10 +168,10 @@ class Reader:
                 return responses
         raise StoreBusy(f"A queue changed {MAX_ATTEMPTS} times while this request ran. Try again.")
 
-    async def _read_each(self, sources: Sequence[Source]) -> list[Reading | QueueyError]:
+    async def _read_each(self, sources: Sequence[RangeSource]) -> list[RangeAnswer | QueueyError]:
         """Reads sources in turn, each with its share of the remaining bytes; returns denials as errors."""
         remaining_bytes = self._available_bytes(sources)
-        responses: list[Reading | QueueyError] = []
+        responses: list[RangeAnswer | QueueyError] = []
         for index, source in enumerate(sources):
             share = ranges.divide_evenly(remaining_bytes, len(sources) - index) if remaining_bytes > 0 else 0
             try:
@@ -179,7 +183,7 @@ class Reader:
                 responses.append(reading)
         return responses
 
-    def _available_bytes(self, sources: Sequence[Source]) -> int:
+    def _available_bytes(self, sources: Sequence[RangeSource]) -> int:
         """Returns the bytes for all messages: at least 1, which admits one message of any length."""
         partition_counts = [len(_partition_numbers(source.access.queue, source.range)) for source in sources]
         frames = ranges.MAX_QUEUE_FRAME_BYTES * len(partition_counts) + ranges.MAX_PARTITION_FRAME_BYTES * sum(
@@ -187,10 +191,10 @@ class Reader:
         )
         return max(1, self._limits.page_bytes - frames)
 
-    async def _read(self, access: QueueAccess, requested: Range, max_bytes: int) -> Reading:
+    async def _read(self, access: QueueAccess, requested: RangeRequest, max_bytes: int) -> RangeAnswer:
         return await access.apply(lambda queue: self._read_queue(queue, requested, max_bytes))
 
-    async def _read_queue(self, queue: Queue, requested: Range, max_bytes: int) -> Reading:
+    async def _read_queue(self, queue: Queue, requested: RangeRequest, max_bytes: int) -> RangeAnswer:
         """Reads a range: merged, or by partition with the slices that are furthest behind first.
 
         Without bytes it reads only the horizon, or with ``looks_ahead`` the next ids.
@@ -199,7 +203,7 @@ class Reader:
         pieces = ranges.make_slices(
             requested, numbers, limit=requested.limit, max_bytes=ranges.divide_evenly(max_bytes, len(numbers))
         )
-        reading = Reading([], 0, dict.fromkeys(numbers), more=False, cursor_safe=requested.delayed)
+        reading = RangeAnswer([], 0, dict.fromkeys(numbers), more=False, cursor_safe=requested.delayed)
         if not pieces or (max_bytes <= 0 and not requested.looks_ahead):
             horizon = (await self._store.messages.read(queue, [ranges.make_horizon_slice()]))[0].horizon
             ranges.append_pages(pieces, [piece.make_postponed_page(horizon) for piece in pieces], reading)
@@ -232,7 +236,7 @@ class Reader:
         return reading
 
     def _early_slices(
-        self, queue: Queue, requested: Range, pieces: Sequence[Slice], reading: Reading, max_bytes: int
+        self, queue: Queue, requested: RangeRequest, pieces: Sequence[Slice], reading: RangeAnswer, max_bytes: int
     ) -> list[Slice]:
         """Returns the slices of early messages, or none.
 
@@ -245,7 +249,7 @@ class Reader:
         return ranges.make_early_slices(requested, pieces, reading, remaining_bytes) if remaining_bytes > 0 else []
 
 
-def _partition_numbers(queue: Queue, requested: Range) -> Sequence[int]:
+def _partition_numbers(queue: Queue, requested: RangeRequest) -> Sequence[int]:
     """Returns the partitions, each once; ignores numbers that no queue can have."""
     if requested.partitions is None:
         return range(1, queue.partitions + 1)
@@ -262,6 +266,6 @@ def _fits(page: Page, limit: int, max_bytes: int) -> bool:
     )
 
 
-def are_empty(responses: Sequence[Reading | QueueyError]) -> bool:
+def are_empty(responses: Sequence[RangeAnswer | QueueyError]) -> bool:
     """Returns whether all responses are readings without messages, and no further read may return any now."""
-    return all(isinstance(response, Reading) and not response.count and not response.more for response in responses)
+    return all(isinstance(response, RangeAnswer) and not response.count and not response.more for response in responses)

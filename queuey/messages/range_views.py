@@ -12,8 +12,8 @@ from queuey.access.queue_access import QueueAccess
 from queuey.api.messages import ManyRanges, ManyRead, QueueRange, RangeFields, RangeQuery
 from queuey.messages.message_json import render_reading
 from queuey.messages.message_views import MESSAGES_TAG
-from queuey.messages.range_reads import MAX_SHORT_BYTES, Reader, Source, are_empty
-from queuey.messages.ranges import Bound, Range, Reading, parse_bound
+from queuey.messages.range_reads import MAX_SHORT_BYTES, RangeSource, Reader, are_empty
+from queuey.messages.ranges import Bound, RangeAnswer, RangeRequest, parse_bound
 from queuey.model.errors import QueueyError
 from queuey.runtime.limits import Limits
 from queuey.runtime.waiters import Waiter
@@ -25,7 +25,7 @@ from queuey.web.requests import Request, read_query
 from queuey.web.responses import JSON, Response, body_of, encode
 from queuey.web.validators import Errors, bad_json
 
-Ranges = list[tuple[str, Range]]
+Ranges = list[tuple[str, RangeRequest]]
 """Names of queues, with the range to read of each."""
 BOUNDS = ("since", "after", "before", "until")
 
@@ -72,7 +72,7 @@ def take_partitions(value: object, errors: Errors, default: tuple[int, ...] | No
         return default
 
 
-def read_range(fields: RangeFields, values: Mapping[str, Any], limits: Limits, errors: Errors) -> Range:
+def read_range(fields: RangeFields, values: Mapping[str, Any], limits: Limits, errors: Errors) -> RangeRequest:
     """Reads the positions and flags of a range; without ``partitions``, it has partition 1.
 
     Puts bad fields into ``errors``.
@@ -85,7 +85,7 @@ def read_range(fields: RangeFields, values: Mapping[str, Any], limits: Limits, e
     descending = fields.order == "descending"
     if early and (descending or not delayed):
         errors["early"] = "Early messages follow an ascending read that keeps the read delay"
-    return Range(
+    return RangeRequest(
         partitions=partitions,
         limit=fields.limit or limits.default_limit,
         descending=descending,
@@ -114,7 +114,7 @@ def _read_early(value: object, errors: Errors) -> tuple[bool, Bound]:
 class _Answer(NamedTuple):
     """Readings and the response that shows them. False if the request should wait for more."""
 
-    readings: Sequence[Reading | QueueyError]
+    readings: Sequence[RangeAnswer | QueueyError]
     response: Response
 
     def __bool__(self) -> bool:
@@ -155,7 +155,7 @@ class RangeViews(Views):
 
         return (await request.until_found(wait, attempt)).response
 
-    def _read_query(self, request: Request) -> tuple[Range, float]:
+    def _read_query(self, request: Request) -> tuple[RangeRequest, float]:
         query = read_query(request, self.fields(RangeQuery).names)
         errors = Errors()
         fields = self.fields(RangeQuery).read(query, errors)
@@ -197,11 +197,11 @@ class RangeViews(Views):
 
         If there is an error, the request does not wait for messages.
         """
-        sources: list[Source | QueueyError] = []
+        sources: list[RangeSource | QueueyError] = []
         for name, requested in ranges:
             access = self._authorization.enter_to_read(request, application, name)
-            sources.append(Source(access, requested) if isinstance(access, QueueAccess) else access)
-        readable = [source for source in sources if isinstance(source, Source)]
+            sources.append(RangeSource(access, requested) if isinstance(access, QueueAccess) else access)
+        readable = [source for source in sources if isinstance(source, RangeSource)]
         # A request with an error for a queue does not wait.
         waiter = waiter if len(readable) == len(sources) else None
         readings = iter(self._reader.read_many(readable, waiter=waiter) if readable else [])
@@ -214,10 +214,10 @@ class RangeViews(Views):
         pieces.append(b"]}")
         return _Answer(results, Response(200, body_of(pieces), JSON))
 
-    def _read_item(self, item: object, prefix: str, errors: Errors) -> tuple[str, Range]:
+    def _read_item(self, item: object, prefix: str, errors: Errors) -> tuple[str, RangeRequest]:
         if not isinstance(item, dict):
             errors[prefix[:-1]] = f'"{validators.show(item)}" is not an object'
-            return "", Range()
+            return "", RangeRequest()
         item_errors = Errors()
         fields = self.fields(QueueRange).read(item, item_errors)
         requested = read_range(fields, item, self._limits, item_errors)
@@ -225,12 +225,12 @@ class RangeViews(Views):
         return fields.queue_name, requested
 
 
-def _show_reading(reading: Reading) -> _Answer:
+def _show_reading(reading: RangeAnswer) -> _Answer:
     return _Answer([reading], Response(200, body_of(render_reading(reading)), JSON))
 
 
-def _render_result(name: str, result: Reading | QueueyError) -> list[bytes]:
-    if isinstance(result, Reading):
+def _render_result(name: str, result: RangeAnswer | QueueyError) -> list[bytes]:
+    if isinstance(result, RangeAnswer):
         return render_reading(result, name)
     return [encode({"queue_name": name, "status": "error", "error_msg": error_texts(result)})]
 

@@ -83,7 +83,7 @@ def parse_bound(text: str) -> Bound:
     return marks
 
 
-class Range(msgspec.Struct, frozen=True, kw_only=True):
+class RangeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A read of one queue.
 
     Attributes:
@@ -117,7 +117,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
     looks_ahead: bool = False
 
 
-class Reading(msgspec.Struct, gc=False):
+class RangeAnswer(msgspec.Struct, gc=False):
     """The answer to a range read.
 
     Attributes:
@@ -154,7 +154,7 @@ def _find_mark(bound: Bound, partition: int) -> Mark | None:
     return bound.get(partition, bound.get(OTHER_PARTITIONS))
 
 
-def make_slices(requested: Range, partitions: Sequence[int], *, limit: int, max_bytes: int) -> list[Slice]:
+def make_slices(requested: RangeRequest, partitions: Sequence[int], *, limit: int, max_bytes: int) -> list[Slice]:
     """Returns the slices of a range by partition, without partitions that a descending cursor does not name."""
     skips_unnamed = requested.descending and requested.since is not None and not isinstance(requested.since, Mark)
     slices_to_read = []
@@ -187,7 +187,9 @@ def make_slices(requested: Range, partitions: Sequence[int], *, limit: int, max_
     return slices_to_read
 
 
-def make_early_slices(requested: Range, pieces: Sequence[Slice], reading: Reading, max_bytes: int) -> list[Slice]:
+def make_early_slices(
+    requested: RangeRequest, pieces: Sequence[Slice], reading: RangeAnswer, max_bytes: int
+) -> list[Slice]:
     """Returns the slices above the horizon, after a reading that has reached it.
 
     Each slice gets the rest of the limit, which may be 0. Partitions without room between horizon and upper bound are
@@ -206,7 +208,7 @@ def make_early_slices(requested: Range, pieces: Sequence[Slice], reading: Readin
     return early
 
 
-def add_early(requested: Range, pieces: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
+def add_early(requested: RangeRequest, pieces: Sequence[Slice], pages: Sequence[Page], reading: RangeAnswer) -> None:
     """Adds early messages in time order; when merging, no more than the limit of the slices."""
     messages = sorted((message for page in pages for message in page.messages), key=lambda m: (m.position, m.partition))
     limit = pieces[0].limit if requested.merge else len(messages)
@@ -241,7 +243,7 @@ def sort_furthest_behind_first(pieces: Sequence[Slice]) -> list[Slice]:
     )
 
 
-def append_pages(pieces: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
+def append_pages(pieces: Sequence[Slice], pages: Sequence[Page], reading: RangeAnswer) -> None:
     for piece, page in zip(pieces, pages, strict=True):
         reading.messages += page.messages
         reading.next[piece.partition] = page.next
@@ -373,7 +375,7 @@ class Merge:
             if self._entries[key] is None and (start is None or key < self._key(start, number)):
                 del self._entries[key]
 
-    def finish(self, reading: Reading) -> None:
+    def finish(self, reading: RangeAnswer) -> None:
         """Fills a reading with the page and the next position by partition. Other messages are read again later."""
         page, _ = self._page()
         reading.messages = page

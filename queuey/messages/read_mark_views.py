@@ -10,7 +10,7 @@ from queuey.access.operations import APP, QUEUE, Views, declare
 from queuey.access.queue_access import QueueAccess
 from queuey.api import messages as api
 from queuey.messages.ranges import OTHER_PARTITIONS, Mark, parse_bound
-from queuey.messages.read_marks import DEFAULT_COUNTED, Marks, Unread, UnreadUseCases
+from queuey.messages.read_marks import DEFAULT_COUNTED, Marks, UnreadCount, UnreadUseCases
 from queuey.model import ids
 from queuey.model.errors import QueueyError
 from queuey.model.ids import Position
@@ -61,7 +61,7 @@ def _show_marks(marks: Marks) -> dict[int, str]:
     return {number: ids.to_hex(position) for number, position in marks.items()}
 
 
-def show_unread(unread: Unread) -> dict[str, Any]:
+def show_unread(unread: UnreadCount) -> dict[str, Any]:
     return {"read": _show_marks(unread.marks), "unread": unread.count, "more": unread.more}
 
 
@@ -118,7 +118,7 @@ class UnreadViews(Views):
         return list(dict.fromkeys(names))
 
 
-def _show_unread(name: str, result: Unread | QueueyError | None) -> api.UnreadQueue | api.QueueReadError:
+def _show_unread(name: str, result: UnreadCount | QueueyError | None) -> api.UnreadQueue | api.QueueReadError:
     """Shows the count of a queue, or its error, or null if the request has read too much to count it."""
     if isinstance(result, QueueyError):
         return api.QueueReadError(queue_name=name, error_msg=error_texts(result))

@@ -53,7 +53,7 @@ UnreadRange = tuple[QueueAccess, Marks, Marks]
 are not named."""
 
 
-class ReadMark(NamedTuple):
+class ChangedMark(NamedTuple):
     """A reader's mark after a change.
 
     Attributes:
@@ -65,7 +65,7 @@ class ReadMark(NamedTuple):
     pending: float
 
 
-class Unread(msgspec.Struct, frozen=True):
+class UnreadCount(msgspec.Struct, frozen=True):
     """A reader's unread messages in a queue.
 
     Attributes:
@@ -81,7 +81,7 @@ class Unread(msgspec.Struct, frozen=True):
     is_final: bool = True
 
 
-NOT_REPORTED = 0, Unread({}, 0, more=True)
+NOT_REPORTED = 0, UnreadCount({}, 0, more=True)
 """Stands for the missing report of a queue."""
 
 
@@ -99,7 +99,7 @@ class UnreadUseCases:
         self._core = core
         self._notify = notify
 
-    def mark(self, access: QueueAccess, reader: str, ends: Marks, *, back: bool = False) -> ReadMark:
+    def mark(self, access: QueueAccess, reader: str, ends: Marks, *, back: bool = False) -> ChangedMark:
         """Marks messages below positions as read, and notifies the reader's streams in this process.
 
         Args:
@@ -113,7 +113,7 @@ class UnreadUseCases:
             Conflict: The queue has the maximum number of readers.
         """
 
-        def mark(queue: Queue) -> ReadMark:
+        def mark(queue: Queue) -> ChangedMark:
             check_partitions((number for number in ends if number != OTHER_PARTITIONS), queue.partitions)
             horizon = bridge.run(self._store.messages.read(queue, [make_horizon_slice()]))[0].horizon, LOW_MIN
             requested = {
@@ -132,7 +132,7 @@ class UnreadUseCases:
             )
             ahead = max(requested.values(), default=FIRST)
             pending = (ahead[0] + 1 - horizon[0]) / TICKS_PER_SECOND if ahead > horizon else 0.0
-            return ReadMark({offset.partition: offset.position for offset in offsets}, pending)
+            return ChangedMark({offset.partition: offset.position for offset in offsets}, pending)
 
         marked = access.use(mark)
         self._notify(reader, access.queue)
@@ -140,7 +140,7 @@ class UnreadUseCases:
 
     def unread(
         self, accesses: Sequence[QueueAccess], reader: str, limit: int = DEFAULT_COUNTED
-    ) -> list[Unread | QueueyError | None]:
+    ) -> list[UnreadCount | QueueyError | None]:
         """Counts a reader's unread messages in each queue, at most ``limit``. Reads only ids.
 
         Returns for each queue the count, the error, or None if this call has already read ``MAX_READ_IDS`` ids.
@@ -152,12 +152,14 @@ class UnreadUseCases:
         queues = [access.queue for access in accesses]
         return [*bridge.run(self._store.offsets.offsets_of_queues(queues, make_reader_group(reader)))]
 
-    def count(self, ranges: Sequence[UnreadRange], limit: int = DEFAULT_COUNTED) -> list[Unread | QueueyError | None]:
+    def count(
+        self, ranges: Sequence[UnreadRange], limit: int = DEFAULT_COUNTED
+    ) -> list[UnreadCount | QueueyError | None]:
         return bridge.run(self._count(ranges, limit), as_one=True)
 
-    async def _count(self, ranges: Sequence[UnreadRange], limit: int) -> list[Unread | QueueyError | None]:
+    async def _count(self, ranges: Sequence[UnreadRange], limit: int) -> list[UnreadCount | QueueyError | None]:
         budget = MAX_READ_IDS
-        counts: list[Unread | QueueyError | None] = []
+        counts: list[UnreadCount | QueueyError | None] = []
         for start in range(0, len(ranges), MAX_CONCURRENT_QUEUES):
             batch = ranges[start : start + MAX_CONCURRENT_QUEUES] if budget > 0 else []
             for (access, marks, ends), page in zip(batch, await self._read_ahead(batch, limit), strict=True):
@@ -173,7 +175,7 @@ class UnreadUseCases:
 
     async def _count_queue(
         self, queue: Queue, marks: Marks, ends: Marks, limit: int, row: Queue, page: Page | None
-    ) -> tuple[Unread, int]:
+    ) -> tuple[UnreadCount, int]:
         """Counts one queue; also returns the cost. ``page`` is of the only partition of ``row``, if already read."""
         if queue is not row:
             page = None
@@ -194,7 +196,7 @@ class UnreadUseCases:
                 for piece, p in zip(batch, pages, strict=True)
                 if p.more and p.next is not None
             ]
-        return Unread(marks, min(count, limit), more=count > limit, is_final=is_final), cost + count
+        return UnreadCount(marks, min(count, limit), more=count > limit, is_final=is_final), cost + count
 
     async def _read_ahead(self, ranges: Sequence[UnreadRange], limit: int) -> Sequence[Page | None]:
         """Reads queues of one partition concurrently if that is faster; None for queues not read."""
@@ -259,7 +261,7 @@ class MarkNews:
         self._unread = unread
         self._wake = wake
         self._clock = clock
-        self._reported: dict[str, tuple[int, Unread]] = {}
+        self._reported: dict[str, tuple[int, UnreadCount]] = {}
         """By queue, its qid, and the last report with the messages that were sent since."""
         self._queues_to_read: set[str] = set()
         """Queues whose marks must be read, and messages counted, at the next turn."""
@@ -305,7 +307,9 @@ class MarkNews:
             }
         return [access for access in accesses if is_due or self._must_count(access.queue)]
 
-    def read_news(self, accesses: Sequence[QueueAccess], find_ends: Callable[[str], Marks]) -> list[tuple[str, Unread]]:
+    def read_news(
+        self, accesses: Sequence[QueueAccess], find_ends: Callable[[str], Marks]
+    ) -> list[tuple[str, UnreadCount]]:
         """Returns queues whose unread messages differ from the last report and those sent since; blocks.
 
         Queues that this call had no room to count are due again. Queues that cannot be read any more are left out.
@@ -321,10 +325,10 @@ class MarkNews:
             if self._must_count(access.queue) or self._reported[access.queue.name][1].marks != mark
         ]
         counted = self._unread.count(to_count) if to_count else []
-        news: list[tuple[str, Unread]] = []
+        news: list[tuple[str, UnreadCount]] = []
         for (access, _, _), unread in zip(to_count, counted, strict=True):
             name = access.queue.name
-            if isinstance(unread, Unread):
+            if isinstance(unread, UnreadCount):
                 _, before = self._reported.get(name, NOT_REPORTED)
                 self._reported[name] = access.queue.qid, unread
                 if replace(unread, is_final=before.is_final) != before:

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any
 from urllib.parse import unquote
 
-from queuey.access.authorization import Authorization, ListQueues
+from queuey.access.authorization import Authorization, QueueLister
 from queuey.access.operations import APP, QUEUE, Views, declare
 from queuey.access.queue_access import QueueAccess
 from queuey.api.messages import RangeQuery, RangeRead, StreamAsked, StreamFields, StreamQuery
@@ -143,7 +143,7 @@ class StreamViews(Views):
 
 
 class QueueEvents(ABC):
-    """Events of one stream of queues (:class:`queuey.web.admission.event_streams.Source`).
+    """Events of one stream of queues (:class:`queuey.web.admission.event_streams.EventSource`).
 
     Args:
         unread: Read marks.
@@ -309,7 +309,7 @@ class EventsOfMany(QueueEvents):
         *,
         names: Sequence[str] | None,
         max_queues: int,
-        list_queues: ListQueues,
+        list_queues: QueueLister,
         resumes: bool,
     ) -> None:
         super().__init__(unread, authorization, request, match, stream, reports_marks)

@@ -18,8 +18,8 @@ from weakref import WeakSet, WeakValueDictionary
 from msgspec.structs import replace
 
 from queuey.access.queue_access import QueueAccess
-from queuey.messages.range_reads import Reader, Source
-from queuey.messages.ranges import OTHER_PARTITIONS, Mark, Range, Reading, make_mark, parse_bound, parse_mark
+from queuey.messages.range_reads import RangeSource, Reader
+from queuey.messages.ranges import OTHER_PARTITIONS, Mark, RangeAnswer, RangeRequest, make_mark, parse_bound, parse_mark
 from queuey.messages.read_marks import MarkNews, Marks
 from queuey.model import ids
 from queuey.model.errors import NotAllowed, NotFound, QueueyError
@@ -326,8 +326,8 @@ class Stream:
         ends = {number: mark.start for number, mark in self.cursor.make_marks(name).items()}
         return ends if self._partitions is None else {n: ends.get(n, self.cursor.base) for n in self._partitions}
 
-    def _make_range(self, name: str) -> Range:
-        return Range(
+    def _make_range(self, name: str) -> RangeRequest:
+        return RangeRequest(
             partitions=self._partitions,
             limit=self._limit,
             since=self.cursor.make_marks(name) | self._unfinished.get(name, {}),
@@ -358,14 +358,14 @@ class Stream:
             waiter: Woken when another read may return messages.
         """
         names, rows = self._find_behind(woken, waiter), [(name, access.queue) for name, access in self._sources.items()]
-        waits_for = Range(partitions=self._partitions, early=self._early)
-        all_sources = [Source(access, waits_for) for access in self.accesses]
-        to_read = [Source(self._sources[name], self._make_range(name)) for name in names]
+        waits_for = RangeRequest(partitions=self._partitions, early=self._early)
+        all_sources = [RangeSource(access, waits_for) for access in self.accesses]
+        to_read = [RangeSource(self._sources[name], self._make_range(name)) for name in names]
         results = self._streams.reader.read_woken(all_sources, to_read, waiter)
-        readings: dict[str, Reading] = {}
+        readings: dict[str, RangeAnswer] = {}
         failed: list[tuple[str, QueueyError]] = []
         for name, result in zip(names, results, strict=True):
-            if isinstance(result, Reading):
+            if isinstance(result, RangeAnswer):
                 readings[name] = result
             else:
                 failed.append((name, result))
@@ -397,7 +397,7 @@ class Stream:
             names, key=lambda name: min((m.start for m in self._unfinished.get(name, {}).values()), default=LAST)
         )
 
-    def _make_events(self, readings: Mapping[str, Reading], *, whole: bool) -> list[Event]:
+    def _make_events(self, readings: Mapping[str, RangeAnswer], *, whole: bool) -> list[Event]:
         """Returns the messages of readings as events in time order, and advances the cursor.
 
         ``whole`` is true if all queues were read. Messages that would need more than ``MAX_MARKS`` marks are read
@@ -435,7 +435,7 @@ class Stream:
             events += self._make_early_events(readings)
         return events
 
-    def _make_early_events(self, readings: Mapping[str, Reading]) -> list[Event]:
+    def _make_early_events(self, readings: Mapping[str, RangeAnswer]) -> list[Event]:
         """Returns early messages as events; remembers them, so that each is early only once."""
         if not self._early or not readings:
             return []

@@ -15,7 +15,7 @@ Origin = Literal["new", "given back", "lost"]
 """How a partition came to its owner: it was new, or the previous owner gave it back or was lost."""
 
 
-class Head(msgspec.Struct, frozen=True):
+class GroupHead(msgspec.Struct, frozen=True):
     """The row that every change of a group's state rewrites.
 
     Attributes:
@@ -63,14 +63,14 @@ class GroupRow(msgspec.Struct, frozen=True):
 
 
 class StoredGroup(msgspec.Struct, frozen=True):
-    head: Head
+    head: GroupHead
     rows: tuple[GroupRow, ...] = ()
 
 
 class GroupChange(msgspec.Struct, frozen=True):
     """The rows that a transaction writes. The store sets the version of the new head."""
 
-    head: Head
+    head: GroupHead
     rows: tuple[GroupRow, ...]
 
 

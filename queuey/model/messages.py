@@ -431,7 +431,7 @@ class Page(msgspec.Struct, gc=False):
     more: bool
 
 
-class PartitionInfo(msgspec.Struct, frozen=True):
+class PartitionBounds(msgspec.Struct, frozen=True):
     """Counts and bounds of one partition, determined without reading all of it.
 
     Attributes:

@@ -251,7 +251,7 @@ class Caller(msgspec.Struct, frozen=True):
         return ("*",) if "*" in patterns else tuple(dict.fromkeys(patterns))
 
 
-class Credential(msgspec.Struct, frozen=True):
+class MemberCredential(msgspec.Struct, frozen=True):
     """The credential with which a member joined.
 
     Attributes:

@@ -47,7 +47,7 @@ from queuey.model.errors import (
 )
 from queuey.model.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.model.messages import Location, Message, NewMessage, PostKey, Queue
-from queuey.moves.move_records import Move, Progress
+from queuey.moves.move_records import QueueMove, QueueMoveProgress
 from queuey.storage import Store
 
 KEY_TTL = 7 * 86_400
@@ -189,7 +189,12 @@ class ActiveMove:
     """
 
     def __init__(
-        self, move: Move, progress: Progress, store: Store, claims: ClaimUseCases, clock: Callable[[], float]
+        self,
+        move: QueueMove,
+        progress: QueueMoveProgress,
+        store: Store,
+        claims: ClaimUseCases,
+        clock: Callable[[], float],
     ) -> None:
         self.move = move
         self.progress = progress
@@ -211,7 +216,7 @@ class ActiveMove:
     def due(self) -> float:
         return min((partition.due for partition in self._partitions), default=0.0)
 
-    def make_progress(self) -> Progress:
+    def make_progress(self) -> QueueMoveProgress:
         """Returns the progress by the turns taken here; ``left`` only once all partitions have had one."""
         moved = sum(turn.moved for turn in self._turns.values())
         left = sum(turn.left for turn in self._turns.values())

@@ -38,7 +38,7 @@ State = Literal["running", "cancelling", "done", "cancelled", "failed"]
 ENDED_STATES = frozenset({"done", "cancelled", "failed"})
 
 
-class Move(msgspec.Struct, frozen=True, array_like=True):
+class QueueMove(msgspec.Struct, frozen=True, array_like=True):
     """A move's queues.
 
     Attributes:
@@ -61,7 +61,7 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.number:016x}"
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True):
+class QueueMoveProgress(msgspec.Struct, frozen=True, array_like=True):
     """Progress of a move.
 
     Attributes:
@@ -87,8 +87,8 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 class MoveRecord(msgspec.Struct, frozen=True, array_like=True):
     """Value of a move's record."""
 
-    move: Move
-    progress: Progress
+    move: QueueMove
+    progress: QueueMoveProgress
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -120,15 +120,17 @@ class MoveRecords:
             last = max((value.move.number for value in await self._list_all(source.application)), default=0)
             # Above all earlier numbers, and unlike that of another source's move that starts at the same moment.
             number = max(last + randbelow(1000) + 1, await self._store.ledger.now())
-            move = Move(number, source.application, source.name, source.qid, source.partitions, target.name, target.qid)
-            new = _make_record(move, Progress(), self._store.claim_logs.claim_time())
+            move = QueueMove(
+                number, source.application, source.name, source.qid, source.partitions, target.name, target.qid
+            )
+            new = _make_record(move, QueueMoveProgress(), self._store.claim_logs.claim_time())
             try:
                 return await self._store.records.set_record(new), True
             except RecordChanged:
                 continue
         raise StoreBusy(f"Moves of queue {source.name!r} begin and end too fast. Try again.")
 
-    async def save(self, record: Record, progress: Progress, due: int) -> Record:
+    async def save(self, record: Record, progress: QueueMoveProgress, due: int) -> Record:
         """Replaces the progress of a running move.
 
         Raises:
@@ -148,7 +150,7 @@ class MoveRecords:
             raise RecordChanged(record.name)
         return present
 
-    async def end(self, record: Record, progress: Progress) -> None:
+    async def end(self, record: Record, progress: QueueMoveProgress) -> None:
         """Ends a move. If another process has ended it before, that end is kept.
 
         Removes the oldest ended moves beyond ``MAX_LISTED``.
@@ -188,7 +190,7 @@ class MoveRecords:
         moves = {value.move.number: value for value in await self._list_all(application)}
         return [moves[number] for number in sorted(moves, reverse=True)[:MAX_LISTED]]
 
-    async def cancel(self, move: Move) -> MoveRecord:
+    async def cancel(self, move: QueueMove) -> MoveRecord:
         """Requests the end of a move, unless it is over or being cancelled. Returns its present record."""
         for _ in range(_MAX_ATTEMPTS):
             record = await self._store.records.record(KIND, move.application, _record_name(move.source_qid))
@@ -230,6 +232,6 @@ def _record_name(source_qid: int) -> str:
     return f"{source_qid:x}"
 
 
-def _make_record(move: Move, progress: Progress, due: int) -> Record:
+def _make_record(move: QueueMove, progress: QueueMoveProgress, due: int) -> Record:
     value = _encode(MoveRecord(move, progress))
     return Record(KIND, move.application, _record_name(move.source_qid), value, due)

@@ -26,7 +26,7 @@ from queuey.model.errors import InvalidRequest, MoveNotFound, QueueyError, Recor
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Record
 from queuey.moves.active_move import ActiveMove
-from queuey.moves.move_records import ENDED_STATES, KIND, MoveRecord, MoveRecords, Progress, State, decode
+from queuey.moves.move_records import ENDED_STATES, KIND, MoveRecord, MoveRecords, QueueMoveProgress, State, decode
 from queuey.runtime.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.storage import Store, bridge
 
@@ -239,7 +239,7 @@ class MoveCarrier(DueWork):
         pause = max(active.due - now, min(MAX_REST, REST_RATIO * (now - began)))
         return NextStep(work.record.version, 0, min(pause, self._timing.beat))
 
-    async def _take_over(self, record: Record, before: Progress) -> _Work:
+    async def _take_over(self, record: Record, before: QueueMoveProgress) -> _Work:
         """Makes this process the runner of a move; estimates the total if it is not known.
 
         Raises ``RecordChanged`` if another process was faster.
@@ -253,7 +253,7 @@ class MoveCarrier(DueWork):
         work = self._work[record.name] = _Work(active, record, self._clock())
         return work
 
-    async def _save(self, work: _Work, progress: Progress, due: int) -> _Work:
+    async def _save(self, work: _Work, progress: QueueMoveProgress, due: int) -> _Work:
         """Records progress, with the present time if messages were moved since the last record, and counts these.
 
         Raises:
@@ -281,8 +281,8 @@ class MoveCarrier(DueWork):
         self._moved += moved
 
     async def _write(
-        self, write: Callable[[Record, Progress], Awaitable[T]], record: Record, progress: Progress
-    ) -> tuple[T, Progress]:
+        self, write: Callable[[Record, QueueMoveProgress], Awaitable[T]], record: Record, progress: QueueMoveProgress
+    ) -> tuple[T, QueueMoveProgress]:
         """Writes progress; returns the result and the written progress.
 
         If a caller has requested the end of the move meanwhile, the written state is ``cancelling``.

@@ -18,7 +18,7 @@ import msgspec
 from queuey.access.queue_access import QueueAccess, find_queue
 from queuey.messages.posts import Draft, MessageUseCases
 from queuey.messages.range_reads import Reader
-from queuey.messages.ranges import Range, parse_bound
+from queuey.messages.ranges import RangeRequest, parse_bound
 from queuey.model import ids
 from queuey.model.errors import ApplicationExists, ApplicationNotFound, QueueNotFound
 from queuey.model.ids import Position
@@ -38,7 +38,7 @@ Outcome = Literal["unknown", "done", "partly", "failed"]
 """``unknown`` means that the act is running, or that its process ended before the result was recorded."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An act of an operator.
 
     Attributes:
@@ -77,7 +77,7 @@ class SubmittedForm(msgspec.Struct, frozen=True, array_like=True):
         return self.partition, self.position
 
 
-class Page(msgspec.Struct, frozen=True):
+class AuditPage(msgspec.Struct, frozen=True):
     """A part of a log, the newest entry first.
 
     Attributes:
@@ -85,12 +85,12 @@ class Page(msgspec.Struct, frozen=True):
         cursor: Start of the next page; blank on the last one.
     """
 
-    entries: list[tuple[Location, Entry]]
+    entries: list[tuple[Location, AuditEntry]]
     cursor: str
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Entry).decode
+_decode = msgspec.json.Decoder(AuditEntry).decode
 _encode_sent = msgspec.msgpack.Encoder().encode
 _decode_sent = msgspec.msgpack.Decoder(SubmittedForm).decode
 
@@ -121,7 +121,7 @@ class AuditLog:
 
     def begin(
         self, application: str, form: str, *, content: bytes, act: str, who: str, queue: str, details: dict[str, str]
-    ) -> tuple[Entry, SubmittedForm, bool]:
+    ) -> tuple[AuditEntry, SubmittedForm, bool]:
         """Records an act before it is carried out, once for each form. ``content`` is a hash of the form.
 
         Returns the entry, the record of the form, and whether the record refers to this entry. If not, the form was
@@ -130,7 +130,7 @@ class AuditLog:
         Raises:
             StoreUnavailable: The act was not recorded, so it must not be carried out.
         """
-        entry = Entry(act=act, who=who, queue=queue, details=details, began=round(self._clock(), 3))
+        entry = AuditEntry(act=act, who=who, queue=queue, details=details, began=round(self._clock(), 3))
         access, draft = self._open_log(application, create=True), Draft(_encode(entry).decode(), meta=_JSON_META)
         posted = self._core.run(access.apply(partial(self._messages.post, drafts=[draft])))
         sent = SubmittedForm(content, *posted.locations[0])
@@ -140,19 +140,19 @@ class AuditLog:
             self._messages.delete(access, [sent.entry])
         return entry, _decode_sent(present), present == value
 
-    def end(self, application: str, location: Location, entry: Entry, outcome: Outcome, text: str) -> None:
+    def end(self, application: str, location: Location, entry: AuditEntry, outcome: Outcome, text: str) -> None:
         ended = msgspec.structs.replace(entry, outcome=outcome, text=text)
         draft = Draft(_encode(ended).decode(), meta=_JSON_META)
         self._messages.put(self._open_log(application, create=True), [location], draft)
 
-    def find(self, application: str, location: Location) -> Entry | None:
+    def find(self, application: str, location: Location) -> AuditEntry | None:
         try:
             messages = self._messages.fetch(self._open_log(application), [location], charted=False)
         except (ApplicationNotFound, QueueNotFound):
             return None
         return _decode(messages[0].body) if messages else None
 
-    def read_page(self, application: str, cursor: str, is_seen: Callable[[Entry], bool]) -> Page:
+    def read_page(self, application: str, cursor: str, is_seen: Callable[[AuditEntry], bool]) -> AuditPage:
         """Returns a page of the entries that a caller may see, the newest first.
 
         The cursor is the id of the next visible entry, so it reveals nothing about other entries. If ``MAX_SCANNED``
@@ -165,10 +165,12 @@ class AuditLog:
         try:
             access = self._open_log(application)
         except (ApplicationNotFound, QueueNotFound):
-            return Page([], "")
-        seen: list[tuple[Location, Entry]] = []
+            return AuditPage([], "")
+        seen: list[tuple[Location, AuditEntry]] = []
         for _ in range(MAX_SCANNED // PAGE_SIZE):
-            newest = Range(partitions=None, limit=PAGE_SIZE, descending=True, since=since, delayed=False, merge=True)
+            newest = RangeRequest(
+                partitions=None, limit=PAGE_SIZE, descending=True, since=since, delayed=False, merge=True
+            )
             reading = self._reader.read(access, newest)
             seen += (
                 ((message.partition, message.position), entry)
@@ -178,7 +180,7 @@ class AuditLog:
             if len(seen) > PAGE_SIZE or not reading.more:
                 break
             since = parse_bound(reading.cursor)
-        return Page(seen[:PAGE_SIZE], ids.to_hex(seen[PAGE_SIZE][0][1]) if len(seen) > PAGE_SIZE else "")
+        return AuditPage(seen[:PAGE_SIZE], ids.to_hex(seen[PAGE_SIZE][0][1]) if len(seen) > PAGE_SIZE else "")
 
     def _open_log(self, application: str, *, create: bool = False) -> QueueAccess:
         """Opens an application's log. If it does not exist, creates it, or raises ``NotFound`` without ``create``."""

@@ -17,7 +17,7 @@ from queuey.api.claims import DEFAULT_COUNTED, Backlog, ClaimCounts, backlog_tex
 from queuey.api.messages import Code, Explanation, Reason
 from queuey.api.progress import Offsets
 from queuey.api.queues import PartitionExplanation, PartitionInfo, QueueExplanation, QueueInfo
-from queuey.claims.attempts import Attempts
+from queuey.claims.attempts import AttemptRecords
 from queuey.claims.claims import ClaimUseCases
 from queuey.claims.rules.partition_state import State
 from queuey.claims.rules.places import compute_limited_key_digest
@@ -221,7 +221,7 @@ class Explaining:
     def _explain_deliveries(
         self, queue: Queue, number: int, position: Position, standing: _Standing
     ) -> Iterator[Reason]:
-        history = bridge.run(Attempts(self._store.ledger).read_records(queue, number, [position])).get(position)
+        history = bridge.run(AttemptRecords(self._store.ledger).read_records(queue, number, [position])).get(position)
         if history is None:
             return
         for attempt in history.attempts:

@@ -13,14 +13,14 @@ import msgspec
 
 from queuey.access.queue_access import QueueAccess
 from queuey.messages.range_reads import Reader
-from queuey.messages.ranges import Range, Reading, make_mark, parse_bound
+from queuey.messages.ranges import RangeAnswer, RangeRequest, make_mark, parse_bound
 from queuey.model import ids
 from queuey.model.deadletters import DeadLetter, decode_stored_dead_letter, generalize_error_text
 from queuey.model.ids import Position
 from queuey.model.messages import Message, Meta, body_bytes
 from queuey.model.task_calls import find_call
 
-__all__ = ["Browsing", "Failures", "MessageFilter", "ScanResult", "Sizes", "group_by_reason", "make_short_cursor"]
+__all__ = ["Browsing", "Failures", "MessageFilter", "SearchStep", "Sizes", "group_by_reason", "make_short_cursor"]
 
 MAX_SCANNED = 500
 """Max messages that one step of a scan reads; the byte limit of a page may end it sooner."""
@@ -32,7 +32,7 @@ MAX_COMPARED_LENGTH = 500
 """Max characters of an error's text that are compared."""
 
 
-class ScanResult:
+class SearchStep:
     """Result of one step of a scan.
 
     Attributes:
@@ -80,7 +80,7 @@ class Browsing:
         since: str,
         limit: int,
         upcoming: bool = False,
-    ) -> ScanResult:
+    ) -> SearchStep:
         """Runs one step of a scan.
 
         Args:
@@ -96,7 +96,7 @@ class Browsing:
         """
         reading = self._reader.read(
             access,
-            Range(
+            RangeRequest(
                 partitions=partitions,
                 limit=min(limit, MAX_SCANNED),
                 descending=not upcoming,
@@ -109,7 +109,7 @@ class Browsing:
         )
         messages = [message for message in reading.messages if message_filter.matches(message)]
         reached = reading.messages[-1].ticks if reading.messages else None
-        return ScanResult(
+        return SearchStep(
             messages, len(reading.messages), make_short_cursor(reading, nearest=min if upcoming else max), reached
         )
 
@@ -118,7 +118,7 @@ class Browsing:
         mark = make_mark(position)
 
         def nearest(**bounds: Any) -> str | None:  # noqa: ANN401 - fields
-            single = Range(partitions=(partition,), limit=1, delayed=False, due=False, bodies=False, **bounds)
+            single = RangeRequest(partitions=(partition,), limit=1, delayed=False, due=False, bodies=False, **bounds)
             messages = self._reader.read(access, single).messages
             return messages[0].id if messages else None
 
@@ -137,11 +137,11 @@ class Browsing:
         return group_failures(self._read_newest(access), access.queue.name)
 
     def _read_newest(self, access: QueueAccess) -> Sequence[Message]:
-        newest = Range(partitions=None, limit=MAX_SAMPLED, descending=True, delayed=False, merge=True)
+        newest = RangeRequest(partitions=None, limit=MAX_SAMPLED, descending=True, delayed=False, merge=True)
         return self._reader.read(access, newest).messages
 
 
-def make_short_cursor(reading: Reading, nearest: Callable[[Iterable[Position]], Position]) -> str:
+def make_short_cursor(reading: RangeAnswer, nearest: Callable[[Iterable[Position]], Position]) -> str:
     """Returns a short cursor after a reading of several partitions: usually one id instead of one for each.
 
     No partition has unread messages between the last message and the nearest of the next positions, so all partitions
@@ -195,7 +195,7 @@ def _has_text(body: str | bytes, text: str) -> bool:
     return text.lower() in body.lower()
 
 
-class Failure(msgspec.Struct, frozen=True):
+class FailureCount(msgspec.Struct, frozen=True):
     """Dead letters with one reason.
 
     Attributes:
@@ -229,7 +229,7 @@ class Failures(msgspec.Struct, frozen=True):
     dead_letter_queue: str
     sampled: int
     unknown: int
-    groups: list[Failure]
+    groups: list[FailureCount]
 
 
 def group_failures(messages: Iterable[Message], dead_letter_queue: str) -> Failures:
@@ -247,14 +247,14 @@ def group_failures(messages: Iterable[Message], dead_letter_queue: str) -> Failu
     return Failures(dead_letter_queue, sampled, unknown, sorted(failures, key=lambda f: (-f.count, -f.latest)))
 
 
-def group_by_reason(samples: Iterable[Failures]) -> list[list[tuple[str, Failure]]]:
-    reasons: dict[tuple[str, str], list[tuple[str, Failure]]] = {}
+def group_by_reason(samples: Iterable[Failures]) -> list[list[tuple[str, FailureCount]]]:
+    reasons: dict[tuple[str, str], list[tuple[str, FailureCount]]] = {}
     for sample in samples:
         for failure in sample.groups:
             reasons.setdefault((failure.error, failure.shape), []).append((sample.dead_letter_queue, failure))
     return sorted(reasons.values(), key=lambda group: -sum(failure.count for _, failure in group))
 
 
-def _make_failure(key: tuple[str, str, str], letters: list[DeadLetter]) -> Failure:
+def _make_failure(key: tuple[str, str, str], letters: list[DeadLetter]) -> FailureCount:
     last = max(letters, key=lambda letter: letter.cause.at)
-    return Failure(*key, len(letters), last.cause.at, last.stored_partition, last.stored_id)
+    return FailureCount(*key, len(letters), last.cause.at, last.stored_partition, last.stored_id)

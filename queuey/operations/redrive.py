@@ -18,7 +18,7 @@ import msgspec
 from queuey.access.queue_access import QueueAccess
 from queuey.messages.posts import Draft, MessageUseCases, hash_content
 from queuey.messages.range_reads import Reader
-from queuey.messages.ranges import Range, parse_bound
+from queuey.messages.ranges import RangeRequest, parse_bound
 from queuey.model import ids
 from queuey.model.deadletters import (
     DeadLetter,
@@ -39,7 +39,7 @@ Enter = Callable[[str], QueueAccess]
 """Opens the queue of a name for sending. Raises NotFound and NotAllowed."""
 
 
-class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
+class RedriveFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Selects dead letters of a queue. A field that is None selects all.
 
     Attributes:
@@ -99,7 +99,7 @@ class Redriving:
         self._reader = reader
         self._core = core
 
-    def find(self, access: QueueAccess, letter_filter: DeadLetterFilter, cursor: str = "") -> DeadLetterPage:
+    def find(self, access: QueueAccess, letter_filter: RedriveFilter, cursor: str = "") -> DeadLetterPage:
         """Reads a page of a dead-letter queue, for a caller that may read it.
 
         Raises:
@@ -109,7 +109,7 @@ class Redriving:
             messages: Sequence[Message] = self._messages.fetch(access, [letter_filter.place], charted=False)
             following = ""
         else:
-            page = Range(partitions=None, limit=PAGE_SIZE, since=parse_bound(cursor), delayed=False, merge=True)
+            page = RangeRequest(partitions=None, limit=PAGE_SIZE, since=parse_bound(cursor), delayed=False, merge=True)
             reading = self._reader.read(access, page)
             messages, following = reading.messages, make_short_cursor(reading, nearest=min)
         letters = (decode_stored_dead_letter(message, access.queue.name) for message in messages)

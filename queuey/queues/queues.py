@@ -12,7 +12,7 @@ from queuey.api import queues as api
 from queuey.model import ids
 from queuey.model.deadletters import SUFFIX, holds_dead, queue_for
 from queuey.model.errors import InvalidRequest, QueueExists, QueueNotFound
-from queuey.model.messages import Backoff, ChosenOptions, PartitionInfo, Queue, QueueSpec, is_readable
+from queuey.model.messages import Backoff, ChosenOptions, PartitionBounds, Queue, QueueSpec, is_readable
 from queuey.model.queue_options import CONSISTENCIES
 from queuey.model.rights import format_principal, matches
 from queuey.runtime.event_loop import Core
@@ -201,7 +201,7 @@ class Queues:
         """Returns the access of the service itself, which may do everything."""
         return QueueAccess(self._core, self._store, queue)
 
-    def inspect_partitions(self, queue: Queue, *, rough: bool = False) -> Sequence[PartitionInfo] | None:
+    def inspect_partitions(self, queue: Queue, *, rough: bool = False) -> Sequence[PartitionBounds] | None:
         """Returns what each partition holds, or None if the queue does not exist."""
         try:
             access = self.access_unchecked(queue)

@@ -64,8 +64,8 @@ def _read_backoff(value: object) -> Backoff:
 
 
 @cache
-def _make_fields(limits: Limits) -> Fields[api.QueueFields]:
-    return Fields(api.QueueFields, limits)
+def _make_fields(limits: Limits) -> Fields[api.QueueOptionFields]:
+    return Fields(api.QueueOptionFields, limits)
 
 
 def read_spec(values: Mapping[str, Any], errors: Errors, limits: Limits) -> QueueSpec:
@@ -139,7 +139,7 @@ class QueueViews(Views):
         check(name or "*")
         self._authorization.require_dead_letter(request, match["app"], name, spec.dead_letter)
         queue, created = self._queues.create(match["app"], name, spec)
-        response = api.CreatedQueue(**_show_options(queue), principles=_format_principals(queue))
+        response = api.CreatedQueueState(**_show_options(queue), principles=_format_principals(queue))
         return json_response(response, 201 if created else 200)
 
     def list(self, request: Request, match: Match) -> Response:
@@ -201,7 +201,7 @@ class QueueViews(Views):
         """
         access = self._authorization.enter(request, match, "admin")
         body = read_fields(request, self._limits.max_body)
-        self.fields(api.QueueFields).record_unknown_names(request, body)
+        self.fields(api.QueueOptionFields).record_unknown_names(request, body)
         errors = Errors()
         spec = read_spec(body, errors, self._limits)
         errors.check()
@@ -228,7 +228,7 @@ OPERATIONS = (
         QUEUES_TAG,
         f"POST {APP}",
         "Create queue",
-        json_answers(api.CreatedQueue, 201, 200),
+        json_answers(api.CreatedQueueState, 201, 200),
         QueueViews.create,
         body={JSON: api.NewQueue, FORM: api.NewQueue},
         body_may_be_empty=True,
@@ -251,7 +251,7 @@ OPERATIONS = (
         "Update queue",
         api.UpdatedQueue,
         QueueViews.update,
-        body={JSON: api.QueueFields, FORM: api.QueueFields},
+        body={JSON: api.QueueOptionFields, FORM: api.QueueOptionFields},
         body_may_be_empty=True,
     ),
     declare(QUEUES_TAG, f"DELETE {QUEUE}", "Delete queue", Done, QueueViews.delete, "admin"),

@@ -47,7 +47,7 @@ class Requester(Protocol):
         """Runs blocking work in a thread from the request's share."""
 
 
-class Call:
+class RunningCall:
     """A running coroutine that a request awaits and can give up.
 
     Args:

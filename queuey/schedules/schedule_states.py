@@ -76,7 +76,7 @@ def keep_message(draft: Draft) -> KeptMessage:
     return KeptMessage(body, text, draft.ttl, draft.partition, draft.meta, draft.key)
 
 
-class Plan(msgspec.Struct, frozen=True, array_like=True):
+class ScheduleDefinition(msgspec.Struct, frozen=True, array_like=True):
     """The part of a schedule that its owner sets.
 
     Attributes:
@@ -130,7 +130,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     queue: str = ""
 
 
-class Schedule(msgspec.Struct, frozen=True, array_like=True):
+class StoredSchedule(msgspec.Struct, frozen=True, array_like=True):
     """A schedule in its record.
 
     Attributes:
@@ -145,7 +145,7 @@ class Schedule(msgspec.Struct, frozen=True, array_like=True):
     identity: int
     created: float
     changed: float
-    plan: Plan
+    plan: ScheduleDefinition
     next: int | None = None
     fired: int = 0
     firing: Firing | None = None
@@ -167,21 +167,21 @@ class TickChoice(msgspec.Struct, frozen=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(Schedule).decode
+decode = msgspec.msgpack.Decoder(StoredSchedule).decode
 
 
-def find_next_step_ticks(schedule: Schedule) -> int:
+def find_next_step_ticks(schedule: StoredSchedule) -> int:
     """Returns the time of the next step (ticks). For a firing, that is when other processes continue it."""
     if schedule.firing is not None:
         return schedule.firing.began + FIRING_TIMEOUT * TICKS_PER_SECOND
     return ids.TICKS_MAX if schedule.next is None else ids.EPOCH_TICKS + schedule.next * TICKS_PER_SECOND
 
 
-def make_record(record: Record, schedule: Schedule) -> Record:
+def make_record(record: Record, schedule: StoredSchedule) -> Record:
     return replace(record, value=encode(schedule), due=find_next_step_ticks(schedule))
 
 
-def choose_tick(schedule: Schedule, now: float) -> TickChoice:
+def choose_tick(schedule: StoredSchedule, now: float) -> TickChoice:
     """Returns what to do at a time: a tick is fired if it is recent, or, with ``catch_up``, the first missed one.
 
     Otherwise the due ticks count as skipped. With ``catch_up``, ticks that are too old or too many leave no outcome.
@@ -200,14 +200,14 @@ def choose_tick(schedule: Schedule, now: float) -> TickChoice:
     return TickChoice(None, find_next_instant(timetable, now), skipped=first)
 
 
-def next_fire_time(schedule: Schedule, now: float) -> int | None:
+def next_fire_time(schedule: StoredSchedule, now: float) -> int | None:
     """Returns the next instant. If the clock was ahead when the schedule was fired or changed, computes it again."""
     if schedule.next is None or schedule.next <= now or not _was_ahead(schedule, now):
         return schedule.next
     return find_next_instant(schedule.plan.timetable, now)
 
 
-def _was_ahead(schedule: Schedule, now: float) -> bool:
+def _was_ahead(schedule: StoredSchedule, now: float) -> bool:
     last = 0.0 if schedule.last is None else schedule.last.at
     return max(schedule.fired, schedule.changed, last) > now + MAX_SECONDS_AHEAD
 
@@ -216,7 +216,7 @@ def _instants_between(timetable: Timetable, after: float, until: float) -> Itera
     return takewhile(lambda instant: instant <= until, iterate_instants(timetable, after))
 
 
-def record_skip(schedule: Schedule, ticks: TickChoice, now: float) -> Schedule:
+def record_skip(schedule: StoredSchedule, ticks: TickChoice, now: float) -> StoredSchedule:
     """Returns the schedule with the next instant of ``ticks``, and an outcome if these were skipped.
 
     If the clock was ahead, ``fired`` is set back to now.
@@ -229,7 +229,7 @@ def record_skip(schedule: Schedule, ticks: TickChoice, now: float) -> Schedule:
     return replace(schedule, next=ticks.next, fired=fired, last=last)
 
 
-def begin_firing(schedule: Schedule, instant: float, qid: int, now: int) -> Schedule:
+def begin_firing(schedule: StoredSchedule, instant: float, qid: int, now: int) -> StoredSchedule:
     """Begins to fire an instant, of the timetable or on request. ``now`` is in ticks."""
     plan = schedule.plan
     # The identity is secret, so no other caller can post under this key.
@@ -237,16 +237,16 @@ def begin_firing(schedule: Schedule, instant: float, qid: int, now: int) -> Sche
     return replace(schedule, firing=Firing(instant, f"schedule {text}", plan.queue, qid, plan.message, now))
 
 
-def pass_instant(schedule: Schedule, ticks: TickChoice) -> Schedule:
+def pass_instant(schedule: StoredSchedule, ticks: TickChoice) -> StoredSchedule:
     assert ticks.instant is not None  # noqa: S101 - it was chosen
     return replace(schedule, next=ticks.next, fired=max(schedule.fired, ticks.instant))
 
 
-def end_firing(schedule: Schedule, outcome: Outcome) -> Schedule:
+def end_firing(schedule: StoredSchedule, outcome: Outcome) -> StoredSchedule:
     return replace(schedule, firing=None, last=outcome, next=next_fire_time(schedule, outcome.at))
 
 
-def reschedule(schedule: Schedule, now: float) -> Schedule:
+def reschedule(schedule: StoredSchedule, now: float) -> StoredSchedule:
     """Returns a copy whose ``next`` is the first instant after both now and ``fired``, or None if paused.
 
     If the clock was ahead, ``fired`` is ignored.
@@ -256,7 +256,7 @@ def reschedule(schedule: Schedule, now: float) -> Schedule:
     return replace(schedule, next=following)
 
 
-def list_next_fire_times(schedule: Schedule, limit: int) -> list[int]:
+def list_next_fire_times(schedule: StoredSchedule, limit: int) -> list[int]:
     """Returns up to ``limit`` next instants, only the first if this machine does not know the time zone."""
     return [] if schedule.next is None else list(_instants_from(schedule.plan.timetable, schedule.next, limit))
 

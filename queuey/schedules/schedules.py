@@ -39,7 +39,7 @@ from queuey.model.time_parsing import clock_warning
 from queuey.runtime.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.runtime.event_loop import Core
 from queuey.schedules import schedule_states
-from queuey.schedules.schedule_states import Firing, Outcome, Plan, Schedule, State
+from queuey.schedules.schedule_states import Firing, Outcome, ScheduleDefinition, State, StoredSchedule
 from queuey.storage import Store, bridge
 from queuey.storage.lasting_failures import Trouble
 
@@ -65,7 +65,7 @@ FIRING_TOO_OLD_TEXT = (
 logger = logging.getLogger(__name__)
 MaySee = Callable[[str], bool]
 """Returns whether the caller may manage schedules of a queue with this name."""
-ChangePlan = Callable[[Plan | None, float], Plan]
+ChangePlan = Callable[[ScheduleDefinition | None, float], ScheduleDefinition]
 """Returns the new plan of a schedule, given the present one and the time (seconds since 1970)."""
 
 
@@ -81,7 +81,7 @@ class ScheduleReport(NamedTuple):
     """
 
     name: str
-    plan: Plan
+    plan: ScheduleDefinition
     created: float
     changed: float
     next: Sequence[int]
@@ -131,7 +131,7 @@ class ScheduleUseCases:
             record = bridge.run(self._store.records.record(schedule_states.KIND, application, name))
             now = ids.ticks_to_seconds(self._store.claim_logs.claim_time())
             if record is None:
-                schedule = Schedule(secrets.randbits(62), now, now, change(None, now))
+                schedule = StoredSchedule(secrets.randbits(62), now, now, change(None, now))
                 self._require_room(application, may_see)
             else:
                 before = schedule_states.decode(record.value)
@@ -148,7 +148,7 @@ class ScheduleUseCases:
         raise RecordChanged(name)
 
     @staticmethod
-    def _reschedule_if_changed(before: Schedule | None, schedule: Schedule, now: float) -> Schedule:
+    def _reschedule_if_changed(before: StoredSchedule | None, schedule: StoredSchedule, now: float) -> StoredSchedule:
         old, new = None if before is None else before.plan, schedule.plan
         if old is not None and old.timetable == new.timetable and old.paused == new.paused:
             return schedule
@@ -170,7 +170,7 @@ class ScheduleUseCases:
             text = f"An application has at most {MAX_SCHEDULES:,} schedules. Remove unused ones. {SHARES_TEXT}"
             raise TooManySchedules(text)
 
-    def _save_and_plan(self, record: Record, schedule: Schedule) -> Record:
+    def _save_and_plan(self, record: Record, schedule: StoredSchedule) -> Record:
         saved = bridge.run(self._store.records.set_record(schedule_states.make_record(record, schedule)))
         self._runner.plan(saved)
         return saved
@@ -316,7 +316,7 @@ class FireUseCases(DueWork):
             instant = math.nextafter(schedule.last.instant, math.inf)  # Two runs of one instant would share a key.
         return await self._fire(record, schedule, instant, now)
 
-    async def _fire(self, record: Record, schedule: Schedule, instant: float, now: int) -> Record:
+    async def _fire(self, record: Record, schedule: StoredSchedule, instant: float, now: int) -> Record:
         """Begins to fire an instant, posts its message and records the outcome: ``failed`` if the queue does not exist.
 
         Errors of the store after the beginning are in doubt, because another process may continue.
@@ -341,7 +341,7 @@ class FireUseCases(DueWork):
             # The record has this firing, so another process may still post its message.
             raise in_doubt(error) from error
 
-    async def _finish(self, record: Record, schedule: Schedule, firing: Firing) -> Record:
+    async def _finish(self, record: Record, schedule: StoredSchedule, firing: Firing) -> Record:
         """Posts the message and records the outcome, also if the schedule was changed meanwhile.
 
         Returns the new record. If the schedule was removed, or another process has ended the firing, returns the record
@@ -392,7 +392,7 @@ class FireUseCases(DueWork):
         ended = ids.ticks_to_seconds(self.now())
         return Outcome(instant, ended, state, error=error[: schedule_states.MAX_ERROR_LENGTH], queue=queue)
 
-    async def _record_outcome(self, record: Record, schedule: Schedule, outcome: Outcome) -> Record:
+    async def _record_outcome(self, record: Record, schedule: StoredSchedule, outcome: Outcome) -> Record:
         record = await self.save(record, schedule_states.end_firing(schedule, outcome))
         self.counts[outcome.state] += 1
         return record
@@ -401,5 +401,5 @@ class FireUseCases(DueWork):
         """Returns the present time (ticks). Ids may be ahead of it."""
         return self._store.claim_logs.claim_time()
 
-    async def save(self, record: Record, schedule: Schedule) -> Record:
+    async def save(self, record: Record, schedule: StoredSchedule) -> Record:
         return await self._store.records.set_record(schedule_states.make_record(record, schedule))

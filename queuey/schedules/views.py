@@ -25,7 +25,7 @@ from queuey.messages.posts import Draft, MessageUseCases
 from queuey.model.errors import InvalidRequest, RecordChanged, ScheduleNotFound
 from queuey.model.messages import Meta, Queue
 from queuey.runtime.limits import Limits
-from queuey.schedules.schedule_states import Outcome, Plan, keep_message
+from queuey.schedules.schedule_states import Outcome, ScheduleDefinition, keep_message
 from queuey.schedules.schedules import MAX_BODY_BYTES, MAX_NAME_LENGTH, ScheduleReport, ScheduleUseCases
 from queuey.schedules.timetables import Timetable, check_cron, check_zone
 from queuey.web import validators
@@ -38,7 +38,7 @@ from queuey.web.validators import Errors, read_object
 
 _FIELDS = frozenset(api.SchedulePlan.__struct_fields__)
 _NAME = re.compile(rf"(?!\.\.?$)[A-Za-z0-9._:@\-]{{1,{MAX_NAME_LENGTH}}}")
-Build = Callable[[Plan | None, float], Plan]
+Build = Callable[[ScheduleDefinition | None, float], ScheduleDefinition]
 """Returns the new plan, given the present one and the current time in seconds since 1970."""
 MaySee = Callable[[str], bool]
 """Returns whether the caller may see the schedules of a queue."""
@@ -214,14 +214,14 @@ class ScheduleSaver:
             message = _read_message(request, text, queue, self._limits, errors)
         errors.check()
 
-        def build(before: Plan | None, now: float) -> Plan:
+        def build(before: ScheduleDefinition | None, now: float) -> ScheduleDefinition:
             if before is None:
                 _require_fields(plan_fields, "queue", "message", "cron" if every is None else "every")
             timetable = _merge_timetable(None if before is None else before.timetable, cron, zone, every, now)
             if before is None:
                 assert queue is not None  # noqa: S101 - _require_fields has checked the fields
                 assert message is not None  # noqa: S101
-                plan = Plan(queue.name, timetable, keep_message(message))
+                plan = ScheduleDefinition(queue.name, timetable, keep_message(message))
             elif queue is not None and plan_fields.get("queue") is None and before.queue != queue.name:
                 raise RecordChanged("queue")
             else:

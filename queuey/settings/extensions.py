@@ -28,7 +28,7 @@ Include = Callable[[Any], None]
 """Adds views to a Pyramid configuration. See ``docs/extending.md``."""
 
 
-class Applications(Protocol):
+class ApplicationCreator(Protocol):
     """The operations of a store that an extension may use before the service starts."""
 
     async def has_application(self, name: str, /) -> bool: ...
@@ -73,7 +73,7 @@ class ServiceExtension(msgspec.Struct, frozen=True, kw_only=True):
             SettingsError: A library is not installed, or a secret or file cannot be used.
         """
 
-    def prepare(self, settings: Settings, applications: Applications) -> None:
+    def prepare(self, settings: Settings, applications: ApplicationCreator) -> None:
         """Creates what this extension needs in the store, or checks that it exists.
 
         Raises:

@@ -1,8 +1,8 @@
 """The storage contracts. SQLite and Cassandra implement them; one contract suite runs on both.
 
 A :class:`Store` combines twelve small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
-:class:`KeyedPosts`, :class:`Names`, :class:`Bulk`, :class:`Applications` (and their keys), :class:`Offsets`,
-:class:`ConsumerGroups`, :class:`Ledger`, :class:`Records`, :class:`ClaimLogs` and :class:`Covers`. A message is always
+:class:`KeyedPosts`, :class:`Names`, :class:`Bulk`, :class:`Applications` (and their keys), :class:`OffsetRecords`,
+:class:`GroupRecords`, :class:`Ledger`, :class:`Records`, :class:`ClaimLogs` and :class:`Covers`. A message is always
 identified by ``(queue.qid, partition, position)``, and every read is bounded by a horizon that the store reports.
 
 Rules for every implementation:
@@ -30,12 +30,12 @@ from queuey.storage.contracts.bulk import Bulk
 from queuey.storage.contracts.catalogue import Applications, Catalogue
 from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.contracts.covers import Covers
-from queuey.storage.contracts.groups import ConsumerGroups
+from queuey.storage.contracts.groups import GroupRecords
 from queuey.storage.contracts.keyed_posts import KeyedPosts
 from queuey.storage.contracts.ledger import LEDGER_TTL, Ledger, exchange
 from queuey.storage.contracts.messages import Messages
 from queuey.storage.contracts.names import Names
-from queuey.storage.contracts.offsets import Offsets
+from queuey.storage.contracts.offsets import OffsetRecords
 from queuey.storage.contracts.records import Records
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ __all__ = [
     "Bulk",
     "Catalogue",
     "ClaimLogs",
-    "ConsumerGroups",
     "Covers",
+    "GroupRecords",
     "KeyedPosts",
     "Ledger",
     "Messages",
     "Names",
-    "Offsets",
+    "OffsetRecords",
     "Records",
     "Store",
     "exchange",
@@ -86,8 +86,8 @@ class Store(ABC):
     names: Names
     bulk: Bulk
     applications: Applications
-    offsets: Offsets
-    groups: ConsumerGroups
+    offsets: OffsetRecords
+    groups: GroupRecords
     ledger: Ledger
     records: Records
     claim_logs: ClaimLogs

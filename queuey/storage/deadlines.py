@@ -55,7 +55,7 @@ def share_in_run(key: object, make: Callable[[], T]) -> T:
     return value
 
 
-class Call:
+class StoreCall:
     """One call of a store.
 
     Attributes:
@@ -77,7 +77,7 @@ class Call:
         return "unknown" if self.wrote else "none"
 
 
-NO_CALL = Call()
+NO_CALL = StoreCall()
 """Stands for work outside a call, which has no deadline."""
 
 
@@ -98,23 +98,23 @@ class Deadline(threading.local):
         self._seconds = seconds
         self.clock = clock
 
-    def begin(self) -> Call:
+    def begin(self) -> StoreCall:
         """Begins a call in this thread. A nested call has at most the time of the outer one.
 
         Returns:
             The argument for :meth:`end`.
         """
         before = self.call
-        call = self.call = Call()
+        call = self.call = StoreCall()
         call.ends = min(before.ends, share_in_run(self, self.next_end))
         call.wrote = before.wrote
         return before
 
-    def end(self, outer_call: Call) -> None:
+    def end(self, outer_call: StoreCall) -> None:
         self.call = outer_call
 
     @contextmanager
-    def running(self, call: Call | None = None) -> Iterator[None]:
+    def running(self, call: StoreCall | None = None) -> Iterator[None]:
         """Runs a block as a call with a deadline. If ``call`` is given, its deadline and marks apply."""
         before = self.begin()
         self.call = call or self.call
@@ -369,7 +369,7 @@ async def start_and_wait(
     """
     if thread_state.runs:  # As :func:`may_block`, which each post would pay for.
         present = None if deadline.call is NO_CALL else deadline.call  # Of which this is a part.
-        with deadline.running(Call() if long else present):
+        with deadline.running(StoreCall() if long else present):
             return deadline.result(start, late_message)
     end = _Callback(Home.for_running_loop().calls)
     begun: object = None

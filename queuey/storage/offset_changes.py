@@ -68,7 +68,7 @@ class Decision(NamedTuple):
         return [self.rows[partition] for partition in sorted(self.written)]
 
     def result(self, changes: Sequence[OffsetChange]) -> list[Offset]:
-        """Returns the result of :meth:`~queuey.storage.Offsets.set_offsets` after the write.
+        """Returns the result of :meth:`~queuey.storage.OffsetRecords.set_offsets` after the write.
 
         Raises:
             NotOwner: The member does not own all partitions.

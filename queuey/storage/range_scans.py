@@ -10,7 +10,7 @@ import msgspec
 
 from queuey.model import ids
 from queuey.model.ids import LOW_MIN, Position
-from queuey.model.messages import Message, PartitionInfo, Queue, Slice
+from queuey.model.messages import Message, PartitionBounds, Queue, Slice
 from queuey.storage import Messages
 
 
@@ -26,7 +26,7 @@ async def scan(messages: Messages, queue: Queue, part: Slice) -> AsyncIterator[l
             part = msgspec.structs.replace(part, **bounds)
 
 
-def divide(partitions: Sequence[PartitionInfo], lower: Position, upper: Position, *, pieces: int) -> list[Slice]:
+def divide(partitions: Sequence[PartitionBounds], lower: Position, upper: Position, *, pieces: int) -> list[Slice]:
     """Divides a range into slices that can be scanned in parallel.
 
     Each partition that is not empty gets at least one slice. Slices have about the same number of messages if these are
@@ -49,7 +49,7 @@ def divide(partitions: Sequence[PartitionInfo], lower: Position, upper: Position
     return slices
 
 
-def _divide(info: PartitionInfo, lower: Position, upper: Position, pieces: int) -> list[Slice]:
+def _divide(info: PartitionBounds, lower: Position, upper: Position, pieces: int) -> list[Slice]:
     """Divides a range into at most ``pieces`` slices of equal time, from the oldest to the newest message."""
     low = lower if info.oldest is None else max(lower, info.oldest)
     high = upper if info.newest is None else min(upper, ids.following(info.newest))

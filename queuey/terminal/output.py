@@ -73,7 +73,7 @@ class ToStderr(str):
     __slots__ = ()
 
 
-class Fields(NamedTuple):
+class TitledValues(NamedTuple):
     """Titles and values, one pair per line."""
 
     pairs: Sequence[tuple[str, object]]
@@ -86,7 +86,7 @@ class Table(NamedTuple):
     rows: Iterable[Sequence[object]]
 
 
-Block = str | Fields | Table
+Block = str | TitledValues | Table
 """A block of output: a sentence, a sentence for standard error, fields, or a table."""
 
 
@@ -126,8 +126,8 @@ async def show_each_async(kind: type, things: AsyncIterable[Any], *chosen: Colum
         _print_block(table(kind, rows, *chosen))
 
 
-def fields(thing: object, *chosen: Column) -> Fields:
-    return Fields([(title, value(thing)) for title, value in make_columns(type(thing), chosen)])
+def fields(thing: object, *chosen: Column) -> TitledValues:
+    return TitledValues([(title, value(thing)) for title, value in make_columns(type(thing), chosen)])
 
 
 def table(kind: type, things: Iterable[Any] | Mapping[Any, Any], *chosen: Column, key: str = "") -> Table:
@@ -152,7 +152,7 @@ def _print_block(block: Block) -> None:
         print_note(block)
     elif isinstance(block, str):
         print_line(block)
-    elif isinstance(block, Fields):
+    elif isinstance(block, TitledValues):
         _print_aligned([(title, cell(value)) for title, value in block.pairs], (False, False))
     else:
         _print_table(block)

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 
 from queuey.model.errors import QueueyError
 from queuey.model.rights import Caller
-from queuey.runtime.event_loop import Call, Core
+from queuey.runtime.event_loop import Core, RunningCall
 from queuey.runtime.metrics import Metrics
 from queuey.runtime.waiters import Watchers
 from queuey.settings import Settings, origins_of
@@ -33,18 +33,18 @@ from queuey.web.admission.event_streams import KEEPALIVE_INTERVAL
 from queuey.web.admission.long_polls import (
     CHECK_INTERVAL,
     MAX_USER_STREAMS,
-    Client,
     Clients,
     KnownCallers,
     LongPoll,
     LongPolls,
+    PollClient,
     make_client_left,
 )
 from queuey.web.admission.rates import RateLimits
 from queuey.web.admission.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota, stranger_tenant
 from queuey.web.endpoint import Endpoint, Match, Resources, View
 from queuey.web.errors import error_response
-from queuey.web.http.heads import Head
+from queuey.web.http.heads import RequestHead
 from queuey.web.origins import Origins
 from queuey.web.requests import (
     BODY_TIMEOUT,
@@ -206,7 +206,7 @@ class Gateway:
         self._call_in_loop: LoopCalls
         self.contention: Contention
         self.timer: IntervalTimer
-        self.calls: dict[Call, float] = {}
+        self.calls: dict[RunningCall, float] = {}
         """Running calls and their deadlines, in order of the deadlines."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -235,7 +235,7 @@ class Gateway:
         self._store.adopt(None)
         self._core.adopt(None)
 
-    async def answer(self, head: Head, exchange: Exchange) -> None:
+    async def answer(self, head: RequestHead, exchange: Exchange) -> None:
         """Answers a request, also a CORS preflight. However it ends, everything that it has held is released."""
         if not head.application_cache:
             head.application_cache.append((head.query.decode("latin-1"), read_headers(head.fields)))
@@ -459,7 +459,9 @@ class Gateway:
                 return end.value  # type: ignore[no-any-return] # it has no type
             finally:
                 self._core.requester = None
-            call = request.call = Call(self._core, request, work, waits_for, time.monotonic() - request.turn_began)
+            call = request.call = RunningCall(
+                self._core, request, work, waits_for, time.monotonic() - request.turn_began
+            )
             if not request.is_paused:
                 self.calls[call] = request.turn_began + self._deadline
             if request.client is not None:
@@ -536,7 +538,7 @@ class Gateway:
         request.reserved_bytes += size
         return result
 
-    def _run_in_turn(self, client: Client | None, work: Callable[[], T]) -> T:
+    def _run_in_turn(self, client: PollClient | None, work: Callable[[], T]) -> T:
         """Does the work of a read. Reads run one at a time as long as each is short.
 
         Threads that read at the same time mostly wait for the interpreter lock, at twice the CPU. A read that waits for

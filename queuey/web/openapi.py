@@ -78,7 +78,7 @@ class Tag(msgspec.Struct, frozen=True):
     about: str
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
+class DocumentedOperation(msgspec.Struct, frozen=True, kw_only=True):
     """A method of a path.
 
     Attributes:
@@ -132,7 +132,7 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     path_parameters: Sequence[Parameter]
     strict: Parameter
     tags: Sequence[Tag]
-    operations: Sequence[Operation]
+    operations: Sequence[DocumentedOperation]
     errors: Mapping[int, ResponseSpec]
     examples: Sequence[Example]
 
@@ -171,7 +171,7 @@ def make_document(api: Api, limits: msgspec.Struct) -> Schema:
     return resolved
 
 
-def _make_operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema]) -> Schema:
+def _make_operation(operation: DocumentedOperation, api: Api, schemas: Mapping[Any, Schema]) -> Schema:
     parts = [p for p in api.path_parameters if f"{{{p.name}}}" in operation.path]
     query = [] if operation.query is None else [*_make_query_parameters(operation.query), api.strict]
     answers = {str(status): _make_response(status, spec, schemas) for status, spec in operation.success.items()}
@@ -198,7 +198,7 @@ def _make_operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema
     return entry
 
 
-def make_samples(operation: Operation, example: Example) -> dict[str, str]:
+def make_samples(operation: DocumentedOperation, example: Example) -> dict[str, str]:
     """Returns the request by language: a missing sample in JavaScript is made, a missing one in Python left out."""
     sources = {
         "curl": _make_curl(operation, example),
@@ -222,7 +222,7 @@ def _add_example(entry: Schema, example: Example) -> None:
             content[media]["example"] = value
 
 
-def _make_url(operation: Operation, example: Example, api: str, url: str) -> str:
+def _make_url(operation: DocumentedOperation, example: Example, api: str, url: str) -> str:
     """Returns the URL of an example, which begins with a variable: the service's URL, or its application's."""
     path = operation.path.format_map({name: quote(value, safe=":@,") for name, value in example.path.items()})
     address = url + path if "app" not in example.path else api + path.removeprefix(f"/v1/{example.path['app']}")
@@ -241,7 +241,7 @@ def indent_json(value: object, depth: int = 0) -> str:
     return begin + ",".join(f"{margin}  {item}" for item in items) + margin + end
 
 
-def _make_curl(operation: Operation, example: Example) -> str:
+def _make_curl(operation: DocumentedOperation, example: Example) -> str:
     sends = example.body is not None
     words = ["curl", "-N"] if [*operation.success[example.status].content] == [EVENTS] else ["curl"]
     if operation.method not in ({"POST"} if sends else {"GET"}):
@@ -260,7 +260,7 @@ def _make_curl(operation: Operation, example: Example) -> str:
     return command
 
 
-def _make_fetch(operation: Operation, example: Example) -> str:
+def _make_fetch(operation: DocumentedOperation, example: Example) -> str:
     headers = example.headers if operation.anonymous else {"Authorization": "auth", **example.headers}
     named = [f"{name}: {value}" if value == "auth" else f'"{name}": "{value}"' for name, value in headers.items()]
     fields = [] if operation.method == "GET" else [f'method: "{operation.method}"']

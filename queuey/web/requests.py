@@ -15,11 +15,11 @@ from urllib.parse import unquote_plus
 
 from queuey.model.errors import InvalidRequest, QueueyError, TooLarge, UnknownCoding
 from queuey.model.rights import Caller
-from queuey.runtime.event_loop import Call
+from queuey.runtime.event_loop import RunningCall
 from queuey.web import validators
-from queuey.web.admission.event_streams import Source, stream_events
-from queuey.web.admission.long_polls import Client, LongPoll, Receive
-from queuey.web.admission.scheduling import ANONYMOUS, SharedQuota, Turn
+from queuey.web.admission.event_streams import EventSource, stream_events
+from queuey.web.admission.long_polls import LongPoll, PollClient, Receive
+from queuey.web.admission.scheduling import ANONYMOUS, ScheduledWork, SharedQuota
 from queuey.web.responses import EVENT_HEADERS, Exchange, Header, Response, accepts
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ _DECODED_NAMES = {
 """Decoded names of frequent headers."""
 
 
-class Server(typing.Protocol):
+class RequestServices(typing.Protocol):
     """Services of the server for a request.
 
     Attributes:
@@ -138,12 +138,12 @@ class Request:
     held_body_bytes = 0
     holder = ""
     reserved_bytes = 0
-    turn: Turn | None = None
+    turn: ScheduledWork | None = None
     has_thread = False
     turn_began = 0.0
-    call: Call | None = None
+    call: RunningCall | None = None
     is_paused = False
-    client: Client | None = None
+    client: PollClient | None = None
     rate_headers: tuple[Header, ...] = ()
     facade: Protocol | None = None
     verify: Callable[[Request], None] | None = None
@@ -155,7 +155,7 @@ class Request:
     ignored: Mapping[str, Ignored] = MappingProxyType({})
 
     def __init__(
-        self, server: Server, method: str, path: str, query: str, scheme: str, headers: dict[str, str]
+        self, server: RequestServices, method: str, path: str, query: str, scheme: str, headers: dict[str, str]
     ) -> None:
         self.server = server
         self.method = method
@@ -235,7 +235,7 @@ class Request:
                     if not await turn.next():
                         raise
 
-    async def stream(self, source: Source, caller: Caller | None, *headers: Header) -> Response:
+    async def stream(self, source: EventSource, caller: Caller | None, *headers: Header) -> Response:
         """Returns a response that continues with the events of a source; for HEAD, it ends after the first.
 
         Args:

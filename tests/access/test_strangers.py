@@ -18,7 +18,7 @@ from queuey.facades.settings import Facades, SqsFacade
 from queuey.settings import Rates, UserIssuer
 from queuey.storage import Store, bridge
 from queuey.web.admission.rates import RateLimits
-from queuey.web.admission.scheduling import Turn, stranger_tenant
+from queuey.web.admission.scheduling import ScheduledWork, stranger_tenant
 from queuey.web.gateway import Gateway
 from tests.access.users.issuer import AUDIENCE, Issuer, patient_readers, serving
 from tests.console.conftest import examine
@@ -221,7 +221,7 @@ def test_forged_requests_take_turns(scene: Scene) -> None:
         entered: list[str] = []
         enter = gateway.scheduler.wait_for_turn
 
-        async def note(tenant: str, size: int) -> Turn:
+        async def note(tenant: str, size: int) -> ScheduledWork:
             entered.append(tenant)
             return await enter(tenant, size)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import astuple
 
 from queuey.claims.log.forwarding import CLAIM_TOPIC, SETTLE_TOPIC, _Claim, _Settle
-from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus
 from queuey.model.messages import Message, Meta, Queue
 
 QUEUE = Queue(application="a", name="q", uid=(1 << 62) - 1, qid=1)
@@ -29,7 +29,7 @@ def test_claimed_messages_come_as_they_are() -> None:
 
 def test_settlements_come_as_they_are() -> None:
     """Settlements arrive with the status and the expiry of each receipt."""
-    settled = [Settlement(RECEIPT, status, 1.5) for status in ReceiptStatus]
+    settled = [ReceiptOutcome(RECEIPT, status, 1.5) for status in ReceiptStatus]
     answers: list[bytes | None] = []
     request = _Settle(QUEUE, 1, "release", (RECEIPT,), 60.0, None)
     SETTLE_TOPIC.handle(lambda _asked, answer: answer(settled), SETTLE_TOPIC.write(request), answers.append)

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.claims.rules.entries import Entry, UnknownFormat, decode_entry, encode_entry
+from queuey.claims.rules.entries import ClaimEntry, UnknownFormat, decode_entry, encode_entry
 from queuey.claims.rules.entry_draft import EntryDraft, Poll
 from queuey.claims.rules.order import Waiting, compute_key_digest
 from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_OUTSTANDING, MAX_SUPERSEDED, ClaimTiming, State
-from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus
 from queuey.model import ids
 from queuey.model.ids import Position
 from queuey.model.messages import Message, Meta
@@ -38,7 +38,7 @@ def receipt(number: int, entry: int = 0) -> ClaimReceipt:
     return ClaimReceipt(1, number, 0, entry)
 
 
-def apply(state: State, draft: EntryDraft) -> Entry:
+def apply(state: State, draft: EntryDraft) -> ClaimEntry:
     """Applies the entry of a draft to the state, after it was encoded and decoded, and returns it."""
     entry = decode_entry(encode_entry(draft.make_entry(7)))
     state.apply(state.number + 1, entry)
@@ -149,7 +149,7 @@ class Run:
                 expected = ReceiptStatus.FINAL if number or model.is_done(n) else ReceiptStatus.DONE
             else:
                 expected = ReceiptStatus.DONE if number in {0, claim[0]} else ReceiptStatus.SUPERSEDED
-            calls: dict[str, Callable[[list[ClaimReceipt]], list[Settlement]]] = {
+            calls: dict[str, Callable[[list[ClaimReceipt]], list[ReceiptOutcome]]] = {
                 "ack": draft.acknowledge,
                 "release": draft.release,
                 "release unbegun": partial(draft.release, begun=False),
@@ -288,7 +288,7 @@ def test_only_the_next_entry() -> None:
     state = State()
     for number in (0, 2):
         with pytest.raises(ValueError, match="does not follow"):
-            state.apply(number, Entry())
+            state.apply(number, ClaimEntry())
     assert state.number == 0
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from queuey.cli.operations import first_start
-from queuey.cli.operations.first_start import Plan, ProfileFile, plan_profile, prepare
+from queuey.cli.operations.first_start import ProfileFile, ProfilePlan, plan_profile, prepare
 from queuey.client import Client
 from queuey.client.credentials.profile import Profile, read_profile, write_profile
 from queuey.client.errors import ProfileInvalid
@@ -49,7 +49,7 @@ PLANS: dict[str, tuple[Profile | str, Profile | str, bool, Path, bool, bool]] = 
 """What is found: the profile, the one beside it, whether it answers there; what is planned: path, write, new key."""
 
 
-def plan(main: Profile | str, beside: Profile | str, *, keys: int = 0, there: bool = False) -> Plan:
+def plan(main: Profile | str, beside: Profile | str, *, keys: int = 0, there: bool = False) -> ProfilePlan:
     files = make_profile_file(MAIN, main), make_profile_file(SECOND_PROFILE, beside)
     return plan_profile(*files, HERE, keys=keys, answers=lambda url: there)
 
@@ -87,7 +87,7 @@ def opened(settings: Settings) -> Iterator[Store]:
     store.close()
 
 
-def start(store: Store, settings: Settings, url: str = HERE) -> Plan:
+def start(store: Store, settings: Settings, url: str = HERE) -> ProfilePlan:
     return prepare(store, settings, url, answers=lambda url: False)
 
 

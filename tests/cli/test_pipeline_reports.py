@@ -10,7 +10,7 @@ from queuey.model.ids import FIRST
 from queuey.pipeline.audit import audit_job
 from queuey.pipeline.audit.audit_job import Account, Audit, AuditSample, Passed
 from queuey.pipeline.stats import lag, stats_job
-from queuey.pipeline.stats.lag import Forecast, GroupLag, LagReport
+from queuey.pipeline.stats.lag import Forecast, GroupPartitionLag, LagReport
 from queuey.pipeline.stats.stats_job import Stats
 from queuey.pipeline.stats.totals import QueueFigures, RecentCounts, Totals
 from tests.cli.test_pipeline import Job, job, make_queues, run
@@ -47,7 +47,7 @@ def test_stats_as_tables_and_as_a_document(run: Run, job: Job) -> None:
 
 def test_lag_shows_what_goes_first(run: Run, job: Job, tmp_path: Path) -> None:
     """The lag is printed with its forecast; offsets of a file are read before Spark starts."""
-    row = GroupLag(
+    row = GroupPartitionLag(
         queue="q",
         partition=2,
         group="g",

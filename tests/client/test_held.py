@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from queuey.client import ConnectionLost, NotAllowed
-from queuey.client.claims.held import Batch, HeldClaims, Work
+from queuey.client.claims.held import ClaimBatch, HeldClaims, Work
 from queuey.client.errors import ErrorAnswer
 
 
@@ -84,7 +84,7 @@ def test_what_fails_waits_for_what_works() -> None:
 def test_what_has_not_begun_in_time_is_released() -> None:
     """Work that takes long releases the claims of its batch on which none has begun; a finished one is acknowledged."""
     held, times = make_held_claims()
-    batch = Batch(max_seconds=0.05)
+    batch = ClaimBatch(max_seconds=0.05)
     first, second, third, finished = (held.add("q", f"r{n}", 40, 100, batch) for n in range(1, 5))
     held.finish(finished)
     assert held.seconds_until_due() == 0.5

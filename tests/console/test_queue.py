@@ -9,7 +9,7 @@ import pytest
 
 from queuey.console import queue as pages_of_a_queue
 from queuey.model.messages import NewMessage
-from queuey.storage import Catalogue, ClaimLogs, Messages, Offsets, Store, bridge
+from queuey.storage import Catalogue, ClaimLogs, Messages, OffsetRecords, Store, bridge
 from tests.console.browser import Browser, simplify_html
 from tests.console.test_pages import bury, text_of
 from tests.interposed_store import InterposedStore
@@ -263,8 +263,8 @@ def test_costs_are_bounded(
         Messages.fetch,
         Messages.lag,
         Messages.inspect,
-        Offsets.group_offsets,
-        Offsets.groups,
+        OffsetRecords.group_offsets,
+        OffsetRecords.groups,
         Catalogue.queue,
     ):
         between.before(method, lambda name=method.__name__: reads.append(name))  # type: ignore[misc]

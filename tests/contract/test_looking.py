@@ -17,7 +17,7 @@ from queuey.model.deadletters import Cause, DeadLetter, make_headers
 from queuey.model.errors import NotAuthenticated, QueueChanged
 from queuey.model.messages import Meta, NewMessage, Queue, QueueSpec
 from queuey.operations.message_search import MessageFilter as Sought
-from queuey.operations.redrive import DeadLetterFilter
+from queuey.operations.redrive import RedriveFilter
 from queuey.storage import KeyedPosts, Store, bridge
 from tests.backends import APP
 from tests.contract.samples import eventually
@@ -110,7 +110,7 @@ def enter(service: Service, name: str) -> QueueAccess:
 
 
 def find_letters(service: Service) -> list[DeadLetter]:
-    return service.redriving.find(enter(service, "q.dead"), DeadLetterFilter(reason=("q", "E", ""))).letters
+    return service.redriving.find(enter(service, "q.dead"), RedriveFilter(reason=("q", "E", ""))).letters
 
 
 def test_dead_letters_go_back_once(store: Store, other: Store) -> None:

@@ -15,7 +15,7 @@ from qdo.cli.status import GroupStatus, make_metrics
 from queuey.runtime.metrics import Metrics, make_exposition, make_snapshot
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
-from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.clock import SteadyClock
 from queuey.storage.sqlite import open_store as open_sqlite
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def families(text: bytes) -> set[str]:
 @pytest.fixture(scope="module")
 def cassandra_families() -> set[str]:
     """Metrics of the service on Cassandra, which exist even while Cassandra is down."""
-    store = CassandraStore(NOBODY, CassandraOptions(reap_interval=None, heartbeat=60.0), Clock())
+    store = CassandraStore(NOBODY, CassandraOptions(reap_interval=None, heartbeat=60.0), SteadyClock())
     try:
         return families(make_exposition({"1": make_snapshot(Metrics(), bridge.run(store.statistics()))}))
     finally:

@@ -14,7 +14,7 @@ from queuey.model.messages import Queue
 from queuey.settings import Loaded
 from queuey.storage.cassandra.cluster.options import CassandraOptions
 from queuey.storage.cassandra.statements.consistency_levels import ConsistencyLevels, find_meeting
-from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.clock import SteadyClock
 from queuey.storage.cassandra.time.timing_in_force import TimingInForce
 
 DIRECTORY = Path(__file__).parents[2] / "deploy" / "settings"
@@ -59,7 +59,7 @@ def test_safe(installed: Path, name: str) -> None:
 def test_reads_meet_writes(installed: Path, name: str, copies: dict[str, int]) -> None:
     """With three copies in each data centre, reads meet writes as far as the sample says."""
     loaded_options = options(installed, name)
-    levels = ConsistencyLevels(loaded_options, lambda: copies, TimingInForce(loaded_options, Clock()))
+    levels = ConsistencyLevels(loaded_options, lambda: copies, TimingInForce(loaded_options, SteadyClock()))
     queue = Queue(application="acme", name="orders", uid=1, qid=1)
     strong, very_strong = (levels.resolve(replace(queue, consistency=level)) for level in ("strong", "very_strong"))
     assert find_meeting(strong.writes, strong.reads, copies) == ("everywhere" if name == ONE else "locally")

@@ -20,7 +20,7 @@ from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
 from queuey.storage.cassandra.cluster import Driver, Statement
 from queuey.storage.cassandra.cluster.options import parse_url
 from queuey.storage.cassandra.statements.consistency_levels import ConsistencyLevels, ResolvedLevel
-from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.clock import SteadyClock
 from tests.faults.centres import NAMES, Centres, make_keyspace_on, start_centres
 from tests.faults.cluster import prepare_store_between
 from tests.faults.message_run import MessageRun
@@ -50,7 +50,7 @@ class Concluding(ConsistencyLevels):
 class Hasty(CassandraStore):
     """A store without the rule about other data centres."""
 
-    def __init__(self, url: str, options: CassandraOptions, clock: Clock) -> None:
+    def __init__(self, url: str, options: CassandraOptions, clock: SteadyClock) -> None:
         super().__init__(url, options, clock)
         self._levels.__class__ = Concluding  # All parts of the store share this object.
 
@@ -83,7 +83,7 @@ class CentreStores:
         return driver
 
     def open(self, kind: type[CassandraStore], centre: str, **changed: Any) -> CassandraStore:  # noqa: ANN401 - options
-        store = kind(self.url, replace(options_of(centre), **changed), Clock())
+        store = kind(self.url, replace(options_of(centre), **changed), SteadyClock())
         self.opened.callback(store.close)
         assert store.ready(PATIENCE), bridge.run(store.statistics())
         return store

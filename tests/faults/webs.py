@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from queuey.storage.cassandra.cluster.timing import LevelTiming, Timing
+from queuey.storage.cassandra.cluster.timing import KeyspaceTiming, LevelTiming
 from tests.faults.wire import Account, Web
 from tests.harness.nemesis import Step, Wave, inflict
 from tests.harness.plans import Plan
@@ -34,13 +34,13 @@ class Span(NamedTuple):
     deadline: float
     delay: float
 
-    def make_timing(self, difference: float, row_age: float) -> Timing:
+    def make_timing(self, difference: float, row_age: float) -> KeyspaceTiming:
         """Returns the timing of a keyspace with S and C in seconds. What remains of D, if any, is for undo writes."""
         level = LevelTiming(self.deadline, max(0.0, self.delay - self.deadline - difference), self.delay)
-        return Timing(difference, row_age, {"strong": level, "very_strong": level})
+        return KeyspaceTiming(difference, row_age, {"strong": level, "very_strong": level})
 
 
-def make_span(timing: Timing) -> Span:
+def make_span(timing: KeyspaceTiming) -> Span:
     level = timing.levels["strong"]
     return Span(level.deadline, level.delay)
 

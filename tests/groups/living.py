@@ -7,16 +7,16 @@ from hashlib import sha256
 from itertools import product
 
 from queuey.groups.rules.group_state import GroupState, JoinRequest, find_changed_rows, read_state
-from queuey.groups.rules.planning import View, Views
+from queuey.groups.rules.planning import SubscribedQueues, Views
 from queuey.groups.rules.state_draft import GroupDraft, ReadRights
 from queuey.model.groups import StoredGroup
 from queuey.model.messages import Queue
-from queuey.model.rights import Caller, Credential, Grant, Verb
+from queuey.model.rights import Caller, Grant, MemberCredential, Verb
 
 SLACK = 2000
 """S in ms: the max clock difference."""
 NOW = 1_796_000_000_000
-OWNER = Credential(b"owner", Caller(frozenset({"app:shop"})))
+OWNER = MemberCredential(b"owner", Caller(frozenset({"app:shop"})))
 
 
 def queue(name: str, partitions: int = 4, uid: int = 0) -> Queue:
@@ -25,14 +25,14 @@ def queue(name: str, partitions: int = 4, uid: int = 0) -> Queue:
     return Queue(application="shop", name=name, uid=uid, qid=uid, partitions=partitions)
 
 
-def make_credential(*patterns: str, allow: tuple[Verb, ...] = ("read", "claim")) -> Credential:
+def make_credential(*patterns: str, allow: tuple[Verb, ...] = ("read", "claim")) -> MemberCredential:
     grant = Grant("shop", frozenset(allow), patterns)
-    return Credential(sha256("".join(patterns).encode()).digest(), Caller(grants=(grant,)))
+    return MemberCredential(sha256("".join(patterns).encode()).digest(), Caller(grants=(grant,)))
 
 
 def make_views(state: GroupState, queues: Sequence[Queue]) -> Views:
     """Returns the views of all subscriptions, with these queues."""
-    views = {slot: View(subscription, {}) for slot, subscription in state.subscriptions.items()}
+    views = {slot: SubscribedQueues(subscription, {}) for slot, subscription in state.subscriptions.items()}
     for view, each in product(views.values(), queues):
         view.add(each)
     return views
@@ -58,18 +58,26 @@ class LivingGroup:
         self.now = NOW
         self.seen: dict[int, int] = {}
         self.queues: Sequence[Queue] = queues
-        self.rights: Callable[[Credential], Credential | None] = lambda credential: credential
+        self.rights: Callable[[MemberCredential], MemberCredential | None] = lambda credential: credential
         self.ended: list[int] = []
 
     def add(
-        self, patterns: tuple[str, ...] = ("*",), credential: Credential = OWNER, instance: str = "", grace: int = 0
+        self,
+        patterns: tuple[str, ...] = ("*",),
+        credential: MemberCredential = OWNER,
+        instance: str = "",
+        grace: int = 0,
     ) -> int:
         request = JoinRequest((), patterns, credential, instance, grace=grace)
         is_admin = credential.caller.administers("shop")
         return self.change(lambda draft: draft.join(request, b"digest", is_admin=is_admin).number)
 
     def enter(
-        self, patterns: tuple[str, ...] = ("*",), credential: Credential = OWNER, instance: str = "", grace: int = 0
+        self,
+        patterns: tuple[str, ...] = ("*",),
+        credential: MemberCredential = OWNER,
+        instance: str = "",
+        grace: int = 0,
     ) -> int:
         """Joins a member, sends its first heartbeat, and plans when that is due. Returns its number."""
         number = self.add(patterns, credential, instance, grace)

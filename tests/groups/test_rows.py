@@ -11,20 +11,20 @@ from queuey.groups.rules.group_state import (
     MAX_PARTITION_BYTES,
     MAX_QUEUE_BYTES,
     GroupState,
-    Member,
+    GroupSubscription,
+    JoinedMember,
+    PlannedOwner,
     PlannedQueue,
-    Subscription,
-    Target,
     find_changed_rows,
     max_queue_bytes,
     read_state,
 )
 from queuey.model.errors import StoreIncompatible
-from queuey.model.groups import CHUNK, MEMBER, GroupRow, Head, StoredGroup
-from queuey.model.rights import Caller, Credential, Grant
+from queuey.model.groups import CHUNK, MEMBER, GroupHead, GroupRow, StoredGroup
+from queuey.model.rights import Caller, Grant, MemberCredential
 
 numbers = st.integers(1, 1 << 53)
-targets = st.dictionaries(st.integers(1, 5), st.builds(Target, numbers, numbers), max_size=3)
+targets = st.dictionaries(st.integers(1, 5), st.builds(PlannedOwner, numbers, numbers), max_size=3)
 plans = st.dictionaries(numbers, st.tuples(st.text(max_size=9), targets), max_size=4).map(
     lambda plan: {uid: PlannedQueue(uid, name, owners) for uid, (name, owners) in plan.items()}
 )
@@ -37,11 +37,13 @@ grants = st.builds(
 callers = st.builds(Caller, st.frozensets(st.text(max_size=3)), st.lists(grants, max_size=2).map(tuple))
 names = st.lists(st.text(max_size=3), max_size=3).map(tuple)
 subscriptions = st.dictionaries(
-    st.integers(0, 63), st.builds(Subscription, names, names, st.builds(Credential, st.binary(), callers)), max_size=3
+    st.integers(0, 63),
+    st.builds(GroupSubscription, names, names, st.builds(MemberCredential, st.binary(), callers)),
+    max_size=3,
 )
 
 
-def by_number(members: list[Member]) -> dict[int, Member]:
+def by_number(members: list[JoinedMember]) -> dict[int, JoinedMember]:
     """Returns members by number, no two in one slot."""
     return {number: msgspec.structs.replace(each, slot=number, number=number) for number, each in enumerate(members, 1)}
 
@@ -49,7 +51,7 @@ def by_number(members: list[Member]) -> dict[int, Member]:
 times = st.integers(0, 1 << 41)
 members = st.lists(
     st.builds(
-        Member,
+        JoinedMember,
         *[st.just(0)] * 2,
         st.binary(max_size=3),
         st.integers(0, 63),
@@ -60,7 +62,7 @@ members = st.lists(
     ),
     max_size=3,
 ).map(by_number)
-states = st.builds(GroupState, st.just(Head()), members, subscriptions, plans)
+states = st.builds(GroupState, st.just(GroupHead()), members, subscriptions, plans)
 
 
 def apply_changes(rows: dict[tuple[int, int], GroupRow], changed: tuple[GroupRow, ...]) -> None:
@@ -97,14 +99,14 @@ def test_what_a_later_version_wrote_is_refused() -> None:
         (MEMBER, msgspec.msgpack.encode((1, {}))),
     ):
         with pytest.raises(StoreIncompatible, match=f"Row {kind}/5 .*Update"):
-            read_state(StoredGroup(Head(), (GroupRow(kind, 5, body),)))
+            read_state(StoredGroup(GroupHead(), (GroupRow(kind, 5, body),)))
 
 
 def test_rows_that_stand_beside_each_other() -> None:
     """A moved partition changes one chunk; the order of queues changes nothing."""
-    plan = {uid: PlannedQueue(uid, str(uid), {1: Target(1, 5), 2: Target(2, 5)}) for uid in range(100)}
+    plan = {uid: PlannedQueue(uid, str(uid), {1: PlannedOwner(1, 5), 2: PlannedOwner(2, 5)}) for uid in range(100)}
     state = GroupState(plan=plan)
-    moved = GroupState(plan=plan | {7: PlannedQueue(7, "7", {1: Target(1, 5), 2: Target(1, 6)})})
+    moved = GroupState(plan=plan | {7: PlannedQueue(7, "7", {1: PlannedOwner(1, 5), 2: PlannedOwner(1, 6)})})
     (row,) = find_changed_rows(state, moved)
     assert row.kind == CHUNK
     assert len({row.key for row in find_changed_rows(GroupState(), state)}) > 32

@@ -14,7 +14,7 @@ from queuey.app.parts import App
 from queuey.app.service import Service
 from queuey.messages import read_marks, streams
 from queuey.messages.ranges import OTHER_PARTITIONS
-from queuey.messages.read_marks import Unread, make_reader_group
+from queuey.messages.read_marks import UnreadCount, make_reader_group
 from queuey.model import ids
 from queuey.model.ids import FIRST, Position
 from queuey.model.messages import OffsetChange
@@ -96,7 +96,7 @@ class World:
 
     def count(self, name: str = "q") -> tuple[int, bool]:
         [counted] = self.service.unread.unread([self.access(name)], OWNER)
-        assert isinstance(counted, Unread)
+        assert isinstance(counted, UnreadCount)
         return counted.count, counted.more
 
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.messages.ranges import Mark, Range, make_slices, parse_bound, parse_mark
+from queuey.messages.ranges import Mark, RangeRequest, make_slices, parse_bound, parse_mark
 from queuey.model.ids import FIRST, LAST, LOW_MIN, following, parse_instant, to_hex
 from queuey.model.messages import Slice
 from tests.strategies import positions
 
 
-def slice_range(wanted: Range, *partitions: int) -> list[Slice]:
+def slice_range(wanted: RangeRequest, *partitions: int) -> list[Slice]:
     return make_slices(wanted, partitions, limit=10, max_bytes=100)
 
 
@@ -76,7 +76,7 @@ def test_slices_hold_what_the_bounds_allow(
     at: tuple[int, int],
 ) -> None:
     """A position is in the slice exactly if every given bound allows it."""
-    requested = Range(since=since, after=after, before=before, until=until, descending=descending)
+    requested = RangeRequest(since=since, after=after, before=before, until=until, descending=descending)
     [piece] = slice_range(requested, 1)
     allowed = FIRST <= at < LAST
     if since is not None:
@@ -93,6 +93,6 @@ def test_slices_hold_what_the_bounds_allow(
 def test_what_a_cursor_does_not_name() -> None:
     """A partition missing in the cursor is read from its beginning if ascending, and is exhausted if descending."""
     cursor = {2: parse_mark("5")}
-    assert [piece.partition for piece in slice_range(Range(since=cursor), 1, 2)] == [1, 2]
-    assert slice_range(Range(since=cursor), 1, 2)[0].lower == FIRST
-    assert [piece.partition for piece in slice_range(Range(since=cursor, descending=True), 1, 2)] == [2]
+    assert [piece.partition for piece in slice_range(RangeRequest(since=cursor), 1, 2)] == [1, 2]
+    assert slice_range(RangeRequest(since=cursor), 1, 2)[0].lower == FIRST
+    assert [piece.partition for piece in slice_range(RangeRequest(since=cursor, descending=True), 1, 2)] == [2]

@@ -12,10 +12,10 @@ import msgspec
 
 from queuey.storage.cassandra.cluster import Driver, Statement, open_driver
 from queuey.storage.cassandra.cluster.options import parse_url
-from queuey.storage.cassandra.cluster.timing import LevelTiming, Timing
+from queuey.storage.cassandra.cluster.timing import KeyspaceTiming, LevelTiming
 from tests.servers.keyspaces import OPTIONS
 
-SHORT = Timing(0.6, 0.1, {"strong": LevelTiming(1.2, 0.1, 1.9), "very_strong": LevelTiming(3.0, 0.1, 3.7)})
+SHORT = KeyspaceTiming(0.6, 0.1, {"strong": LevelTiming(1.2, 0.1, 1.9), "very_strong": LevelTiming(3.0, 0.1, 3.7)})
 """Timing of a keyspace with which messages can be read and claimed soon."""
 ROOT = Path(__file__).parents[2]
 PROCESS_TABLES = {"heartbeats", "migrations", "recent_writes"}

@@ -22,7 +22,7 @@ from msgspec import structs
 from queuey.app.application import make_app
 from queuey.client import Client
 from queuey.model import ids
-from queuey.model.groups import GroupChange, GroupRow, Head, MemberCommit, OwnedOffset
+from queuey.model.groups import GroupChange, GroupHead, GroupRow, MemberCommit, OwnedOffset
 from queuey.model.messages import OffsetChange, Queue, QueueSpec, Record, Scope, Slice
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, open_store
@@ -179,7 +179,9 @@ def fill_rest(store: Store) -> None:
     bridge.run(store.records.set_record(Record("kind", APP, "a document", b"value", ids.TICKS_MAX)))
     bridge.run(store.covers.write_covers(bridge.run(store.catalogue.queue(APP, "dedup")), 1, list(COVERS.items())))
     bridge.run(
-        store.groups.change_group(APP, "group", 0, GroupChange(Head(epoch=1, born=1), (GroupRow(1, 0, b"member"),)))
+        store.groups.change_group(
+            APP, "group", 0, GroupChange(GroupHead(epoch=1, born=1), (GroupRow(1, 0, b"member"),))
+        )
     )
     bridge.run(store.groups.renew_session(APP, "group", 1, 3000))
     queue = bridge.run(store.catalogue.queue(APP, "plain"))

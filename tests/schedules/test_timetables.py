@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from queuey.messages.posts import Draft
 from queuey.model.errors import TimeZoneUnknown
 from queuey.runtime.due_work import sort_steps
-from queuey.schedules.schedule_states import Plan, Schedule, keep_message, list_next_fire_times
+from queuey.schedules.schedule_states import ScheduleDefinition, StoredSchedule, keep_message, list_next_fire_times
 from queuey.schedules.timetables import Timetable, check_cron, check_zone, find_next_instant, iterate_instants
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo", "Pacific/Apia"]
@@ -182,7 +182,7 @@ def test_no_time_zone(zone: str) -> None:
 def test_a_zone_that_is_not_known_any_more() -> None:
     """On a machine without its time zone a schedule shows its next instant. Computing a later one names the zone."""
     timetable = Timetable("0 9 * * *", "Nowhere/Land")
-    made = Schedule(1, 0.0, 0.0, Plan("q", timetable, keep_message(Draft("x"))), next=5)
+    made = StoredSchedule(1, 0.0, 0.0, ScheduleDefinition("q", timetable, keep_message(Draft("x"))), next=5)
     assert list_next_fire_times(made, 3) == [5]
     with pytest.raises(TimeZoneUnknown, match="'Nowhere/Land'"):
         find_next_instant(timetable, 0.0)

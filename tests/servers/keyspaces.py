@@ -15,14 +15,14 @@ from queuey.storage.cassandra.admin import timing_changes
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.cluster import Driver, Statement, open_driver
 from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget, parse_url
-from queuey.storage.cassandra.cluster.timing import Timing
+from queuey.storage.cassandra.cluster.timing import KeyspaceTiming
 from queuey.storage.cassandra.tables import groups
-from queuey.storage.cassandra.time.clock import Clock, boottime_ns
+from queuey.storage.cassandra.time.clock import SteadyClock, boottime_ns
 from tests.servers.plugin import Cassandra, unique_name
 from tests.waiting import join
 
 
-class HandClock(Clock):
+class HandClock(SteadyClock):
     """A clock that tests move by hand. Ages and deadlines use the real time."""
 
     __slots__ = ("_hand",)
@@ -111,7 +111,7 @@ def empty(url: str) -> None:
         driver.run(Statement("DELETE FROM queue_index WHERE application = ? AND shard = ?"), (application, shard))
 
 
-def set_timing(url: str, timing: Timing, local_dc: str | None = None) -> None:
+def set_timing(url: str, timing: KeyspaceTiming, local_dc: str | None = None) -> None:
     """Sets the timing of a keyspace at once. The keyspace must not be in use."""
     options = replace(OPTIONS, local_dc=local_dc)
     with open_driver(parse_url(url), options, 60) as driver:

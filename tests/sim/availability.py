@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
-from queuey.claims.rules.entries import Entry, decode_entry
+from queuey.claims.rules.entries import ClaimEntry, decode_entry
 from queuey.claims.rules.partition_state import State
 from queuey.model import ids
 from queuey.model.ids import Position
@@ -251,7 +251,7 @@ class _Attempts:
         return self.was_delivered and self.expires > 0 and not self.rests
 
 
-def _apply_to_attempts(entry: Entry, messages: defaultdict[Position, _Attempts]) -> list[Position]:
+def _apply_to_attempts(entry: ClaimEntry, messages: defaultdict[Position, _Attempts]) -> list[Position]:
     """Applies an entry; returns the suspected messages that it gives together with others."""
     for one in messages.values() if entry.release_all else ():
         has_lapsed = one.is_silent and one.expires < entry.at

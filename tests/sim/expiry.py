@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from queuey.claims.expiry_records import ExpiryRecords
 from queuey.claims.log.claim_search import ClaimDelivery
-from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus
 from queuey.messages.posts import Draft, MessageUseCases
 from queuey.model import ids
 from queuey.model.errors import RecordChanged, StoreUnavailable
@@ -282,7 +282,7 @@ class History:
         """Acknowledges a message. Without an answer, or with one that leaves it open, it may be done."""
         web, position = self.rng.choice(self.webs), receipt.position
 
-        def done(settled: Iterable[Settlement] | None, error: Exception | None) -> None:
+        def done(settled: Iterable[ReceiptOutcome] | None, error: Exception | None) -> None:
             for one in settled or ():
                 if one.status in {ReceiptStatus.DONE, ReceiptStatus.FINAL}:
                     self.done.add(position)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from queuey.claims.log.claim_search import ClaimDelivery, PiggybackedAck
 from queuey.claims.log.log_requests import ClaimUndecided
 from queuey.claims.rules.operator_acts import JobStanding, cancel, make_available_now
-from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus
 from queuey.model.body_digests import choose_partition, compute_body_digest
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import Position
@@ -239,7 +239,7 @@ class Client:
         """Renews claims at a random process, then acknowledges the messages whatever the result."""
         web, asked = self._rng.choice(self._storm.webs), self._world.now
 
-        def done(settled: list[Settlement] | None, error: Exception | None) -> None:
+        def done(settled: list[ReceiptOutcome] | None, error: Exception | None) -> None:
             now = self._world.now
             for (job, _), one in zip(jobs, settled or [], strict=False):
                 if one.status is ReceiptStatus.DONE:
@@ -264,7 +264,7 @@ class Client:
         settle = partial(web.claims._settle, self._storm.queue)
         if not self._storm.failing:
             begun = not self._storm.unbegun or self._rng.random() >= self._storm.unbegun
-            answers: list[list[Settlement] | None] = []
+            answers: list[list[ReceiptOutcome] | None] = []
             release = web.claims.release(self._storm.queue, receipts, delay, begun=begun)
             begin(web.core, release, lambda settled, _error: answers.append(settled))
             if delay and (self._storm.queue.max_claimed or self._storm.queue.max_claimed_per_key):
@@ -277,13 +277,13 @@ class Client:
             record = self._make_recorder(given_up, web)
             begin(web.core, settle("give_up", receipts), record)
 
-    def _resume(self, jobs: list[tuple[Delivery, ClaimReceipt]], answers: list[list[Settlement] | None]) -> None:
+    def _resume(self, jobs: list[tuple[Delivery, ClaimReceipt]], answers: list[list[ReceiptOutcome] | None]) -> None:
         """Renews claims that were released with a delay, if that is allowed and the release cannot come later."""
         if answers in ([], [None]):
             return
         web, asked = self._rng.choice(self._storm.webs), self._world.now
 
-        def done(settled: list[Settlement] | None, _error: Exception | None) -> None:
+        def done(settled: list[ReceiptOutcome] | None, _error: Exception | None) -> None:
             now = self._world.now
             for (job, receipt), one in zip(jobs, settled or [], strict=False):
                 if one.status is ReceiptStatus.DONE:
@@ -315,7 +315,7 @@ class Client:
             job.dropped = now if job.dropped is None else job.dropped
         take_in = self._make_recorder(sent, web)
 
-        def done(settled: list[Settlement] | None, error: Exception | None) -> None:
+        def done(settled: list[ReceiptOutcome] | None, error: Exception | None) -> None:
             """Records the results. May repeat an unanswered request, or use the ids of finished messages again."""
             take_in(settled, error)
             if settled is None and self._rng.random() < 0.5:
@@ -336,7 +336,7 @@ class Client:
         With other workers a final result counts as a repeated one.
         """
 
-        def done(settled: list[Settlement] | None, error: Exception | None) -> None:
+        def done(settled: list[ReceiptOutcome] | None, error: Exception | None) -> None:
             for number, acknowledgement in enumerate(sent):
                 acknowledgement.answered = self._world.now
                 if settled is None:

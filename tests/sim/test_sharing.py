@@ -15,7 +15,7 @@ from queuey.claims.claims import ClaimUseCases
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.log.forwarding import CLAIM_TOPIC, FORWARDING_SECONDS, SETTLE_TOPIC
 from queuey.claims.rules.entries import decode_entry
-from queuey.claims.rules.receipts import Settlement
+from queuey.claims.rules.receipts import ReceiptOutcome
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import LogEntry, LogPage, Page, Queue, Slice
 from queuey.runtime.limits import Limits
@@ -84,7 +84,7 @@ class Scene:
 
     world: World = field(default_factory=lambda: World(1))
     found: list[ClaimDelivery] = field(default_factory=list)
-    settled: list[Settlement] = field(default_factory=list)
+    settled: list[ReceiptOutcome] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.replicas = Replicas(self.world, Faults())

@@ -48,11 +48,11 @@ def have_short_delays(url: str) -> None:
 
     The allowed difference of clocks is large because a busy machine answers late, and so its clock is hard to measure.
     """
-    from queuey.storage.cassandra.cluster.timing import LevelTiming, Timing  # noqa: PLC0415 - needs the driver
+    from queuey.storage.cassandra.cluster.timing import KeyspaceTiming, LevelTiming  # noqa: PLC0415 - needs the driver
     from tests.servers import keyspaces  # noqa: PLC0415 - needs the driver
 
     levels = {"strong": LevelTiming(1.2, 0.1, 1.9), "very_strong": LevelTiming(3.0, 0.1, 3.7)}
-    keyspaces.set_timing(url, Timing(0.6, 0.1, levels))
+    keyspaces.set_timing(url, KeyspaceTiming(0.6, 0.1, levels))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,10 +5,19 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
+SHARED_NAMES = {
+    *("ApplicationNotFound", "ClaimLost", "Conflict", "GroupActive", "GroupElsewhere", "GroupNotFound"),
+    *("InvalidArgument", "InvalidRequest", "KeyInUse", "KeyReused", "MemberGone", "MessageNotFound", "NameTaken"),
+    *("NotAllowed", "NotAuthenticated", "NotFound", "NotOwner", "OffsetConflict", "QueueExists", "QueueNotFound"),
+    *("TooLarge", "TooManyWaiters"),
+    *("Message", "Page", "Queue"),
+}
+"""Classes of more than one room: the errors that a client raises as the service does, and what both sides hold."""
 MAP = TEXT[TEXT.index("## A map of the code") : TEXT.index("## Writing tests")]
 
 
@@ -40,3 +49,13 @@ def test_where_to_begin() -> None:
     names = re.findall(r"`((?:queuey|qdo|docs|deploy|cql|tests)/[\w./]*)`", MAP)
     assert len(names) > 80
     assert [name for name in names if not (ROOT / name).exists()] == []
+
+
+def test_names() -> None:
+    """A class has a name of its own, except what the service, its client and Qdo know by the same name."""
+    rooms = defaultdict(set)
+    for path in (path for name in ("queuey", "qdo") for path in (ROOT / name).rglob("*.py")):
+        room = path.relative_to(ROOT).parts[:2]
+        for name in re.findall(r"^ *class (\w+)", path.read_text(), re.MULTILINE):
+            rooms[name].add(room)
+    assert {name for name, found in rooms.items() if len(found) > 1} == SHARED_NAMES

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from qdo.assignment import find_reported_queues
-from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.owned_partition import PartitionOwnership
 from qdo.consumer.partition_listener import PartitionListener
 from qdo.consumer.rebalance.member_states import (
     Cause,
@@ -37,8 +37,8 @@ from qdo.coordination import (
     CommittedOffset,
     Event,
     Member,
-    OwnedOffset,
     Session,
+    SessionOffset,
     Visibility,
 )
 from qdo.errors import (
@@ -300,7 +300,7 @@ name, or of a join with an unknown outcome, has expired.
 """
 
 
-class GroupMember:
+class GroupMembership:
     """A member of a group. It is started and stopped once.
 
     Args:
@@ -530,7 +530,7 @@ async def _leave_when_joined(joining: asyncio.Task[AnySession]) -> None:
 
 
 class ManualAssignment(Ownership):
-    """The partitions of a consumer without a group membership; it replaces :class:`GroupMember`.
+    """The partitions of a consumer without a group membership; it replaces :class:`GroupMembership`.
 
     Other processes do not know of this consumer, so its partitions are never lost, and others may read the same ones.
 
@@ -544,7 +544,7 @@ class ManualAssignment(Ownership):
         table: This object itself, which is also the ownership.
     """
 
-    held: Mapping[Partition, OwnedPartition] = {}
+    held: Mapping[Partition, PartitionOwnership] = {}
 
     def __init__(self, coordinator: AnyCoordinator | None, owner: PartitionListener, options: SessionOptions) -> None:
         super().__init__(owner, options)
@@ -568,18 +568,18 @@ class ManualAssignment(Ownership):
         new = [p for p in partitions if p not in self.held]
         recorded = {} if self._coordinator is None else await self._coordinator.offsets(new)
         await self._give_up([row for partition, row in self.held.items() if partition not in partitions])
-        rows = [OwnedPartition(p, OwnedOffset(p, recorded.get(p, CommittedOffset()), 0)) for p in new]
+        rows = [PartitionOwnership(p, SessionOffset(p, recorded.get(p, CommittedOffset()), 0)) for p in new]
         self.held = {row.partition: row for row in (*self.held.values(), *rows) if row.partition in partitions}
         await self._owner.assigned(rows)
 
-    async def _send(self, requests: list[Request]) -> Mapping[Partition, OwnedOffset | None]:
+    async def _send(self, requests: list[Request]) -> Mapping[Partition, SessionOffset | None]:
         # Records offsets of the group: the last commit wins. It fails if a member owns one of the partitions.
         if self._coordinator is None:
             return await super()._send(requests)
         await self._coordinator.set_offsets({held.partition: offset for held, offset in requests})
         now = time.time()
         return {
-            held.partition: OwnedOffset(held.partition, CommittedOffset(offset, now), 0) for held, offset in requests
+            held.partition: SessionOffset(held.partition, CommittedOffset(offset, now), 0) for held, offset in requests
         }
 
     def rejoin(self) -> None: ...
@@ -588,7 +588,7 @@ class ManualAssignment(Ownership):
         await self._give_up(list(self.held.values()), within)
         self.held = {}
 
-    async def _give_up(self, rows: list[OwnedPartition], within: float | None = None) -> None:
+    async def _give_up(self, rows: list[PartitionOwnership], within: float | None = None) -> None:
         """Revokes rows. They are lost when the listener has finished, or after a timeout."""
         for row in rows:
             row.state = "revoking"

@@ -38,17 +38,17 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
-from qdo.consumer.owned_partition import OwnedPartition, PendingCommit, State
+from qdo.consumer.owned_partition import PartitionOwnership, PendingCommit, State
 from qdo.consumer.partition_listener import PartitionListener
 from qdo.consumer.rebalance.session_events import DEFAULT_OPTIONS, SessionEvents, SessionOptions
-from qdo.coordination import AnySession, HandlingNote, OwnedOffset
+from qdo.coordination import AnySession, HandlingNote, SessionOffset
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, InvalidArgument, NotOwner, SessionLost
 from qdo.partitions import Partition, join_first
 from qdo.tasks import CANCEL_GRACE, cancel, start_task
 
 log = logging.getLogger(__name__)
 
-Request = tuple[OwnedOffset, str | None]
+Request = tuple[SessionOffset, str | None]
 """The held offset of a row with its note, and the id to record."""
 MAX_NAMED = 5
 """Max partitions that an error names."""
@@ -68,7 +68,7 @@ class Ownership:
     def __init__(self, owner: PartitionListener, options: SessionOptions = DEFAULT_OPTIONS) -> None:
         self._owner = owner
         self._options = options
-        self._pending: dict[Partition, OwnedPartition] = {}
+        self._pending: dict[Partition, PartitionOwnership] = {}
         self._writer: asyncio.Task[None] | None = None
         self._messages = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -80,10 +80,10 @@ class Ownership:
         return False
 
     @property
-    def held(self) -> Mapping[Partition, OwnedPartition]:
+    def held(self) -> Mapping[Partition, PartitionOwnership]:
         return {}
 
-    def held_row(self, partition: Partition) -> OwnedPartition | None:
+    def held_row(self, partition: Partition) -> PartitionOwnership | None:
         return self.held.get(partition)
 
     async def commit(self, offsets: Mapping[Partition, str], *, back: bool = False) -> None:
@@ -122,7 +122,7 @@ class Ownership:
             row.set_pending_offset(offsets[row.partition])
         return frozenset(offsets) - {row.partition for row in rows} | await self.flush(rows)
 
-    def schedule_commit(self, row: OwnedPartition, offset: str, messages: int) -> None:
+    def schedule_commit(self, row: PartitionOwnership, offset: str, messages: int) -> None:
         """Schedules the commit of a last handled message, together with others; logs it if the id cannot be committed.
 
         Args:
@@ -146,7 +146,7 @@ class Ownership:
                 self._options.commit_seconds, self._start_writing_pending
             )
 
-    async def flush(self, rows: Collection[OwnedPartition], deadline: float | None = None) -> frozenset[Partition]:
+    async def flush(self, rows: Collection[PartitionOwnership], deadline: float | None = None) -> frozenset[Partition]:
         """Records the pending offsets of some rows at once; returns the same as :meth:`record`.
 
         Args:
@@ -170,7 +170,7 @@ class Ownership:
         self._start_writing_pending()
         return lost | await asyncio.shield(commit.end)
 
-    async def record_note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
+    async def record_note(self, row: PartitionOwnership, note: HandlingNote | None) -> None:
         """Records a note of begun messages with a partition's offset, in one write with pending offsets.
 
         Raises:
@@ -189,7 +189,7 @@ class Ownership:
         if self._due and self._writer is None and not self._closed:
             self._writer = self._start(self._write_all())
 
-    def _drop(self, row: OwnedPartition) -> None:
+    def _drop(self, row: PartitionOwnership) -> None:
         """Drops the pending offset of a row; its waiting commits end as not recorded."""
         self._pending.pop(row.partition, None)
         row.complete_commits(recorded=False)
@@ -217,7 +217,7 @@ class Ownership:
             self._after_write()
         self._writer = None
 
-    async def _write(self, rows: list[OwnedPartition]) -> None:
+    async def _write(self, rows: list[PartitionOwnership]) -> None:
         """Writes once and completes the recorded commits.
 
         Rows whose version is in doubt are claimed first. After an error the versions of the written rows are in doubt.
@@ -252,7 +252,7 @@ class Ownership:
             for listener in self._options.commit_listeners:
                 listener.recorded(recorded)
 
-    def _handle_failed_write(self, rows: list[OwnedPartition], error: Exception, failures: int) -> float:
+    def _handle_failed_write(self, rows: list[PartitionOwnership], error: Exception, failures: int) -> float:
         """Reports a failed write; returns the pause before the next one, or 0 if nothing is pending.
 
         After CoordinationLost fails the commits whose deadline is before the next write; after other errors fails all
@@ -280,14 +280,14 @@ class Ownership:
 
     # Writing offsets
 
-    async def _send(self, requests: list[Request]) -> Mapping[Partition, OwnedOffset | None]:
+    async def _send(self, requests: list[Request]) -> Mapping[Partition, SessionOffset | None]:
         """Records offsets; returns the new state of each partition, or None if another member owns it."""
         return {held.partition: held for held, _ in requests}
 
-    def _apply_result(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
+    def _apply_result(self, row: PartitionOwnership, held: SessionOffset | None) -> None:
         row.held = held
 
-    async def _reclaim_doubtful(self, rows: Iterable[OwnedPartition]) -> None:
+    async def _reclaim_doubtful(self, rows: Iterable[PartitionOwnership]) -> None:
         """Finds out the version of rows after a write with an unknown outcome."""
         for row in rows:
             row.version_known = True
@@ -312,9 +312,9 @@ class PartitionTable(Ownership):
         self._session = session
         self._events = events
         self._revoke_timeout = options.revoke_timeout
-        self._rows: dict[Partition, OwnedPartition] = {}
+        self._rows: dict[Partition, PartitionOwnership] = {}
         self._claiming: frozenset[Partition] = frozenset()
-        self._leaving: dict[Partition, OwnedPartition] = {}
+        self._leaving: dict[Partition, PartitionOwnership] = {}
         self._releasing: asyncio.Task[None] | None = None
         self._endings: set[asyncio.Task[None]] = set()
         self._calls: set[asyncio.Task[bool]] = set()
@@ -330,10 +330,10 @@ class PartitionTable(Ownership):
         return {} if self._closed else {partition: row.state for partition, row in self._rows.items()}
 
     @property
-    def held(self) -> Mapping[Partition, OwnedPartition]:
+    def held(self) -> Mapping[Partition, PartitionOwnership]:
         return {} if self._closed else {p: row for p, row in self._rows.items() if row.accepts_commits}
 
-    def held_row(self, partition: Partition) -> OwnedPartition | None:
+    def held_row(self, partition: Partition) -> PartitionOwnership | None:
         row = None if self._closed else self._rows.get(partition)
         return row if row is not None and row.accepts_commits else None
 
@@ -354,7 +354,7 @@ class PartitionTable(Ownership):
         try:
             claimed = await self._session.claim(claiming)
         except BaseException:
-            self._rows |= {p: OwnedPartition(p, None) for p in claiming if p not in self._rows}
+            self._rows |= {p: PartitionOwnership(p, None) for p in claiming if p not in self._rows}
             raise
         finally:
             self._claiming = frozenset()
@@ -362,7 +362,7 @@ class PartitionTable(Ownership):
             return
         for partition in claiming:
             self._rows.pop(partition, None)
-        new = {partition: OwnedPartition(partition, held) for partition, held in claimed.items()}
+        new = {partition: PartitionOwnership(partition, held) for partition, held in claimed.items()}
         self._rows |= new
         if new:
             self._start_assigned_call(list(new.values()))
@@ -426,7 +426,7 @@ class PartitionTable(Ownership):
         for call in self._calls:
             call.cancel()
         # A hanging callback delays only its own partitions.
-        rows_by_calls: dict[frozenset[asyncio.Task[bool]], list[OwnedPartition]] = {}
+        rows_by_calls: dict[frozenset[asyncio.Task[bool]], list[PartitionOwnership]] = {}
         for row in self._rows.values():
             rows_by_calls.setdefault(frozenset(call for call in row.calls if not call.done()), []).append(row)
         for calls, rows in rows_by_calls.items():
@@ -447,19 +447,19 @@ class PartitionTable(Ownership):
         if not task.cancelled() and (error := task.exception()) is not None:
             self._events.end_after_failure(error)
 
-    async def _send(self, requests: list[Request]) -> Mapping[Partition, OwnedOffset | None]:
+    async def _send(self, requests: list[Request]) -> Mapping[Partition, SessionOffset | None]:
         return await self._session.commit(requests)
 
     async def _sleep(self, seconds: float) -> None:
         await self._events.sleep(seconds)
 
-    async def _reclaim_doubtful(self, rows: Iterable[OwnedPartition]) -> None:
+    async def _reclaim_doubtful(self, rows: Iterable[PartitionOwnership]) -> None:
         if doubtful := [row for row in rows if not row.version_known]:
             claimed = await self._session.claim([row.partition for row in doubtful])
             for row in doubtful:
                 self._apply_result(row, claimed.get(row.partition))
 
-    def _apply_result(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
+    def _apply_result(self, row: PartitionOwnership, held: SessionOffset | None) -> None:
         # Stores the state after a write. If it is None, releases the row and notifies the listener of the loss.
         # None means that another member owns the partition, or that this version is stale.
         row.version_known = held is not None
@@ -477,7 +477,7 @@ class PartitionTable(Ownership):
                 self._owner.stop([row])
                 self._start(self._notify_lost(row))
 
-    async def _revoke_row(self, row: OwnedPartition) -> None:
+    async def _revoke_row(self, row: PartitionOwnership) -> None:
         """Revokes a row. After ``revoke_timeout`` releases it anyway, and notifies the listener that it is lost."""
         before = list(row.calls)
 
@@ -496,7 +496,7 @@ class PartitionTable(Ownership):
         self._start_release(row)
         await self._notify_lost(row)
 
-    async def _notify_lost(self, row: OwnedPartition) -> None:
+    async def _notify_lost(self, row: PartitionOwnership) -> None:
         """Calls ``lost``; after two timeouts the row counts as notified, even if the call has not ended."""
         await asyncio.wait({self._start_lost_call([row], row.calls)}, timeout=2 * self._call_timeout)
         row.end_notified = True
@@ -506,7 +506,7 @@ class PartitionTable(Ownership):
     def _call_timeout(self) -> float:
         return max(self._options.revoke_timeout, CANCEL_GRACE)
 
-    def _start_release(self, row: OwnedPartition) -> None:
+    def _start_release(self, row: PartitionOwnership) -> None:
         """Lets a row be released as soon as its pending offset is written."""
         if self._closed:
             return
@@ -542,14 +542,14 @@ class PartitionTable(Ownership):
                 self._forget_if_finished(row)
         self._releasing = None
 
-    def _forget_if_finished(self, row: OwnedPartition) -> None:
+    def _forget_if_finished(self, row: PartitionOwnership) -> None:
         if row.finished and self._rows.get(row.partition) is row and not self._closed:
             del self._rows[row.partition]
             self._events.changed.set()
 
     # Calls to the listener
 
-    def _start_assigned_call(self, rows: list[OwnedPartition]) -> None:
+    def _start_assigned_call(self, rows: list[PartitionOwnership]) -> None:
         """Starts to call ``assigned`` for new rows; the call is dropped if the session has ended by then."""
 
         async def notify() -> None:
@@ -565,7 +565,7 @@ class PartitionTable(Ownership):
             row.calls.append(call)
 
     def _start_lost_call(
-        self, rows: list[OwnedPartition], earlier_calls: Collection[asyncio.Task[bool]]
+        self, rows: list[PartitionOwnership], earlier_calls: Collection[asyncio.Task[bool]]
     ) -> asyncio.Task[bool]:
         """Calls ``lost`` for rows the listener knows, once the earlier calls have ended or timed out."""
 

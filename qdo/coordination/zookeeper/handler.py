@@ -27,7 +27,7 @@ from typing import Any
 
 from kazoo.handlers.threading import KazooTimeoutError
 
-from qdo.keepalive.relay import Exchange
+from qdo.keepalive.relay import PacketExchange
 from qdo.keepalive.vitals import Vitals, now
 
 BROKEN_RATIO = 2 / 3
@@ -183,7 +183,7 @@ class Wire:
         self._data = b""
         self._at = 0
         self._ended = False
-        self._exchange = Exchange()
+        self._exchange = PacketExchange()
         self.fileno = connection.fileno
         self.setblocking = connection.setblocking
         self.getpeername = connection.getpeername

@@ -86,7 +86,7 @@ def _is_local(url: str) -> bool:
     return is_loopback(host) or host in {"0.0.0.0", "::"} or host.endswith(".localhost")  # noqa: S104 - refused
 
 
-class Attempt(NamedTuple):
+class LoginAttempt(NamedTuple):
     """A login under way.
 
     Attributes:
@@ -129,7 +129,7 @@ class Provider:
             issuer.issuer, place, lambda content: read_discovery(issuer.issuer, content), what="discovery document"
         )
 
-    def begin(self, visitor: str, return_to: str) -> Attempt:
+    def begin(self, visitor: str, return_to: str) -> LoginAttempt:
         """Begins a login.
 
         Args:
@@ -138,7 +138,7 @@ class Provider:
         """
         return self._make_attempt(visitor, secrets.token_urlsafe(16), return_to)
 
-    def resume(self, visitor: str, state: str) -> Attempt | None:
+    def resume(self, visitor: str, state: str) -> LoginAttempt | None:
         """Returns the login with this state, or None if this browser has not begun it at this provider."""
         salt, _, page = state.partition(".")[0].partition("~")
         try:
@@ -148,7 +148,7 @@ class Provider:
         attempt = self._make_attempt(visitor, salt, return_to)
         return attempt if hmac.compare_digest(attempt.state.encode(), state.encode()) else None
 
-    def _make_attempt(self, visitor: str, salt: str, return_to: str) -> Attempt:
+    def _make_attempt(self, visitor: str, salt: str, return_to: str) -> LoginAttempt:
         """Derives a login from the visitor's secret, so that nothing has to be stored until the browser comes back."""
         text = f"{salt}~{_encode_base64url(return_to.encode())}"
 
@@ -157,9 +157,9 @@ class Provider:
                 hmac.digest(visitor.encode(), f"{purpose} {self.issuer} {text}".encode(), "sha256")
             )
 
-        return Attempt(f"{text}.{derived('state')}", derived("nonce"), derived("verifier"), return_to)
+        return LoginAttempt(f"{text}.{derived('state')}", derived("nonce"), derived("verifier"), return_to)
 
-    def make_login_url(self, attempt: Attempt, redirect_uri: str) -> str:
+    def make_login_url(self, attempt: LoginAttempt, redirect_uri: str) -> str:
         """Returns the URL at which the browser logs in.
 
         Args:
@@ -183,7 +183,7 @@ class Provider:
         )
         return scheme + uri.removeprefix("https")
 
-    def finish(self, attempt: Attempt, answer: Mapping[str, str], redirect_uri: str) -> UserLogin:
+    def finish(self, attempt: LoginAttempt, answer: Mapping[str, str], redirect_uri: str) -> UserLogin:
         """Exchanges the code that the browser came back with, and returns the user who has logged in; blocks.
 
         Args:
@@ -209,7 +209,7 @@ class Provider:
         self._check_claims(claims, attempt)
         return UserLogin(self.issuer, tuple((user.application, user.name, user.roles) for user in users))
 
-    def _read_code(self, attempt: Attempt, answer: Mapping[str, str]) -> str:
+    def _read_code(self, attempt: LoginAttempt, answer: Mapping[str, str]) -> str:
         """Returns the code in the browser's answer.
 
         Refuses an answer of another provider, of another login, or with an error; also one that does not name its
@@ -231,7 +231,7 @@ class Provider:
         code: str = parameters["code"]
         return code
 
-    def _exchange(self, code: str, attempt: Attempt, redirect_uri: str) -> str:
+    def _exchange(self, code: str, attempt: LoginAttempt, redirect_uri: str) -> str:
         """Exchanges a code at the provider for an ID token, which is not checked yet; blocks.
 
         Raises:
@@ -259,7 +259,7 @@ class Provider:
             self._refuse(f"the answer to the code is {status} with the error {str(fields.get('error'))[:80]!r}")
         return token
 
-    def _check_claims(self, claims: Mapping[str, Any], attempt: Attempt) -> None:
+    def _check_claims(self, claims: Mapping[str, Any], attempt: LoginAttempt) -> None:
         audience = claims["aud"]
         if claims["iss"] != self.issuer:
             self._refuse("the token is of another issuer")

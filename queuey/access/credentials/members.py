@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 
 from queuey.access.credentials.readers import ApplicationKeys
 from queuey.model.errors import NotAuthenticated
-from queuey.model.rights import Caller, Credential, Grant, owner_name
+from queuey.model.rights import Caller, Grant, MemberCredential, owner_name
 
 _DIGEST_BYTES = 32
 """Number of bytes of a key's digest."""
 _OWNERS = owner_name("")
 
 
-def credential_of(digests: Iterable[bytes], caller: Caller) -> Credential:
+def credential_of(digests: Iterable[bytes], caller: Caller) -> MemberCredential:
     """Returns the credential of a caller, the same for as long as the caller has the same keys and names.
 
     Its id has the number of keys, their digests, and the user's names, which do not change when a token is renewed. A
@@ -23,7 +23,7 @@ def credential_of(digests: Iterable[bytes], caller: Caller) -> Credential:
     keys = sorted(set(digests))
     names = [name for name in caller.names if not (keys and name.startswith(_OWNERS))]
     text = "\n".join(sorted(names)).encode()
-    return Credential(bytes([len(keys)]) + b"".join(keys) + text, _make_rights(caller.names, caller.grants))
+    return MemberCredential(bytes([len(keys)]) + b"".join(keys) + text, _make_rights(caller.names, caller.grants))
 
 
 def _make_rights(names: Iterable[str], grants: Iterable[Grant]) -> Caller:
@@ -42,7 +42,7 @@ class PresentRights:
         self._keys = keys
         self._clock = clock
 
-    def __call__(self, credential: Credential) -> Credential | None:
+    def __call__(self, credential: MemberCredential) -> MemberCredential | None:
         """Returns a credential with the rights that its keys have now, or None if a key is revoked or has expired.
 
         A user has the rights of its last token.
@@ -61,4 +61,6 @@ class PresentRights:
         if len(credential.id) > starts.stop:
             return credential
         names = frozenset().union(*(key.names for key in identities))
-        return Credential(credential.id, _make_rights(names, (grant for key in identities for grant in key.grants)))
+        return MemberCredential(
+            credential.id, _make_rights(names, (grant for key in identities for grant in key.grants))
+        )

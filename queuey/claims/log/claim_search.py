@@ -25,7 +25,7 @@ from queuey.claims.log.log_requests import (
     too_late_error,
 )
 from queuey.claims.rules.entry_draft import Poll
-from queuey.claims.rules.receipts import ClaimReceipt, Settlement
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome
 from queuey.model.errors import QueueyError, TooManyClaims
 from queuey.model.messages import Message, Queue, bytes_of
 from queuey.storage.deadlines import GivenUp
@@ -86,7 +86,7 @@ class PiggybackedAck(msgspec.Struct):
     receipts: Sequence[ClaimReceipt] = ()
     texts: Sequence[str] = ()
     results: Mapping[ClaimReceipt, JobResult] = {}
-    settled: list[Settlement] | None = None
+    settled: list[ReceiptOutcome] | None = None
     in_doubt: bool = False
 
     @property
@@ -295,8 +295,8 @@ def group_by_partition(receipts: Sequence[ClaimReceipt]) -> dict[int, list[Claim
 
 
 def order_settlements(
-    settled: Mapping[int, Sequence[Settlement]], receipts: Sequence[ClaimReceipt]
-) -> list[Settlement]:
+    settled: Mapping[int, Sequence[ReceiptOutcome]], receipts: Sequence[ClaimReceipt]
+) -> list[ReceiptOutcome]:
     if len(settled) == 1:
         [only] = settled.values()
         return [*only]

@@ -16,7 +16,7 @@ from math import inf
 
 import msgspec
 
-from queuey.claims.attempts import Attempts, record_expired_claims
+from queuey.claims.attempts import AttemptRecords, record_expired_claims
 from queuey.claims.job_ends import EXPIRED_ERROR, Results
 from queuey.claims.rules.partition_state import State
 from queuey.claims.rules.receipts import LastDelivery
@@ -218,7 +218,7 @@ async def publish(
     results = Results(store.ledger)
     try:
         messages = await store.messages.fetch(queue, [(partition, position) for position in letters], kept=kept)
-        attempts = await Attempts(store.ledger).read_records(
+        attempts = await AttemptRecords(store.ledger).read_records(
             queue, partition, [message.position for message in messages]
         )
         existing = {message.position for message in messages}

@@ -19,14 +19,14 @@ from queuey.claims.log.log_requests import (
     Claimed,
     ClaimTotals,
     Key,
+    LogRequest,
     PollRequest,
-    Request,
     SettleKind,
     SettleRequest,
     make_release_request,
 )
 from queuey.claims.rules.entry_draft import Poll
-from queuey.claims.rules.receipts import ClaimReceipt, Settlement
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome
 from queuey.model.messages import Message, Queue
 from queuey.runtime.event_loop import Core
 from queuey.runtime.workers import Answer, GiveUp, Topic, Workers
@@ -45,7 +45,7 @@ class _Claim(msgspec.Struct, array_like=True, frozen=True):
     max_bytes: int
     worker: str
 
-    def make_request(self) -> Request:
+    def make_request(self) -> LogRequest:
         return PollRequest(self.queue, Poll(self.limit, self.ttl, self.max_bytes, self.worker))
 
 
@@ -59,7 +59,7 @@ class _Settle(msgspec.Struct, array_like=True, frozen=True):
     ttl: float
     begun: bool | None
 
-    def make_request(self) -> Request:
+    def make_request(self) -> LogRequest:
         return SettleRequest(self.queue, self.kind, self.receipts, self.ttl, begun=self.begun)
 
 
@@ -70,7 +70,7 @@ class _Message(Message, array_like=True, gc=False):
 
 
 CLAIM_TOPIC = Topic(17, _Claim, cast("type[list[Claimed]]", list[tuple[_Message, int, ClaimReceipt, int, int, bool]]))
-SETTLE_TOPIC = Topic(18, _Settle, list[Settlement])
+SETTLE_TOPIC = Topic(18, _Settle, list[ReceiptOutcome])
 
 
 class Forwarding:
@@ -84,7 +84,7 @@ class Forwarding:
         workers.handle(CLAIM_TOPIC, self._begin_work)
         workers.handle(SETTLE_TOPIC, self._begin_work)
 
-    def forward(self, key: Key, last_conflict: float, requests: Sequence[Request]) -> Sequence[Request]:
+    def forward(self, key: Key, last_conflict: float, requests: Sequence[LogRequest]) -> Sequence[LogRequest]:
         """Sends requests to the partition's home; returns the requests to be done here.
 
         It sends them only if the home is another worker that is up, and an append of this worker was refused recently.
@@ -97,7 +97,7 @@ class Forwarding:
             return requests
         return [request for request in requests if not self._send(home, key, now, request)]
 
-    def _send(self, home: int, key: Key, now: float, request: Request) -> bool:
+    def _send(self, home: int, key: Key, now: float, request: LogRequest) -> bool:
         """Sends a poll or settlement to a worker, and marks it as sent; returns False for other requests."""
         on_answer = partial(self._core.call_soon, self._on_answer, key, request)
         if isinstance(request, PollRequest):
@@ -117,7 +117,7 @@ class Forwarding:
         ask()
         return True
 
-    def _on_answer(self, key: Key, request: Request, answer: list[Any] | None) -> None:
+    def _on_answer(self, key: Key, request: LogRequest, answer: list[Any] | None) -> None:
         """Answers the request, or does it here if no answer came. Claims for a caller that is gone are released."""
         if answer is None:
             if not request.future.done():
@@ -131,7 +131,7 @@ class Forwarding:
 
         An error is sent as no answer: the other worker then tries the request itself and finds the error.
         """
-        begun: list[Request] = []
+        begun: list[LogRequest] = []
 
         def ended(future: asyncio.Future[Any]) -> None:
             if not future.cancelled():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from queuey.claims.log.forwarding import Forwarding
-from queuey.claims.log.log_requests import ClaimTotals, Key, Request, StateQuery, gather_answers
+from queuey.claims.log.log_requests import ClaimTotals, Key, LogRequest, StateQuery, gather_answers
 from queuey.claims.log.partition_log import PartitionLog
 from queuey.claims.rules.partition_state import ClaimTiming, State
 from queuey.claims.rules.receipts import ClaimReceipt
@@ -53,7 +53,7 @@ class LogCache:
     def __len__(self) -> int:
         return len(self._logs)
 
-    def add(self, key: Key, *requests: Request) -> None:
+    def add(self, key: Key, *requests: LogRequest) -> None:
         """Adds requests to a log, unless another process was at work on it and a worker takes them."""
         log = self._logs.get(key)
         if log is not None and log.last_conflict >= 0:
@@ -62,7 +62,7 @@ class LogCache:
                 return
         self.add_here(key, *requests)
 
-    def add_here(self, key: Key, *requests: Request) -> None:
+    def add_here(self, key: Key, *requests: LogRequest) -> None:
         log = self._logs.get(key)
         if log is None:
             log = self._logs[key] = self._make(key, self._update_weight)
@@ -143,7 +143,7 @@ class QueueLogs:
             if not 1 <= number <= queue.partitions:
                 raise InvalidRequest({"partitions": outside_text(number, queue.partitions)})
 
-    async def ask(self, queue: Queue, requests: Mapping[int, Request]) -> dict[int, Any]:
+    async def ask(self, queue: Queue, requests: Mapping[int, LogRequest]) -> dict[int, Any]:
         """Sends requests to the logs of partitions; returns their answers by partition."""
         for number, request in requests.items():
             self._logs.add((queue.qid, number), request)

@@ -14,12 +14,12 @@ from typing import Any, Literal, cast
 from zlib import crc32
 
 from queuey.claims.log.follow_ups import delivery_limit
-from queuey.claims.rules.entries import Entry
+from queuey.claims.rules.entries import ClaimEntry
 from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS, EntryDraft, Poll
 from queuey.claims.rules.operator_acts import JobStanding
 from queuey.claims.rules.order import MAX_WAITING
 from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_OUTSTANDING, State
-from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus
 from queuey.model.deadletters import queue_for
 from queuey.model.errors import Outcome, QueueyError, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.model.messages import Backoff, Message, Queue
@@ -33,7 +33,7 @@ Claimed = tuple[Message, int, ClaimReceipt, int, int, bool]
 number of earlier deliveries that do not count, and whether it is suspected."""
 
 
-class Request:
+class LogRequest:
     """A request to a log. Created and used in the loop's thread.
 
     Args:
@@ -91,12 +91,12 @@ class Request:
         return False
 
 
-class PollRequest(Request):
+class PollRequest(LogRequest):
     """A poll for messages. It fails if a request ``beside`` it fails. The result is a list of :data:`Claimed`."""
 
     __slots__ = ("beside", "poll")
 
-    def __init__(self, queue: Queue, poll: Poll, beside: Iterable[Request] = ()) -> None:
+    def __init__(self, queue: Queue, poll: Poll, beside: Iterable[LogRequest] = ()) -> None:
         super().__init__(queue, poll.limit)
         self.poll = poll
         self.beside = beside
@@ -136,7 +136,7 @@ class PollRequest(Request):
         return not self.future.done()
 
 
-class SettleRequest(Request):
+class SettleRequest(LogRequest):
     """Settles receipts of this partition. The result is a list of settlements.
 
     Args:
@@ -170,7 +170,7 @@ class SettleRequest(Request):
         self.newest = max([receipt.number for receipt in receipts], default=0)
         self.ttl = ttl
         self.begun = begun
-        self.settlements: list[Settlement] = []
+        self.settlements: list[ReceiptOutcome] = []
 
     def edit(self, draft: EntryDraft) -> None:
         if self.kind == "acknowledge":
@@ -204,7 +204,7 @@ def delay_after_failure(queue: Queue, receipt: ClaimReceipt, deliveries: int) ->
     return (queue.backoff or Backoff()).delay(deliveries, draw)
 
 
-class ChangeRequest(Request):
+class ChangeRequest(LogRequest):
     """Changes the draft of the next entry."""
 
     __slots__ = ("_change",)
@@ -217,7 +217,7 @@ class ChangeRequest(Request):
         self._change(draft)
 
 
-class JobRequest(Request):
+class JobRequest(LogRequest):
     """An operator's act on a message. The result is the message's standing after it, and the last entry's number."""
 
     __slots__ = ("_act", "_message", "_standing")
@@ -251,7 +251,7 @@ class SentRequest(ChangeRequest):
         return True
 
 
-class StateQuery(Request):
+class StateQuery(LogRequest):
     """Reads a state at least as new as the request. The result is that of ``query``."""
 
     __slots__ = ("query",)
@@ -276,7 +276,7 @@ class RequestQueue:
     __slots__ = ("_answering", "_busy", "_waiting", "pending_ids")
 
     def __init__(self) -> None:
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[LogRequest] = deque()
         self._busy = False
         self.pending_ids = self._answering = 0
 
@@ -284,7 +284,7 @@ class RequestQueue:
     def idle(self) -> bool:
         return not self._busy
 
-    def add(self, requests: Iterable[Request], now: float) -> bool:
+    def add(self, requests: Iterable[LogRequest], now: float) -> bool:
         """Adds requests at a boot time; returns whether the caller must start the log's rounds.
 
         The rounds continue until :meth:`take` returns no requests.
@@ -296,17 +296,17 @@ class RequestQueue:
         was_idle, self._busy = not self._busy, True
         return was_idle
 
-    def put_back(self, requests: Sequence[Request]) -> None:
+    def put_back(self, requests: Sequence[LogRequest]) -> None:
         """Puts requests back at the front. Only while a round is running."""
         self._waiting.extendleft(reversed(requests))
         self.pending_ids += sum(request.weight for request in requests)
 
-    def take(self) -> list[Request]:
+    def take(self) -> list[LogRequest]:
         """Removes up to ``MAX_ENTRY_IDS`` ids of requests for one entry, in order of arrival; at least one request.
 
         Requests that are answered already are dropped. If none is left, the log is idle.
         """
-        taken: list[Request] = []
+        taken: list[LogRequest] = []
         weight = 0
         self.pending_ids -= self._answering
         while self._waiting and (not taken or weight + self._waiting[0].weight <= MAX_ENTRY_IDS):
@@ -321,7 +321,7 @@ class RequestQueue:
             self._busy = False
         return taken
 
-    def take_without_reads(self, taken: list[Request], number: int, *, polls: bool = False) -> None:
+    def take_without_reads(self, taken: list[LogRequest], number: int, *, polls: bool = False) -> None:
         """Adds waiting requests that need no further reads to an entry.
 
         Args:
@@ -338,7 +338,7 @@ class RequestQueue:
             taken.append(self._waiting.popleft())
             self._answering += request.weight
 
-    def list_waiting(self) -> list[Request]:
+    def list_waiting(self) -> list[LogRequest]:
         """Returns the requests that no round has taken yet; drops answered ones."""
         unanswered = [request for request in self._waiting if not request.future.done()]
         self._waiting = deque(unanswered)
@@ -349,12 +349,12 @@ class RequestQueue:
         self._busy = False
 
 
-def combine_outcomes(requests: Iterable[Request]) -> Outcome:
+def combine_outcomes(requests: Iterable[LogRequest]) -> Outcome:
     """Returns the outcome for an error of these requests: ``unknown`` if one of them may have been appended."""
     return "unknown" if any(request.sent for request in requests) else "none"
 
 
-async def gather_answers(requests: Mapping[int, Request]) -> dict[int, Any]:
+async def gather_answers(requests: Mapping[int, LogRequest]) -> dict[int, Any]:
     """Returns the answers to requests, by partition, once all have been answered.
 
     Raises:
@@ -378,12 +378,12 @@ async def gather_answers(requests: Mapping[int, Request]) -> dict[int, Any]:
     return {number: request.future.result() for number, request in requests.items()}
 
 
-def list_polls(requests: Iterable[Request]) -> list[PollRequest]:
+def list_polls(requests: Iterable[LogRequest]) -> list[PollRequest]:
     """Returns the polls that are neither answered nor given up."""
     return [request for request in requests if isinstance(request, PollRequest) and not request.future.done()]
 
 
-def mark_unsent(requests: Iterable[Request]) -> None:
+def mark_unsent(requests: Iterable[LogRequest]) -> None:
     """Marks requests as certainly not done, unless they may have been done before they came here."""
     for request in requests:
         request.sent = request.maybe_done
@@ -438,7 +438,7 @@ class ClaimTotals:
         with self._lock:
             self._counts["forwarded"] += 1
 
-    def count_round(self, requests: Sequence[Request], entry: Entry | None, state: State) -> None:
+    def count_round(self, requests: Sequence[LogRequest], entry: ClaimEntry | None, state: State) -> None:
         counts = self._counts
         with self._lock:
             for request in requests:

@@ -9,7 +9,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from queuey.claims.log.follow_ups import delivery_limit
-from queuey.claims.log.log_requests import PollRequest, Request, SettleRequest
+from queuey.claims.log.log_requests import LogRequest, PollRequest, SettleRequest
 from queuey.claims.log.message_scanners import (
     MAX_PAGE_MESSAGES,
     Candidates,
@@ -170,7 +170,7 @@ class Finder:
             self.ordered = OrderedScanner(self.scanner, self._partition, self._limits, *readers)
             self.waiting = self.ordered.waiting if row.kind == "ordered" else None
 
-    async def find(self, state: State, taken: Sequence[Request], polls: Sequence[PollRequest]) -> Candidates:
+    async def find(self, state: State, taken: Sequence[LogRequest], polls: Sequence[PollRequest]) -> Candidates:
         """Reads messages for polls: first those whose claims have ended, then new ones.
 
         Reads no more than the polls request, one entry may have, and limits of claims allow. ``taken`` are all requests
@@ -317,14 +317,14 @@ class Finder:
         return page
 
 
-def _find_ending(requests: Sequence[Request]) -> Iterator[Position]:
+def _find_ending(requests: Sequence[LogRequest]) -> Iterator[Position]:
     """Yields the messages whose claims end by receipts that come with the polls."""
     for request in requests:
         if isinstance(request, SettleRequest) and request.kind not in {"renew", "verify", "check"}:
             yield from (receipt.position for receipt in request.receipts)
 
 
-def _find_freed(state: State, requests: Sequence[Request], candidates: Candidates) -> set[int]:
+def _find_freed(state: State, requests: Sequence[LogRequest], candidates: Candidates) -> set[int]:
     """Returns the busy keys of which the next entry may deliver more messages.
 
     All outstanding messages of such a key are acknowledged or given up by receipts that come with the polls, are gone,

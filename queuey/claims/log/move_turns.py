@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from queuey.claims.log.log_requests import Request
+from queuey.claims.log.log_requests import LogRequest
 from queuey.claims.log.message_scanners import MAX_SCAN_PAGES, ContiguousRead, Fetch, Read, SplitDuplicates, SplitEnded
 from queuey.claims.rules.covers import ScanDuplicates
 from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS, EntryDraft
@@ -98,7 +98,7 @@ class Sources(NamedTuple):
         return messages if self.split is None else await self.split(state, copies, messages)
 
 
-class ReadingRequest(Request):
+class ReadingRequest(LogRequest):
     """A request that reads messages for itself and has an entry to itself."""
 
     __slots__ = ("chain", "copies", "ended", "horizon", "passed")

@@ -23,8 +23,8 @@ from queuey.claims.log.follow_ups import FollowUpRunner, LogCompaction, Snapshot
 from queuey.claims.log.log_requests import (
     ClaimTotals,
     ClaimUndecided,
+    LogRequest,
     PollRequest,
-    Request,
     RequestQueue,
     SentRequest,
     SettleRequest,
@@ -40,7 +40,7 @@ from queuey.claims.log.message_finder import Duplicates, Finder
 from queuey.claims.log.message_scanners import Candidates, OrderedScanner
 from queuey.claims.log.move_turns import ReadingRequest
 from queuey.claims.rules.covers import CoverDraft, ScanDuplicates
-from queuey.claims.rules.entries import Entry, UnknownFormat, decode_entry, encode_entry
+from queuey.claims.rules.entries import ClaimEntry, UnknownFormat, decode_entry, encode_entry
 from queuey.claims.rules.entry_draft import EntryDraft, Poll
 from queuey.claims.rules.partition_state import ClaimTiming, State
 from queuey.claims.rules.receipts import SECRET_BITS, ReceiptStatus
@@ -159,7 +159,7 @@ class PartitionLog:
     def pending_ids(self) -> int:
         return self._queue.pending_ids
 
-    def add(self, *requests: Request) -> None:
+    def add(self, *requests: LogRequest) -> None:
         if self._queue.add(requests, self._core.boottime()):
             self._rounds = self._core.spawn(self._answer_all())
 
@@ -180,7 +180,7 @@ class PartitionLog:
                     self.add()  # Start a round for the waiting requests.
                 raise
 
-    def _fail(self, requests: Sequence[Request], error: Exception) -> None:
+    def _fail(self, requests: Sequence[LogRequest], error: Exception) -> None:
         """Answers with an error. An unsent request is not told that its outcome is unknown.
 
         An entry of unknown format becomes ``StoreIncompatible``.
@@ -195,7 +195,7 @@ class PartitionLog:
 
     # A round
 
-    async def _round(self, requests: list[Request]) -> None:
+    async def _round(self, requests: list[LogRequest]) -> None:
         """Answers requests: reads what they need, decides on an entry, appends it; decides anew if another was first.
 
         While claims are paused, polls get nothing. They are answered only if the row was current at some moment of the
@@ -252,7 +252,7 @@ class PartitionLog:
             current = self.state is state and self.state.withdrawn < number and set(list_polls(requests)) <= set(polls)
             candidates = candidates if current and self._has_deliverable(self.state, candidates) else None
 
-    async def _write_before(self, entry: Entry, queue: Queue, requests: Sequence[Request]) -> bool:
+    async def _write_before(self, entry: ClaimEntry, queue: Queue, requests: Sequence[LogRequest]) -> bool:
         """Writes a record of the entry's dead letters, or a snapshot that is due; returns whether it had to.
 
         Then decide anew: it may take long, and claims expire from the decision on.
@@ -264,7 +264,7 @@ class PartitionLog:
         await (recording or self._write_snapshot(queue))
         return True
 
-    def _use_newest_row(self, requests: Sequence[Request]) -> Queue:
+    def _use_newest_row(self, requests: Sequence[LogRequest]) -> Queue:
         """Returns the newest row among the requests, after switching the finder to it."""
         newest = requests[0].queue
         for request in requests:
@@ -275,7 +275,7 @@ class PartitionLog:
             self._finder.use_row(newest)
         return newest
 
-    async def _prepare(self, queue: Queue, requests: Sequence[Request]) -> None:
+    async def _prepare(self, queue: Queue, requests: Sequence[LogRequest]) -> None:
         """Loads the state if needed, and reads entries until the state has all that the requests name.
 
         Settlements that name entries which the log does not have fail. After loading, open deletions are carried out.
@@ -315,7 +315,7 @@ class PartitionLog:
         return any(state.has_ended(message.position, expired) for message in candidates.returned)
 
     def _decide(
-        self, queue: Queue, requests: Sequence[Request], candidates: Candidates | None
+        self, queue: Queue, requests: Sequence[LogRequest], candidates: Candidates | None
     ) -> tuple[EntryDraft, int]:
         """Decides on the next entry; returns its draft and the number of messages that its cursor passes."""
         finder, now = self._finder, self._store.claim_logs.claim_now()
@@ -348,14 +348,14 @@ class PartitionLog:
         return draft, draft.advance(chain.bound, chain.seen, delete=queue.on_ack == "delete")
 
     def _draft_covers(
-        self, duplicates: Duplicates, first: Request, candidates: Candidates | None, now: int
+        self, duplicates: Duplicates, first: LogRequest, candidates: Candidates | None, now: int
     ) -> CoverDraft:
         if isinstance(first, ReadingRequest):
             return duplicates.begin_draft(self.state, first.copies, first.horizon, now, first.below)
         copies = ScanDuplicates() if candidates is None else candidates.scan.copies
         return duplicates.begin_draft(self.state, copies, self._finder.scanner.horizon, now)
 
-    def _make_entry(self, queue: Queue, draft: EntryDraft) -> Entry:
+    def _make_entry(self, queue: Queue, draft: EntryDraft) -> ClaimEntry:
         state, duplicates = self.state, self._finder.duplicates
         deleted = self._follow_ups.known.find_last_deleted(state) if state.pending_deletes else 0
         snapshot = self._compaction.to_name if self._compaction.to_name > state.snapshot else 0
@@ -391,7 +391,7 @@ class PartitionLog:
     # Answers
 
     async def _answer_requests(
-        self, requests: Sequence[Request], polls: Sequence[PollRequest], candidates: Candidates | None, end: RoundEnd
+        self, requests: Sequence[LogRequest], polls: Sequence[PollRequest], candidates: Candidates | None, end: RoundEnd
     ) -> None:
         """Answers a round's requests. Polls that got nothing go back to the queue if another round may help.
 
@@ -446,7 +446,7 @@ class PartitionLog:
             request.answer([])
         return True
 
-    def _give_up_late(self, requests: Sequence[Request]) -> None:
+    def _give_up_late(self, requests: Sequence[LogRequest]) -> None:
         """Fails requests older than ``REQUEST_TIMEOUT``, including requests that no round has taken yet."""
         all_requests = [*requests, *self._queue.list_waiting()]
         oldest = self._core.boottime() - REQUEST_TIMEOUT
@@ -457,7 +457,7 @@ class PartitionLog:
 
     # The log
 
-    async def _catch_up_for(self, queue: Queue, requests: Sequence[Request], *, always: bool) -> bool:
+    async def _catch_up_for(self, queue: Queue, requests: Sequence[LogRequest], *, always: bool) -> bool:
         """Reads other processes' entries if answers depend on them; returns whether there were new ones."""
         if not always and all(request.arrived <= self._current_at for request in requests if request.depends_on_others):
             return False
@@ -498,7 +498,7 @@ class PartitionLog:
                 self._apply_entry(state, log_entry, entry)
         return state
 
-    def _apply_entry(self, state: State, log_entry: LogEntry, entry: Entry) -> None:
+    def _apply_entry(self, state: State, log_entry: LogEntry, entry: ClaimEntry) -> None:
         """Applies an entry that was read; also updates the scanner, the log's length and the open follow-up work."""
         written = self._core.boottime() - max(0, self._store.claim_logs.claim_now() - entry.at) / 1000
         new_claims = [place for _, places in entry.claims for place in places if not state.is_known(place)]
@@ -507,7 +507,7 @@ class PartitionLog:
         self._compaction.add_entry(log_entry.number, len(log_entry.body), written)
         self._follow_ups.known.add_open([log_entry.number, *(place for place, _, _ in entry.outs)], written)
 
-    async def _append(self, queue: Queue, entry: Entry, requests: Sequence[Request]) -> bool:
+    async def _append(self, queue: Queue, entry: ClaimEntry, requests: Sequence[LogRequest]) -> bool:
         """Appends an entry until the result is certain, and applies it, or the other process's entry that was first.
 
         Returns whether this entry was appended. While that is in doubt, requests that wait too long get an error.

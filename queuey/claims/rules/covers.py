@@ -63,7 +63,7 @@ EncodedCover = tuple[bytes, Position, int, list[Position], int]
 """A digest and its cover in a snapshot."""
 
 
-class Covers:
+class PartitionCovers:
     """The covers of a partition.
 
     Attributes:
@@ -171,7 +171,9 @@ class Covers:
         ]
 
     @classmethod
-    def decode(cls, encoded: Iterable[EncodedCover], stored_until: int, cursor: Position, number: int) -> Covers:
+    def decode(
+        cls, encoded: Iterable[EncodedCover], stored_until: int, cursor: Position, number: int
+    ) -> PartitionCovers:
         covers = cls()
         for digest, representative, until, held, made_by in encoded:
             covers.by_digest[digest] = Cover(representative, until, tuple(held), made_by)
@@ -214,7 +216,7 @@ class CoverDraft:
 
     __slots__ = ("_copies", "_covers", "_made", "until", "withdrawn")
 
-    def __init__(self, covers: Covers, copies: ScanDuplicates, until: int) -> None:
+    def __init__(self, covers: PartitionCovers, copies: ScanDuplicates, until: int) -> None:
         self._covers = covers
         self._copies = copies
         self._made: dict[bytes, Cover] = {}
@@ -309,7 +311,7 @@ class CoverDraft:
 
 
 def split_duplicates(
-    covers: Covers,
+    covers: PartitionCovers,
     copies: ScanDuplicates,
     messages: Sequence[Message],
     stored_bounds: Mapping[bytes, int] | None = None,

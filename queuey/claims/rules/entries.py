@@ -48,7 +48,7 @@ class MoveStep(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True)
     ended: bool = False
 
 
-class MoveState(msgspec.Struct, array_like=True):
+class PartitionMoveState(msgspec.Struct, array_like=True):
     """Progress of the newest move of the partition's messages to another queue.
 
     Attributes:
@@ -85,7 +85,7 @@ class CoverChanges(msgspec.Struct, frozen=True, array_like=True):
     stored: tuple[int, Position] | None = None
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+class ClaimEntry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """One change of a partition's state; applied by :meth:`.partition_state.State.apply`.
 
     Attributes:
@@ -149,11 +149,11 @@ def group_by_expiry(expiries: dict[Position, int]) -> list[ClaimGroup]:
 
 
 encode_entry = msgspec.msgpack.Encoder().encode
-_entry_decoder = msgspec.msgpack.Decoder(Entry)
+_entry_decoder = msgspec.msgpack.Decoder(ClaimEntry)
 _any_decoder = msgspec.msgpack.Decoder()
 
 
-def decode_entry(body: bytes) -> Entry:
+def decode_entry(body: bytes) -> ClaimEntry:
     """Decodes an entry.
 
     Raises:

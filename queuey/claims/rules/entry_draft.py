@@ -10,12 +10,12 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey.claims.rules.covers import CoverDraft
-from queuey.claims.rules.entries import ClaimGroup, Entry, MoveStep, group_by_expiry
+from queuey.claims.rules.entries import ClaimEntry, ClaimGroup, MoveStep, group_by_expiry
 from queuey.claims.rules.expiry import MAX_OUTBOX, EndedMessages, find_expirable
 from queuey.claims.rules.order import KeyHolders, OrderCheck, Waiting, compute_key_digest
 from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_CLAIM_MILLISECONDS, MAX_OUTSTANDING, ClaimTiming, State
 from queuey.claims.rules.places import ClaimLimits, FreePlaces, Places, compute_limited_key_digest
-from queuey.claims.rules.receipts import ClaimReceipt, LastDelivery, ReceiptStatus, Settlement
+from queuey.claims.rules.receipts import ClaimReceipt, LastDelivery, ReceiptOutcome, ReceiptStatus
 from queuey.model import ids
 from queuey.model.ids import Position
 from queuey.model.messages import Message, bytes_at_most, rendered_bytes
@@ -110,7 +110,7 @@ class EntryDraft:
         """Returns the highest position that the clock of any process may have reached."""
         return ids.seconds_to_ticks(self.now / 1000 + self._timing.margin), ids.LOW_MAX
 
-    def acknowledge(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
+    def acknowledge(self, receipts: Sequence[ClaimReceipt]) -> list[ReceiptOutcome]:
         """Makes messages done, even if renewed before. Refuses undelivered ones while too many done are remembered."""
         state, settlements = self._state, []
         for receipt in receipts:
@@ -125,10 +125,10 @@ class EntryDraft:
                     self._finals[position] = None
                     self._changed.add(position)
                     self.size += 1
-            settlements.append(Settlement(receipt, status))
+            settlements.append(ReceiptOutcome(receipt, status))
         return settlements
 
-    def renew(self, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
+    def renew(self, receipts: Sequence[ClaimReceipt], ttl: float) -> list[ReceiptOutcome]:
         """Extends claims to at least ``ttl`` seconds from now. If a message is not claimed, a claim begins.
 
         No claim begins for an id in the future, because such a message may not exist; for an undelivered message of a
@@ -152,7 +152,7 @@ class EntryDraft:
                     until = self._renew(position, expires)
                 else:
                     status = ReceiptStatus.REFUSED
-            settlements.append(Settlement(receipt, status, until / 1000, position in self._state.cancelled))
+            settlements.append(ReceiptOutcome(receipt, status, until / 1000, position in self._state.cancelled))
         return settlements
 
     def _try_add_outstanding(self, position: Position) -> bool:
@@ -195,7 +195,7 @@ class EntryDraft:
 
     def release(
         self, receipts: Sequence[ClaimReceipt], delay: Delay = 0.0, *, begun: bool | None = True
-    ) -> list[Settlement]:
+    ) -> list[ReceiptOutcome]:
         """Ends claims now, or ``delay`` seconds from now, whatever their expiry is; cancelled messages become done.
 
         Attempts that have not begun do not count, at most 10 times for a message, or always if no caller has learned of
@@ -211,7 +211,7 @@ class EntryDraft:
             if is_ordered_delay and status is ReceiptStatus.DONE and position in self._state.outstanding:
                 status = ReceiptStatus.SUPERSEDED if keys.has_another(position) else status
             until = self._release(receipt, delay, begun=begun) if status is ReceiptStatus.DONE else 0
-            settlements.append(Settlement(receipt, status, until / 1000))
+            settlements.append(ReceiptOutcome(receipt, status, until / 1000))
         return settlements
 
     def _release(self, receipt: ClaimReceipt, delay: Delay, *, begun: bool | None) -> int:
@@ -268,8 +268,8 @@ class EntryDraft:
             self._end_without_letter(position)
         return is_cancelled
 
-    def verify(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
-        return [Settlement(receipt, self._check_receipt(receipt, receipt.position)) for receipt in receipts]
+    def verify(self, receipts: Sequence[ClaimReceipt]) -> list[ReceiptOutcome]:
+        return [ReceiptOutcome(receipt, self._check_receipt(receipt, receipt.position)) for receipt in receipts]
 
     def _check_receipt(self, receipt: ClaimReceipt, position: Position) -> ReceiptStatus:
         """Returns ``ReceiptStatus.DONE`` if a request with this receipt may be carried out; changes nothing."""
@@ -337,7 +337,7 @@ class EntryDraft:
                 if self._covers is not None:
                     self._covers.withdraw(position)
 
-    def dead_letter_claimed(self, receipts: Sequence[ClaimReceipt], target: str) -> list[Settlement]:
+    def dead_letter_claimed(self, receipts: Sequence[ClaimReceipt], target: str) -> list[ReceiptOutcome]:
         """Makes outstanding messages dead letters at their workers' request, cancelled ones done; others are final."""
         settlements = []
         for receipt in receipts:
@@ -352,7 +352,7 @@ class EntryDraft:
                 if not self._end_cancelled(position):
                     self._outs[position] = target
                     self.size += 1
-            settlements.append(Settlement(receipt, status))
+            settlements.append(ReceiptOutcome(receipt, status))
         return settlements
 
     def report_sent(self, positions: Iterable[Position]) -> None:
@@ -584,7 +584,7 @@ class EntryDraft:
         deleted: int = 0,
         snapshot: int = 0,
         stored: tuple[int, Position] | None = None,
-    ) -> Entry:
+    ) -> ClaimEntry:
         """Builds the entry.
 
         ``secrets`` has a random number for each of :attr:`groups`; empty: all 0. The other arguments are fields of the
@@ -592,7 +592,7 @@ class EntryDraft:
         """
         claimed, outs = self._state.outstanding, self._outs
         covers = None if self._covers is None else self._covers.make_changes(self._cursor, stored)
-        return Entry(
+        return ClaimEntry(
             token=token,
             at=self.now,
             cursor=self._cursor if self._cursor > self._state.cursor else ids.FIRST,

@@ -26,12 +26,12 @@ from typing import Literal
 
 import msgspec
 
-from queuey.claims.rules.covers import Covers, EncodedCover
+from queuey.claims.rules.covers import EncodedCover, PartitionCovers
 from queuey.claims.rules.entries import (
     FORMAT,
-    Entry,
-    MoveState,
+    ClaimEntry,
     MoveStep,
+    PartitionMoveState,
     UnknownFormat,
     format_of,
     require_known_format,
@@ -102,7 +102,7 @@ class _Snapshot(msgspec.Struct, array_like=True):
     outbox: list[tuple[Position, tuple[str, int]]]
     pending_deletes: list[tuple[int, list[Position]]]
     superseded: list[tuple[Position, int]]
-    move: MoveState | None
+    move: PartitionMoveState | None
     covers: list[EncodedCover]
     stored_until: int
     secrets: list[int]
@@ -155,9 +155,9 @@ class State:
         self.pending_deletes: dict[int, list[Position]] = {}
         self.superseded: dict[Position, int] = {}
         self.withdrawn = 0
-        self.move: MoveState | None = None
+        self.move: PartitionMoveState | None = None
         self.snapshot = 0
-        self.covers = Covers()
+        self.covers = PartitionCovers()
         self.released = 0
         self.busy: dict[int, list[Position]] = {}
         self.keyed_done_count = 0
@@ -201,7 +201,7 @@ class State:
 
     # Entries
 
-    def apply(self, number: int, entry: Entry) -> None:
+    def apply(self, number: int, entry: ClaimEntry) -> None:
         """Applies the next entry: moves, dead letters, finals, releases, renewals, claims, cursor, in this order.
 
         Raises:
@@ -229,7 +229,7 @@ class State:
             self._prune_superseded(entry.at)
         self.snapshot = max(self.snapshot, entry.snapshot)
 
-    def _apply_departures(self, number: int, entry: Entry) -> None:
+    def _apply_departures(self, number: int, entry: ClaimEntry) -> None:
         """Applies a move's step, dead letters and deletions. Undelivered dead letters are in both counts."""
         if entry.move is not None:
             self._apply_move(number, entry.move, entry.at)
@@ -253,7 +253,7 @@ class State:
         """
         move = self.move
         if move is None or move.number < step.move:
-            move = self.move = MoveState(step.move)
+            move = self.move = PartitionMoveState(step.move)
         if move.chunk and move.chunk in {step.moved, step.returned}:
             if step.moved:
                 move.moved += len(move.taken)
@@ -272,7 +272,7 @@ class State:
             self._finish_leaving(step.taken, now)
         move.ended = move.ended or step.ended
 
-    def _apply_claims(self, entry: Entry) -> None:
+    def _apply_claims(self, entry: ClaimEntry) -> None:
         workers = entry.workers or [""] * len(entry.claims)
         for (expires, positions), secret, worker in zip(entry.claims, entry.secrets, workers, strict=True):
             self._claim(positions, expires, secret, worker, entry.at)
@@ -363,7 +363,7 @@ class State:
             self.released += 1
             self._ended.setdefault(position)
 
-    def _apply_releases(self, entry: Entry) -> None:
+    def _apply_releases(self, entry: ClaimEntry) -> None:
         """Applies releases and renewals. A message that is in both was released with a delay, so it rests.
 
         Nobody knows which attempts of ``release_all`` have begun, so none of them counts that may go uncounted; those
@@ -409,7 +409,7 @@ class State:
         if len(self._expiries) > 2 * len(self.outstanding) + _MAX_STALE_EXPIRIES:
             self._rebuild_expiries()
 
-    def _advance_cursor(self, number: int, entry: Entry) -> None:
+    def _advance_cursor(self, number: int, entry: ClaimEntry) -> None:
         """Applies the changes of covers, then moves the cursor up and forgets done messages below it."""
         covers, heap = self.covers, self._above_heap
         if entry.covers is not None:
@@ -572,7 +572,7 @@ class State:
         state.pending_deletes = dict(snapshot.pending_deletes)
         state.superseded = dict(snapshot.superseded)
         state.move = snapshot.move
-        state.covers = Covers.decode(snapshot.covers, snapshot.stored_until, snapshot.cursor, snapshot.number)
+        state.covers = PartitionCovers.decode(snapshot.covers, snapshot.stored_until, snapshot.cursor, snapshot.number)
         state._above_heap = snapshot.above
         for position, key in zip(list(state.outstanding), snapshot.keys, strict=False):
             state._record_keys([position], [key])

@@ -131,7 +131,7 @@ class ReceiptStatus(enum.Enum):
     REFUSED = "refused"
 
 
-class Settlement(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class ReceiptOutcome(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Result of a request for one receipt.
 
     Attributes:

@@ -311,7 +311,7 @@ def _show_new(secret: str, key: Key) -> None:
 def _show_pairs(key: Key, document: dict[str, Any], own: dict[str, str], remark: str) -> None:
     secrets = [(title.replace("_", " "), text) for title, text in own.items()]
     about = output.fields(key, ("expires", _expiry_text), *_LIMIT_COLUMNS).pairs
-    shown = output.Fields([("application", key.application), ("key id", key.id), *secrets, *about])
+    shown = output.TitledValues([("application", key.application), ("key id", key.id), *secrets, *about])
     output.show(document, (shown, output.ToStderr(remark)))
 
 

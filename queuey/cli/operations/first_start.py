@@ -31,7 +31,7 @@ class ProfileFile(NamedTuple):
     profile: Profile | None = None
 
 
-class Plan(NamedTuple):
+class ProfilePlan(NamedTuple):
     """What to do about the profile.
 
     Attributes:
@@ -49,7 +49,7 @@ class Plan(NamedTuple):
 
 def plan_profile(
     main: ProfileFile, beside: ProfileFile, url: str, *, keys: int, answers: Callable[[str], bool]
-) -> Plan:
+) -> ProfilePlan:
     """Decides which profile a start uses, and whether it must be written.
 
     If either profile is ours and has the URL, it is used as it is. Otherwise one is written: the one beside the main
@@ -68,22 +68,22 @@ def plan_profile(
     """
     for file in (main, beside):
         if file.profile is not None and file.profile.url == url:
-            return Plan(file.path, file.profile, write=False, notes=_make_usage_notes(file, main))
+            return ProfilePlan(file.path, file.profile, write=False, notes=_make_usage_notes(file, main))
     if main.profile is not None and not answers(main.profile.url):
         moved = f"The profile now says {url} instead of {main.profile.url}."
-        return Plan(main.path, main.profile, write=True, notes=(moved,))
+        return ProfilePlan(main.path, main.profile, write=True, notes=(moved,))
     if main.profile is not None:
-        return Plan(beside.path, main.profile, write=True, notes=_make_usage_notes(beside, main))
+        return ProfilePlan(beside.path, main.profile, write=True, notes=_make_usage_notes(beside, main))
     target = main if main.state == "absent" and beside.profile is None else beside
     if target.state == "foreign":
         raise ProfileInvalid(f"neither {main.path} nor {beside.path} can be used; name another place with --profile")
     if target.profile is not None:
-        return Plan(target.path, target.profile, write=True, notes=_make_usage_notes(target, main))
+        return ProfilePlan(target.path, target.profile, write=True, notes=_make_usage_notes(target, main))
     lost = ("The store has keys, but no profile with one was found. A new key was created.",) if keys else ()
-    return Plan(target.path, None, write=True, notes=(*lost, *_make_usage_notes(target, main)))
+    return ProfilePlan(target.path, None, write=True, notes=(*lost, *_make_usage_notes(target, main)))
 
 
-def prepare(store: Store, settings: Settings, url: str, *, answers: Callable[[str], bool]) -> Plan:
+def prepare(store: Store, settings: Settings, url: str, *, answers: Callable[[str], bool]) -> ProfilePlan:
     """Creates the application, its key and the profile if they do not exist. Corrects the URL in a profile of ours.
 
     Returns:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from queuey.storage.cassandra.admin.timing_changes import TimingStatus
     from queuey.storage.cassandra.cluster import Driver
     from queuey.storage.cassandra.cluster.options import CassandraOptions
-    from queuey.storage.cassandra.cluster.timing import Timing
+    from queuey.storage.cassandra.cluster.timing import KeyspaceTiming
     from queuey.storage.sqlite.backup import Contents, ReportProgress
 
 Replication = Annotated[
@@ -190,7 +190,7 @@ def _connect(settings: Settings) -> Iterator[tuple[Driver, CassandraOptions]]:
 
 def _choose_timing(
     status: TimingStatus, named: dict[str, float], level: str | None, *, soon: bool, patient: bool
-) -> Timing:
+) -> KeyspaceTiming:
     """Returns the timing to set. An unfinished change needs all three times, or a preset.
 
     The three are ``deadline``, ``undo`` and ``clock_difference``.

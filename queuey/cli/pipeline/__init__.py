@@ -17,14 +17,14 @@ COMMANDS = {
 """Maps each command, in the order shown, to its ``module:attribute`` and its line in the help."""
 
 
-class Jobs(LazyGroup):
+class PipelineJobs(LazyGroup):
     PACKAGE = "queuey.cli.pipeline"
     COMMANDS = COMMANDS
 
 
-load = Jobs.load
+load = PipelineJobs.load
 
-app = typer.Typer(cls=Jobs, no_args_is_help=True, add_completion=False)
+app = typer.Typer(cls=PipelineJobs, no_args_is_help=True, add_completion=False)
 
 
 @app.callback()

@@ -126,7 +126,7 @@ _COMPUTED_COLUMNS = (("a second", lambda queue: f"{queue.rate:.2f}"), ("skew", l
 
 
 def _describe_lag(report: LagReport) -> Iterator[Block]:
-    from queuey.pipeline.stats.lag import GroupLag
+    from queuey.pipeline.stats.lag import GroupPartitionLag
 
     partitions = ("groups and partitions", lambda lag: f"{lag.partitions:,} ({lag.behind:,} of them behind)")
     lost = (f"lost within {time_parsing.format_duration(report.within)}", _loss_text)
@@ -146,7 +146,9 @@ def _describe_lag(report: LagReport) -> Iterator[Block]:
             ),
         ),
     ]
-    yield output.table(GroupLag, report.rows, "queue", "partition", "group", "messages", "seconds", "growth", *forecast)
+    yield output.table(
+        GroupPartitionLag, report.rows, "queue", "partition", "group", "messages", "seconds", "growth", *forecast
+    )
     if len(report.rows) < report.behind:
         yield ToStderr(f"Lagging groups that are not shown: {report.behind - len(report.rows):,}; --top shows more.")
 

@@ -19,7 +19,7 @@ from queuey.client.claims.handlers import keep_result, make_async_handler
 from queuey.client.claims.held import (
     LEAVE_TIMEOUT,
     MAX_BODY_SECONDS,
-    Batch,
+    ClaimBatch,
     HeldClaim,
     acknowledge_calls,
     first_with_fitting_results,
@@ -136,7 +136,7 @@ class AsyncJobQueue:
                 self._passed_over = claims.record_answer(loop.finished, claimed, self._passed_over)
                 loop.clear_finished()
                 patient.record_success()
-                shared = Batch(MAX_BODY_SECONDS if len(claimed) > 1 else None)
+                shared = ClaimBatch(MAX_BODY_SECONDS if len(claimed) > 1 else None)
                 batch = [claims.add(m.queue, m.receipt, loop.ttl, loop.requested_at, shared) for m in claimed]
                 self._renewer.keep(batch)
                 for message, claim in zip(claimed, batch, strict=True):
@@ -279,7 +279,7 @@ class AsyncJobQueue:
             claims.end_refused(finished, error)
             raise
         self._passed_over = claims.record_answer(finished, claimed, self._passed_over)
-        shared = Batch(begin_by=self._sender.timing.clock() + begin_within)
+        shared = ClaimBatch(begin_by=self._sender.timing.clock() + begin_within)
         batch = [claims.add(m.queue, m.receipt, seconds(ttl), sent_at, shared) for m in claimed]
         self._renewer.keep(batch)
         pairs = zip(claimed, batch, strict=True)

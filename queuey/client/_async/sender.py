@@ -246,7 +246,7 @@ class AsyncAuthorizationHeader:
                 self._kept.record_failure(error, refused=self._kept.header == refused)
 
 
-class AsyncStream(Wrapper):
+class AsyncTimedStream(Wrapper):
     """An httpcore2 stream in which each step may take the time that is left of the whole call, and no longer."""
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - httpcore2's
@@ -257,17 +257,17 @@ class AsyncStream(Wrapper):
         for piece in pieces(buffer):
             await self._inner.write(piece, timeout=time_left(timeout, httpcore2.WriteTimeout))
 
-    async def start_tls(self, *args: Any, timeout: float | None = None, **options: Any) -> AsyncStream:  # noqa: ANN401, ASYNC109 - passed on
+    async def start_tls(self, *args: Any, timeout: float | None = None, **options: Any) -> AsyncTimedStream:  # noqa: ANN401, ASYNC109 - passed on
         remaining = time_left(timeout, httpcore2.ConnectTimeout)
-        return AsyncStream(await self._inner.start_tls(*args, timeout=remaining, **options))
+        return AsyncTimedStream(await self._inner.start_tls(*args, timeout=remaining, **options))
 
 
 class AsyncNetwork(Wrapper):
-    """An httpcore2 network backend that connects within the time left of the whole call, as :class:`AsyncStream`."""
+    """An httpcore2 network backend that connects within the time left of a call, as :class:`AsyncTimedStream`."""
 
-    async def connect_tcp(self, *args: Any, timeout: float | None = None, **options: Any) -> AsyncStream:  # noqa: ANN401, ASYNC109 - passed on
+    async def connect_tcp(self, *args: Any, timeout: float | None = None, **options: Any) -> AsyncTimedStream:  # noqa: ANN401, ASYNC109 - passed on
         remaining = time_left(timeout, httpcore2.ConnectTimeout)
-        return AsyncStream(await self._inner.connect_tcp(*args, timeout=remaining, **options))
+        return AsyncTimedStream(await self._inner.connect_tcp(*args, timeout=remaining, **options))
 
 
 def _make_pool(**options: Any) -> httpcore2.AsyncConnectionPool:  # noqa: ANN401 - passed on

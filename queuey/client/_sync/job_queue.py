@@ -19,7 +19,7 @@ from queuey.client.claims.handlers import keep_result, make_sync_handler
 from queuey.client.claims.held import (
     LEAVE_TIMEOUT,
     MAX_BODY_SECONDS,
-    Batch,
+    ClaimBatch,
     HeldClaim,
     acknowledge_calls,
     log,
@@ -127,7 +127,7 @@ class JobQueue:
                 self._passed_over = claims.record_answer(loop.finished, claimed, self._passed_over)
                 loop.clear_finished()
                 patient.record_success()
-                shared = Batch(MAX_BODY_SECONDS if len(claimed) > 1 else None)
+                shared = ClaimBatch(MAX_BODY_SECONDS if len(claimed) > 1 else None)
                 batch = [claims.add(m.queue, m.receipt, loop.ttl, loop.requested_at, shared) for m in claimed]
                 self._renewer.keep(batch)
                 for message, claim in zip(claimed, batch, strict=True):

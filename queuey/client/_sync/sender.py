@@ -247,7 +247,7 @@ class AuthorizationHeader:
                 self._kept.record_failure(error, refused=self._kept.header == refused)
 
 
-class Stream(Wrapper):
+class TimedStream(Wrapper):
     """An httpcore2 stream in which each step may take the time that is left of the whole call, and no longer."""
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
@@ -258,17 +258,17 @@ class Stream(Wrapper):
         for piece in pieces(buffer):
             self._inner.write(piece, timeout=time_left(timeout, httpcore2.WriteTimeout))
 
-    def start_tls(self, *args: Any, timeout: float | None = None, **options: Any) -> Stream:  # noqa: ANN401 - passed on
+    def start_tls(self, *args: Any, timeout: float | None = None, **options: Any) -> TimedStream:  # noqa: ANN401 - passed on
         remaining = time_left(timeout, httpcore2.ConnectTimeout)
-        return Stream(self._inner.start_tls(*args, timeout=remaining, **options))
+        return TimedStream(self._inner.start_tls(*args, timeout=remaining, **options))
 
 
 class Network(Wrapper):
-    """An httpcore2 network backend that connects within the time left of the whole call, as :class:`Stream`."""
+    """An httpcore2 network backend that connects within the time left of a call, as :class:`TimedStream`."""
 
-    def connect_tcp(self, *args: Any, timeout: float | None = None, **options: Any) -> Stream:  # noqa: ANN401 - passed on
+    def connect_tcp(self, *args: Any, timeout: float | None = None, **options: Any) -> TimedStream:  # noqa: ANN401 - passed on
         remaining = time_left(timeout, httpcore2.ConnectTimeout)
-        return Stream(self._inner.connect_tcp(*args, timeout=remaining, **options))
+        return TimedStream(self._inner.connect_tcp(*args, timeout=remaining, **options))
 
 
 def _make_pool(**options: Any) -> httpcore2.ConnectionPool:  # noqa: ANN401 - passed on

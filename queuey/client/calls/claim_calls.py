@@ -323,7 +323,7 @@ def _calls_by_receipts(
 
 
 def _read_claims(queues: Sequence[str], answer: HttpAnswer) -> Received:
-    claims = decode(answer, api.Claims if len(queues) == 1 else api.ClaimsOfOne)
+    claims = decode(answer, api.ClaimedMessages if len(queues) == 1 else api.ClaimsOfOne)
     name = claims.queue_name if isinstance(claims, api.ClaimsOfOne) else None
     pairs = zip(plain_messages(claims.messages), claims.messages, strict=True)
     claimed = [

@@ -65,7 +65,7 @@ _RECEIPT_FIELD = re.compile(r"(?:acknowledge|receipts)(?:\.(\d+))?")
 """Error fields that name one receipt, by its number, or all receipts."""
 
 
-class Batch(msgspec.Struct, eq=False):
+class ClaimBatch(msgspec.Struct, eq=False):
     """The claims of one request.
 
     Attributes:
@@ -102,7 +102,7 @@ class HeldClaim(msgspec.Struct, eq=False):
     ttl: float
     end: float
     due: float
-    batch: Batch
+    batch: ClaimBatch
     state: State = "held"
     has_failed: bool = False
     delay: float | None = None
@@ -154,7 +154,7 @@ class HeldClaims:
         self._claims: set[HeldClaim] = set()
         self._lock = Lock()
 
-    def add(self, queue: str, receipt: str, ttl: float, sent_at: float, batch: Batch | None = None) -> HeldClaim:
+    def add(self, queue: str, receipt: str, ttl: float, sent_at: float, batch: ClaimBatch | None = None) -> HeldClaim:
         """Adds a claim whose time begins no earlier than ``sent_at``. Without a batch, it is a batch of its own.
 
         A claim that has already expired is not due soon: the loop must release it, and a renewal would keep its message
@@ -162,7 +162,7 @@ class HeldClaims:
         """
         now, end = self._clock(), sent_at + ttl
         due = sent_at + ttl / 2 if now < end else now + _POSTPONE_RATIO * ttl
-        claim = HeldClaim(queue, receipt, ttl, end, due, batch or Batch())
+        claim = HeldClaim(queue, receipt, ttl, end, due, batch or ClaimBatch())
         with self._lock:
             self._claims.add(claim)
         return claim

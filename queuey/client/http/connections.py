@@ -50,7 +50,7 @@ _PROXY_VARIABLES = frozenset({"all_proxy", "http_proxy", "https_proxy"})
 _PROXY_SCHEMES = frozenset({"http", "https", "socks5", "socks5h"})
 _PATH_CHARACTERS = "/%:@!$&'()*+,;=~"
 """Characters that are not quoted in a path, besides letters and digits."""
-_inherited_endpoints: list[list[Endpoint]] = []
+_inherited_endpoints: list[list[ServerEndpoint]] = []
 """Endpoints of a parent process. They are kept, because dropping them would close the parent's connections."""
 
 
@@ -61,7 +61,7 @@ class MakePool(Protocol):
         ...
 
 
-class Endpoint(NamedTuple):
+class ServerEndpoint(NamedTuple):
     """The connections and the address of one server.
 
     Attributes:
@@ -112,7 +112,7 @@ class Connections:
         self._is_forked = True
         self._lock = Lock()
 
-    def endpoint_of(self, server: Server) -> Endpoint:
+    def endpoint_of(self, server: Server) -> ServerEndpoint:
         """Returns the endpoint of a server. In a forked child, the first call makes new endpoints for all servers."""
         if self._is_forked:
             with self._lock:
@@ -133,7 +133,7 @@ def _make_endpoints(
     verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - passed on
     make: MakePool,
     pool: Any | None,  # noqa: ANN401 - an httpcore2 pool
-) -> list[Endpoint]:
+) -> list[ServerEndpoint]:
     """Returns endpoints in the order of the servers. A server on this machine never uses a proxy."""
     # Enough connections that renewals of claims do not wait for long polls.
     limits = {"max_connections": MAX_CONNECTIONS, "max_keepalive_connections": MAX_CONNECTIONS}
@@ -150,7 +150,7 @@ def _make_endpoints(
     return endpoints
 
 
-def _make_endpoint(server: Server, pool: Any) -> Endpoint:  # noqa: ANN401 - an httpcore2 pool
+def _make_endpoint(server: Server, pool: Any) -> ServerEndpoint:  # noqa: ANN401 - an httpcore2 pool
     parts = urlsplit(server.root)
     try:
         host = _encode_host(parts.hostname or "")
@@ -167,7 +167,7 @@ def _make_endpoint(server: Server, pool: Any) -> Endpoint:  # noqa: ANN401 - an 
     }
     root = quote(parts.path, safe=_PATH_CHARACTERS)
     base = root + server.base.removeprefix(server.root)
-    return Endpoint(pool, parts.scheme.encode(), host, parts.port, root, base, headers)
+    return ServerEndpoint(pool, parts.scheme.encode(), host, parts.port, root, base, headers)
 
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -297,7 +297,9 @@ _ERROR_TEXTS = {
 _METHODS_WITH_LENGTH = frozenset({"POST", "PUT", "PATCH"})
 
 
-def make_request(endpoint: Endpoint, call: Call[Any], times: Timeouts, authorization: str | None) -> httpcore2.Request:
+def make_request(
+    endpoint: ServerEndpoint, call: Call[Any], times: Timeouts, authorization: str | None
+) -> httpcore2.Request:
     target = quote((endpoint.root if call.path.startswith("/") else endpoint.base) + call.path, safe=_PATH_CHARACTERS)
     if call.params:
         target = f"{target}?{urlencode(call.params, quote_via=quote, safe='')}"

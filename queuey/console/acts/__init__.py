@@ -11,9 +11,9 @@ from urllib.parse import quote
 import msgspec
 
 from queuey.console import cookies, pages
-from queuey.console.acts.act import Act, Plan
+from queuey.console.acts.act import Act, ActPlan
 from queuey.console.acts.keys import IssueKey, RevokeKey
-from queuey.console.acts.messages import CancelJob, DeleteMessage, Redrive, ReleaseJob, RetryJob, SendMessage
+from queuey.console.acts.messages import CancelJob, DeleteMessageAct, Redrive, ReleaseJob, RetryJob, SendMessageAct
 from queuey.console.acts.queues import (
     CancelMove,
     ChangeOptions,
@@ -44,7 +44,7 @@ from queuey.model.errors import (
     StoreUnavailable,
     TooManyRequests,
 )
-from queuey.operations.audit_log import Entry, Outcome, SubmittedForm
+from queuey.operations.audit_log import AuditEntry, Outcome, SubmittedForm
 from queuey.web.admission.rates import NamedRateLimiter, Rate
 from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource, status_of
@@ -52,14 +52,14 @@ from queuey.web.requests import Request, read_query
 from queuey.web.responses import Response
 
 QUEUE_ACTS: tuple[Act, ...] = (
-    SendMessage(),
+    SendMessageAct(),
     ChangeOptions(),
     PauseClaims(),
     ResumeClaims(),
     MoveMessages(),
     Purge(),
     DeleteQueue(),
-    DeleteMessage(),
+    DeleteMessageAct(),
     ReleaseJob(),
     CancelJob(),
     RetryJob(),
@@ -160,7 +160,7 @@ class ActViews:
             else pages.redirect(_entry_url(page_request.application, sent))
         )
 
-    def _carry_out(self, act: Act, page_request: PageRequest, entry: Entry, sent: SubmittedForm) -> Response:
+    def _carry_out(self, act: Act, page_request: PageRequest, entry: AuditEntry, sent: SubmittedForm) -> Response:
         """Executes an act, and completes its audit entry.
 
         Redirects to the entry; a secret, or a result that could not be recorded, is shown at once. An error is recorded
@@ -204,7 +204,7 @@ class ActViews:
         try:
             plan = act.plan(page_request)
         except InvalidRequest as mistake:
-            plan, error, errors = Plan(), error or mistake, mistake.fields | errors
+            plan, error, errors = ActPlan(), error or mistake, mistake.fields | errors
         except QueueyError:
             if error is not None:
                 raise error from None

@@ -33,7 +33,7 @@ class Field(msgspec.Struct, frozen=True):
     choices: tuple[tuple[str, str], ...] = ()
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ActPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The effects of an act.
 
     Attributes:
@@ -119,14 +119,14 @@ class Act(ABC):
         """Returns ``about`` with the subject of the request filled in. Raises as :meth:`plan`."""
         return self.about
 
-    def plan(self, page_request: PageRequest) -> Plan:
+    def plan(self, page_request: PageRequest) -> ActPlan:
         """Describes the effects, without changing anything.
 
         Raises:
             InvalidRequest: A field is invalid.
             NotFound, NotAllowed: As for :meth:`do`.
         """
-        return Plan(about=self.effects(page_request), button=self.button or self.title)
+        return ActPlan(about=self.effects(page_request), button=self.button or self.title)
 
     @abstractmethod
     def do(self, page_request: PageRequest) -> ActResult:

@@ -15,13 +15,13 @@ import msgspec
 from queuey.access.queue_access import QueueAccess
 from queuey.claims.rules.operator_acts import JobStanding
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
-from queuey.console.acts.act import Act, ActResult, Field, Plan
+from queuey.console.acts.act import Act, ActPlan, ActResult, Field
 from queuey.console.sessions import PageRequest
 from queuey.messages.message_views import format_place, parse_place, read_batch
 from queuey.model import ids
 from queuey.model.errors import InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyRequests
 from queuey.model.messages import MAX_TTL, Location
-from queuey.operations.redrive import DeadLetterFilter, DeadLetterPage
+from queuey.operations.redrive import DeadLetterPage, RedriveFilter
 
 MAX_BODY = 32 * 1024
 """Max characters of a test message."""
@@ -35,7 +35,7 @@ MAX_SEARCHES = 2
 """Max concurrent searches for dead letters in a worker."""
 
 
-class SendMessage(Act):
+class SendMessageAct(Act):
     """Posts one message, as the API does."""
 
     name, title, needs = "send", "Send a message", ("send",)
@@ -104,7 +104,7 @@ class MessageAct(Act):
         return self.about.format(id=ids.to_hex(position), partition=number)
 
 
-class DeleteMessage(MessageAct):
+class DeleteMessageAct(MessageAct):
     """Deletes a message; succeeds if it does not exist, and says so."""
 
     name, title, needs = "delete", "Delete a message", ("delete",)
@@ -212,7 +212,7 @@ class Redrive(Act):
     def __init__(self) -> None:
         self._turns = threading.BoundedSemaphore(MAX_SEARCHES)
 
-    def plan(self, page_request: PageRequest) -> Plan:
+    def plan(self, page_request: PageRequest) -> ActPlan:
         selection, counts, scanned = _read_filter(page_request), Counter[str](), 0
         access, cursor, more = page_request.enter("read"), page_request.get("cursor"), True
         until = time.monotonic() + PLAN_TIMEOUT
@@ -223,7 +223,7 @@ class Redrive(Act):
                 scanned, cursor, more = scanned + page.read_count, page.cursor, bool(page.cursor)
         number = sum(counts.values())
         beyond = " Matching dead letters behind these messages are included, too." if more else ""
-        return Plan(
+        return ActPlan(
             about=(
                 f"Matching dead letters among {scanned} messages in {page_request.name}: {number}.{beyond}\n"
                 "Each is stored at the end of its former partition, with a new id, and then removed here."
@@ -281,23 +281,21 @@ def _describe_outcome(page_request: PageRequest, name: str) -> str:
     return "go back"
 
 
-def _find_page(
-    page_request: PageRequest, access: QueueAccess, selection: DeadLetterFilter, cursor: str
-) -> DeadLetterPage:
+def _find_page(page_request: PageRequest, access: QueueAccess, selection: RedriveFilter, cursor: str) -> DeadLetterPage:
     try:
         return page_request.service.redriving.find(access, selection, cursor)
     except ValueError as error:
         raise InvalidRequest({"cursor": str(error)}) from None
 
 
-def _read_filter(page_request: PageRequest) -> DeadLetterFilter:
+def _read_filter(page_request: PageRequest) -> RedriveFilter:
     """Reads which dead letters a form selects: one message, those with a reason, or all.
 
     Texts of the reason come from messages, so surrounding white space counts, and they may be blank.
     """
     field = page_request.given.get
     place = _parse_place(page_request) if page_request.get("message") else None
-    return DeadLetterFilter(
+    return RedriveFilter(
         reason=(field("queue", ""), field("error", ""), field("shape", "")) if page_request.get("reason") else None,
         place=place,
     )

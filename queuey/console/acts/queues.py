@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from queuey.api.progress import GroupOffset
-from queuey.console.acts.act import Act, ActResult, Field, Plan
+from queuey.console.acts.act import Act, ActPlan, ActResult, Field
 from queuey.console.sessions import PageRequest
 from queuey.messages.ranges import parse_mark
 from queuey.model import ids
@@ -56,9 +56,9 @@ class ChangeOptions(Act):
         principals = Field("principals", "Principals", now["principals"], hint="Separated by commas: app:shop=read")
         return (*fields, principals)
 
-    def plan(self, page_request: PageRequest) -> Plan:
+    def plan(self, page_request: PageRequest) -> ActPlan:
         now = _option_texts(page_request.enter("admin").queue)
-        return Plan(
+        return ActPlan(
             about="Only the fields that you edit are changed. The number of partitions cannot be reduced.",
             hidden={"seen": msgspec.json.encode(now).decode()},
             button="Change the options",
@@ -255,19 +255,19 @@ class Rewind(Act):
             Field("partition", "Partition", hint="Blank: all."),
         )
 
-    def plan(self, page_request: PageRequest) -> Plan:
+    def plan(self, page_request: PageRequest) -> ActPlan:
         about = (
             "Stop the workers of the group first: a running worker continues at its position and records its own "
             "offset again. For groups whose offsets are in ZooKeeper, use qdo offsets."
         )
         if not page_request.get("group") or not page_request.get("to"):
-            return Plan(about=about)
+            return ActPlan(about=about)
         offsets = _parse_offsets(page_request)
         changed, to = offsets.offsets_to_change, ids.to_hex(offsets.position)
         then = page_request.service.offsets.read_lag(
             page_request.enter("measure"), dict.fromkeys(changed, offsets.position)
         ).partitions
-        return Plan(
+        return ActPlan(
             about=about if changed else f"{about}\nAll offsets are already there.",
             hidden={"seen": offsets.digest, "to": to},
             head=("Partition", "From", "To", "Messages ahead now", "Messages ahead then"),

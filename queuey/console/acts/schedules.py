@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from queuey.console import pages
-from queuey.console.acts.act import Act, ActResult, Field, Plan
-from queuey.console.acts.messages import SendMessage, read_item
+from queuey.console.acts.act import Act, ActPlan, ActResult, Field
+from queuey.console.acts.messages import SendMessageAct, read_item
 from queuey.console.sessions import PageRequest
 from queuey.model.errors import Conflict, InvalidRequest, NotAllowed, NotFound, ScheduleNotFound, StoreUnavailable
 from queuey.model.time_parsing import parse_duration
@@ -51,10 +51,10 @@ class ScheduleAct(Act):
     def page_address(self, page_request: PageRequest) -> str:
         return pages.link(*filter(None, ("a", page_request.application, "_schedules", self.subject(page_request))))
 
-    def plan(self, page_request: PageRequest) -> Plan:
+    def plan(self, page_request: PageRequest) -> ActPlan:
         schedule = self.find(page_request)
         about = f"Its messages go to queue {schedule.plan.queue}. {self.about}"
-        return Plan(about=about, hidden={"seen": str(schedule.changed)}, button=self.title)
+        return ActPlan(about=about, hidden={"seen": str(schedule.changed)}, button=self.title)
 
     def save(self, page_request: PageRequest, **changes: object) -> None:
         """Changes the given fields of the schedule, or creates it; the others stay.
@@ -131,7 +131,7 @@ class ChangeSchedule(ScheduleAct):
     timing = ("queue", "cron", "timezone", "every", "missed")
     logged_fields = ("schedule", *timing, "form", "message_key", "partition", "ttl")
     fields = (*logged_fields, "body", "headers", "seen")
-    longest = SendMessage.longest
+    longest = SendMessageAct.longest
     about = "Blank fields do not change. A body replaces the whole message."
 
     def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
@@ -142,7 +142,7 @@ class ChangeSchedule(ScheduleAct):
             Field("timezone", "Its time zone", hint="Such as Europe/Berlin; at first UTC."),
             Field("every", "Or an interval", hint="Seconds, or such as 5m."),
             Field("missed", "Times at which no service ran", "", "choice", choices=missed),
-            *(field for field in SendMessage().inputs(page_request) if field.name in self.fields),
+            *(field for field in SendMessageAct().inputs(page_request) if field.name in self.fields),
         )
 
     def do(self, page_request: PageRequest) -> ActResult:
@@ -184,5 +184,5 @@ class AddSchedule(ChangeSchedule):
     def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         return (Field("schedule", "Name"), *super().inputs(page_request))
 
-    def plan(self, page_request: PageRequest) -> Plan:
+    def plan(self, page_request: PageRequest) -> ActPlan:
         return Act.plan(self, page_request)

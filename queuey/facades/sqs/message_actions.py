@@ -13,7 +13,7 @@ from queuey.access.authorization import Authorization
 from queuey.app.service import Service
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.log.log_requests import ClaimUndecided
-from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus, parse_receipt
 from queuey.claims.views import receipt_suffix
 from queuey.facades.sqs import requests
 from queuey.facades.sqs.attributes import (
@@ -44,7 +44,7 @@ from queuey.model.messages import Queue
 from queuey.runtime.waiters import Waiter
 
 T = TypeVar("T")
-E = TypeVar("E", bound="requests.Entry | requests.SentEntry")
+E = TypeVar("E", bound="requests.BatchEntry | requests.SentEntry")
 MIN_CLAIM = 5.0
 """Min time of a claim, in seconds, used for a visibility timeout of 0. It is released when its messages are there."""
 _TIME_DIGITS = 8
@@ -264,7 +264,7 @@ class MessageActions:
                 return seconds, _read_handle(entry.receipt_handle, queue, seconds)
 
             parsed, failed = _parse_entries(parameters.entries, parse)
-            settled: dict[str, Settlement] = {}
+            settled: dict[str, ReceiptOutcome] = {}
             for seconds in dict.fromkeys(seconds for _, (seconds, _) in parsed):
                 receipts = [(entry.id, receipt) for entry, (timeout, receipt) in parsed if timeout == seconds]
                 done = await self._claims.release(queue, [receipt for _, receipt in receipts], float(seconds))
@@ -334,7 +334,7 @@ def _read_handle(handle: str, queue: Queue, seconds: int = 0) -> ClaimReceipt:
     return receipt
 
 
-def _make_refusal(settled: Settlement, handle: str) -> SqsError:
+def _make_refusal(settled: ReceiptOutcome, handle: str) -> SqsError:
     if settled.status is ReceiptStatus.SUPERSEDED:
         return SqsError("MessageNotInflight", "The message was received again since, under another receipt handle.")
     return invalid("ReceiptHandle", handle, "Message does not exist or is not available for visibility timeout change.")

@@ -80,7 +80,7 @@ NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 """A character that XML 1.0 does not allow. SQS does not allow it in messages either."""
 
 
-class Call(NamedTuple):
+class ActionCall(NamedTuple):
     """Action and parameters of a request.
 
     Attributes:
@@ -96,7 +96,7 @@ def is_json(request: Request) -> bool:
     return "x-amz-target" in request.headers
 
 
-def read_call(request: Request, body: bytes) -> Call:
+def read_call(request: Request, body: bytes) -> ActionCall:
     """Parses a request of either protocol; a form's fields may be in query and body, which has precedence.
 
     Does not check whether the action exists; a form without one has a blank action. A field that is
@@ -115,13 +115,13 @@ def read_call(request: Request, body: bytes) -> Call:
             raise SqsError("SerializationException", str(error)) from None
         if "tags" in content:
             content["Tags"] = content.pop("tags")
-        return Call(target.removeprefix(TARGET_PREFIX), content)
+        return ActionCall(target.removeprefix(TARGET_PREFIX), content)
     fields = _read_form(request.query) | _read_form(body.decode("latin-1"))
     action = fields.pop("Action", "")
-    return Call(action, _nest(fields))
+    return ActionCall(action, _nest(fields))
 
 
-def read_parameters(call: Call, kind: type[T]) -> T:
+def read_parameters(call: ActionCall, kind: type[T]) -> T:
     """Converts the parameters of an action to a struct; numbers may be given as text.
 
     Raises:

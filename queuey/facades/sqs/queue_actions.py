@@ -319,7 +319,7 @@ class QueueActions:
 
         Succeeds if the move has ended.
         """
-        handle = signed.read(requests.CancelMove).task_handle
+        handle = signed.read(requests.CancelMessageMoveTask).task_handle
         name = _read_token(handle, "TaskHandle")
         may_delete = self._authorization.make_name_test(signed.request, signed.application, "delete")
         report = self._moves.cancel(signed.application, name, may_delete)

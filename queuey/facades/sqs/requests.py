@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from queuey.facades.sqs.attributes import ACCOUNT
 from queuey.facades.sqs.errors import missing
-from queuey.facades.sqs.protocols import Call, read_parameters
+from queuey.facades.sqs.protocols import ActionCall, read_parameters
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 
@@ -87,7 +87,7 @@ class ListMoves(Struct, rename="pascal", kw_only=True):
     max_results: int | None = None
 
 
-class CancelMove(Struct, rename="pascal", kw_only=True):
+class CancelMessageMoveTask(Struct, rename="pascal", kw_only=True):
     """CancelMessageMoveTask."""
 
     task_handle: str
@@ -114,7 +114,7 @@ class SendMessage(MessageParameters):
     queue_url: str = ""
 
 
-class Entry(Struct, rename="pascal", kw_only=True):
+class BatchEntry(Struct, rename="pascal", kw_only=True):
     """An entry of a batch."""
 
     id: str
@@ -139,7 +139,7 @@ class ReceiveMessage(QueueParameters):
     wait_time_seconds: int | None = None
 
 
-class DeletedEntry(Entry):
+class DeletedEntry(BatchEntry):
     """An entry of DeleteMessageBatch."""
 
     receipt_handle: str
@@ -153,7 +153,7 @@ class DeleteMessageBatch(QueueParameters):
     entries: Entries[DeletedEntry]
 
 
-class ChangedEntry(Entry):
+class ChangedEntry(BatchEntry):
     """An entry of ChangeMessageVisibilityBatch."""
 
     receipt_handle: str
@@ -186,7 +186,7 @@ class SignedRequest(NamedTuple):
     """
 
     request: Request
-    call: Call
+    call: ActionCall
     application: str
     region: str
     prefix: str

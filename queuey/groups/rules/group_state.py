@@ -14,8 +14,8 @@ import msgspec
 
 from queuey.model.deadletters import matches_patterns
 from queuey.model.errors import StoreIncompatible
-from queuey.model.groups import CHUNK, MEMBER, SUBSCRIPTION, GroupRow, Head, StoredGroup
-from queuey.model.rights import Credential, matches
+from queuey.model.groups import CHUNK, MEMBER, SUBSCRIPTION, GroupHead, GroupRow, StoredGroup
+from queuey.model.rights import MemberCredential, matches
 
 MAX_MEMBERS, MAX_PARTITIONS = 1000, 10_000
 MAX_SUBSCRIPTIONS = 64
@@ -29,7 +29,7 @@ MAX_PARTITION_BYTES, MAX_QUEUE_BYTES = 14, 32
 """Max bytes of a partition in a chunk, and of a queue in a chunk not counting its partitions and its name."""
 
 
-class Subscription(msgspec.Struct, frozen=True):
+class GroupSubscription(msgspec.Struct, frozen=True):
     """The queues that members with the same credential subscribe to.
 
     Attributes:
@@ -40,7 +40,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
     names: tuple[str, ...]
     patterns: tuple[str, ...]
-    credential: Credential
+    credential: MemberCredential
 
     @property
     def scope(self) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ class Subscription(msgspec.Struct, frozen=True):
 MemberState = Literal["new", "present", "leaving", "absent"]
 
 
-class Member(msgspec.Struct, frozen=True):
+class JoinedMember(msgspec.Struct, frozen=True):
     """A member of a group.
 
     Attributes:
@@ -92,7 +92,7 @@ class Member(msgspec.Struct, frozen=True):
     absent: int = 0
 
 
-class Target(msgspec.Struct, frozen=True):
+class PlannedOwner(msgspec.Struct, frozen=True):
     """The member that is to own a partition, and the epoch of the plan that chose it."""
 
     member: int
@@ -104,7 +104,7 @@ class PlannedQueue(msgspec.Struct, frozen=True):
 
     uid: int
     name: str
-    targets: dict[int, Target]
+    targets: dict[int, PlannedOwner]
 
 
 class GroupState(msgspec.Struct, frozen=True):
@@ -116,9 +116,9 @@ class GroupState(msgspec.Struct, frozen=True):
         plan: Queues by uid.
     """
 
-    head: Head = Head()
-    members: dict[int, Member] = {}
-    subscriptions: dict[int, Subscription] = {}
+    head: GroupHead = GroupHead()
+    members: dict[int, JoinedMember] = {}
+    subscriptions: dict[int, GroupSubscription] = {}
     plan: dict[int, PlannedQueue] = {}
 
 
@@ -127,7 +127,7 @@ class JoinRequest(msgspec.Struct, frozen=True):
 
     names: tuple[str, ...]
     patterns: tuple[str, ...]
-    credential: Credential
+    credential: MemberCredential
     instance: str = ""
     session: int = 10_000
     revoke: int = 30_000
@@ -153,8 +153,8 @@ class _PackedQueue(msgspec.Struct, frozen=True, array_like=True):
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _body_decoder = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 _value_decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {
-    SUBSCRIPTION: msgspec.msgpack.Decoder(Subscription),
-    MEMBER: msgspec.msgpack.Decoder(Member),
+    SUBSCRIPTION: msgspec.msgpack.Decoder(GroupSubscription),
+    MEMBER: msgspec.msgpack.Decoder(JoinedMember),
     CHUNK: msgspec.msgpack.Decoder(list[_PackedQueue]),
 }
 
@@ -199,7 +199,7 @@ def max_queue_bytes(name: str, partitions: int) -> int:
     return MAX_QUEUE_BYTES + len(name.encode()) + MAX_PARTITION_BYTES * partitions
 
 
-def subscription_size(subscription: Subscription) -> int:
+def subscription_size(subscription: GroupSubscription) -> int:
     return len(_encode((FORMAT, subscription)))
 
 
@@ -232,7 +232,7 @@ def _group_by_chunk(queues: Iterable[PlannedQueue]) -> dict[int, list[PlannedQue
 def _pack(queue: PlannedQueue) -> _PackedQueue:
     """Packs targets; partitions without one get member 0, and trailing ones are left out."""
     epoch = max((target.epoch for target in queue.targets.values()), default=0)
-    none = Target(0, epoch)
+    none = PlannedOwner(0, epoch)
     targets = [queue.targets.get(number, none) for number in range(1, max(queue.targets, default=0) + 1)]
     members = [target.member for target in targets]
     return _PackedQueue(queue.uid, queue.name, epoch, members, [epoch - target.epoch for target in targets])
@@ -240,7 +240,7 @@ def _pack(queue: PlannedQueue) -> _PackedQueue:
 
 def _unpack(queue: _PackedQueue) -> PlannedQueue:
     targets = {
-        number: Target(member, queue.epoch - age)
+        number: PlannedOwner(member, queue.epoch - age)
         for number, (member, age) in enumerate(zip(queue.members, queue.ages, strict=True), 1)
         if member
     }

@@ -14,9 +14,9 @@ from queuey.groups.rules.group_state import (
     MAX_PARTITIONS,
     MAX_PLAN_BYTES,
     GroupState,
+    GroupSubscription,
+    PlannedOwner,
     PlannedQueue,
-    Subscription,
-    Target,
     choose_chunk,
     max_queue_bytes,
 )
@@ -25,7 +25,7 @@ from queuey.model.messages import Queue
 from queuey.model.rights import is_allowed
 
 
-class Plan(NamedTuple):
+class GroupPlan(NamedTuple):
     """A plan.
 
     Attributes:
@@ -37,7 +37,7 @@ class Plan(NamedTuple):
     unassigned: int
 
 
-class View:
+class SubscribedQueues:
     """A subscription's queues: the uids of all that match, and partition counts by uid, of readable queues.
 
     Args:
@@ -45,7 +45,7 @@ class View:
         rights: Whether its credential may read a queue, by uid, as far as that is known.
     """
 
-    def __init__(self, subscription: Subscription, rights: dict[int, bool]) -> None:
+    def __init__(self, subscription: GroupSubscription, rights: dict[int, bool]) -> None:
         self._matches, self._caller, self._rights = subscription.matcher(), subscription.credential.caller, rights
         self.requested: set[int] = set()
         self.readable: dict[int, int] = {}
@@ -61,11 +61,11 @@ class View:
                 self.readable[uid] = queue.partitions
 
 
-Views = Mapping[int, View]
+Views = Mapping[int, SubscribedQueues]
 """Views by the slots of their subscriptions."""
 
 
-def make_plan(state: GroupState, queues: Sequence[Queue], views: Views) -> Plan:
+def make_plan(state: GroupState, queues: Sequence[Queue], views: Views) -> GroupPlan:
     """Makes a balanced plan with the fewest moves.
 
     Absent members keep those of their partitions that they may still read, and get no others. If no member is present
@@ -80,7 +80,7 @@ def make_plan(state: GroupState, queues: Sequence[Queue], views: Views) -> Plan:
     absent = {member.number: member.subscription for member in state.members.values() if member.state == "absent"}
     slots = present | absent
     if not slots:
-        return Plan({uid: PlannedQueue(uid, queue.name, {}) for uid, queue in state.plan.items()}, 0)
+        return GroupPlan({uid: PlannedQueue(uid, queue.name, {}) for uid, queue in state.plan.items()}, 0)
     views = {slot: views[slot] for slot in set(slots.values())}
     before = {
         (uid, partition): target.member
@@ -99,14 +99,14 @@ def make_plan(state: GroupState, queues: Sequence[Queue], views: Views) -> Plan:
         view.readable = {uid: number for uid, number in view.readable.items() if uid in chosen}
     owners = assign({member: views[slot].readable for member, slot in present.items()}, before.items(), reserved=absent)
     owners |= {partition: member for partition, member in before.items() if member in absent and partition[0] in chosen}
-    targets: dict[int, dict[int, Target]] = {}
+    targets: dict[int, dict[int, PlannedOwner]] = {}
     for (uid, partition), member in owners.items():
         former = state.plan[uid].targets.get(partition) if uid in state.plan else None
-        target = former if former is not None and former.member == member else Target(member, state.head.epoch)
+        target = former if former is not None and former.member == member else PlannedOwner(member, state.head.epoch)
         targets.setdefault(uid, {})[partition] = target
     requested = {uid for view in views.values() for uid in view.requested}
     unassigned = sum(queue.partitions for queue in queues if queue.uid in requested) - len(owners)
-    return Plan({uid: PlannedQueue(uid, chosen[uid], part) for uid, part in targets.items()}, unassigned)
+    return GroupPlan({uid: PlannedQueue(uid, chosen[uid], part) for uid, part in targets.items()}, unassigned)
 
 
 def _choose_within_bounds(queues: Iterable[Queue]) -> dict[int, str]:

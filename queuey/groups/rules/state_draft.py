@@ -14,10 +14,10 @@ from queuey.groups.rules.group_state import (
     MAX_SUBSCRIPTIONS,
     MAX_SUBSCRIPTIONS_BYTES,
     GroupState,
+    GroupSubscription,
+    JoinedMember,
     JoinRequest,
-    Member,
-    Subscription,
-    Target,
+    PlannedOwner,
     find_changed_rows,
     subscription_size,
 )
@@ -25,7 +25,7 @@ from queuey.groups.rules.planning import Views, make_plan
 from queuey.model.errors import InvalidRequest, TooManyMembers
 from queuey.model.groups import GroupChange
 from queuey.model.messages import Queue
-from queuey.model.rights import SHARES_TEXT, Credential, has_room
+from queuey.model.rights import SHARES_TEXT, MemberCredential, has_room
 
 BUSY_INTERVAL_MS, MIN_PLAN_DELAY_MS, MAX_DELAY_DOUBLINGS = 10_000, 200, 4
 """A plan is delayed if the previous plan is younger than ``BUSY_INTERVAL_MS`` (ms).
@@ -37,7 +37,7 @@ HOUR_MS, MAX_JOINS_PER_HOUR = 3_600_000, 5_000
 ABANDONED_MS = HOUR_MS
 """Min age in milliseconds of the end of its last member at which a group may make room for another."""
 
-ReadRights = Callable[[Credential], Credential | None]
+ReadRights = Callable[[MemberCredential], MemberCredential | None]
 """Returns a credential with its current rights, or None if the credential has ended."""
 
 
@@ -64,7 +64,7 @@ class GroupDraft:
         self._plan = state.plan
         self.unassigned = 0
 
-    def end_sessions(self) -> list[Member]:
+    def end_sessions(self) -> list[JoinedMember]:
         """Ends the sessions that are over, and the absence of members whose grace is over. Returns these members.
 
         A present member with an instance and a grace becomes absent; all others are removed.
@@ -82,7 +82,7 @@ class GroupDraft:
         ends = (self._find_session_end(member) for member in self._before.members.values())
         return not self._members and self._now - max(head.born, head.epoch, head.due or 0, *ends) >= ABANDONED_MS
 
-    def join(self, request: JoinRequest, digest: bytes, *, is_admin: bool) -> Member:
+    def join(self, request: JoinRequest, digest: bytes, *, is_admin: bool) -> JoinedMember:
         """Adds a member in the state *new*, which has no targets yet.
 
         A *new* member with the same instance and credential is removed: the answer to its join was lost.
@@ -106,11 +106,13 @@ class GroupDraft:
         if not has_room(MAX_JOINS_PER_HOUR, head.last_member - head.hour_member, is_admin=is_admin):
             raise TooManyMembers(f"A group has at most {MAX_JOINS_PER_HOUR:,} joins within an hour. {SHARES_TEXT}")
         slots = {other.slot for other in self._members.values()}
-        member = Member(
+        member = JoinedMember(
             slot=next(slot for slot in count() if slot not in slots),
             number=head.last_member + 1,
             digest=digest,
-            subscription=self._subscribe(Subscription(request.names, request.patterns, credential), is_admin=is_admin),
+            subscription=self._subscribe(
+                GroupSubscription(request.names, request.patterns, credential), is_admin=is_admin
+            ),
             instance=request.instance,
             session=request.session,
             revoke=request.revoke,
@@ -207,14 +209,14 @@ class GroupDraft:
         subscriptions = {slot: value for slot, value in self._subscriptions.items() if slot in used}
         return GroupState(self._head, dict(self._members), subscriptions, self._plan)
 
-    def _find_session_end(self, member: Member) -> int:
+    def _find_session_end(self, member: JoinedMember) -> int:
         """Returns when a member's session ends, or the grace of an absent one (ms)."""
         if member.state == "absent":
             return member.absent + member.grace
         moved = self._head.moved and self._head.moved + member.session // 3
         return max(self._seen.get(member.number, 0), member.joined, moved) + member.session
 
-    def _subscribe(self, subscription: Subscription, *, is_admin: bool) -> int:
+    def _subscribe(self, subscription: GroupSubscription, *, is_admin: bool) -> int:
         """Adds a subscription if it is new; returns its slot. Members with equal subscriptions and rights share a slot.
 
         Raises ``InvalidRequest`` if there are too many subscriptions, or they are too long.
@@ -239,25 +241,25 @@ class GroupDraft:
         self._subscriptions[free] = subscription
         return free
 
-    def _find_members_of_instance(self, name: str, credential: Credential) -> list[Member]:
+    def _find_members_of_instance(self, name: str, credential: MemberCredential) -> list[JoinedMember]:
         """Returns the members with an instance name and a credential; other credentials may use the name as well."""
         return [m for m in self._members.values() if name and m.instance == name and self._is_of(m, credential)]
 
-    def _is_of(self, member: Member, credential: Credential) -> bool:
+    def _is_of(self, member: JoinedMember, credential: MemberCredential) -> bool:
         return self._subscriptions[member.subscription].credential.id == credential.id
 
-    def _may_inherit_targets(self, member: Member, former: Member) -> bool:
+    def _may_inherit_targets(self, member: JoinedMember, former: JoinedMember) -> bool:
         """Returns whether a member gets a former one's targets: that one was not leaving and had equal rights."""
         before, after = (self._subscriptions[m.subscription] for m in (former, member))
         return former.state != "leaving" and before.credential == after.credential
 
-    def _transfer_targets(self, former: set[int], member: Member) -> None:
+    def _transfer_targets(self, former: set[int], member: JoinedMember) -> None:
         """Gives the targets of former members to one member, in a new epoch.
 
         Drops queues that it does not subscribe to.
         """
         self._head = replace(self._head, epoch=self._next_epoch())
-        new_target = Target(member.number, self._head.epoch)
+        new_target = PlannedOwner(member.number, self._head.epoch)
         is_wanted = self._subscriptions[member.subscription].matcher()
         plan = {}
         for uid, queue in self._plan.items():

@@ -29,7 +29,7 @@ from queuey.pipeline.archive.hadoop_files import HadoopFiles
 from queuey.pipeline.archive.lease import ArchiveLease
 from queuey.pipeline.archive.manifest import Archive, ArchivedQueue, DataFile, Key, Manifest, Summary
 from queuey.pipeline.archive.work_units import (
-    Search,
+    BucketSearch,
     WorkUnit,
     divide_into_waves,
     divide_large_units,
@@ -167,7 +167,7 @@ class ArchiveRun:
     def now(self) -> float:
         return ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
 
-    def make_searches(self, damaged: list[str]) -> list[Search]:
+    def make_searches(self, damaged: list[str]) -> list[BucketSearch]:
         """Returns a search for each queue, which skips buckets with matching manifests, unless ``again`` is set.
 
         Remembers buckets with unusable manifests for :meth:`find_broken_units`.
@@ -385,9 +385,9 @@ class ArchiveRun:
     def _group_units(self, units: Iterable[WorkUnit]) -> list[tuple[WorkUnit, ...]]:
         return group_units(divide_large_units(units), self.tasks)
 
-    def _make_search(self, queue: Queue, done: Iterable[ArchiveBucket]) -> Search:
+    def _make_search(self, queue: Queue, done: Iterable[ArchiveBucket]) -> BucketSearch:
         starts = tuple(bucket.start for bucket in done)
-        return Search(queue.name, queue.qid, self.options.seconds, starts)
+        return BucketSearch(queue.name, queue.qid, self.options.seconds, starts)
 
     def _ttl_seconds(self, queue: Queue) -> int:
         return queue.ttl or self._default_ttl

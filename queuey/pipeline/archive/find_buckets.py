@@ -19,7 +19,7 @@ from queuey.model.messages import Queue, Slice
 from queuey.pipeline import tasks
 from queuey.pipeline.archive import buckets
 from queuey.pipeline.archive.buckets import ArchiveBucket
-from queuey.pipeline.archive.work_units import MAX_COUNTED, Search, WorkUnit
+from queuey.pipeline.archive.work_units import MAX_COUNTED, BucketSearch, WorkUnit
 from queuey.pipeline.tasks import Batches
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _READ_SCHEMA = columns.arrow_schema(columns.read_schema(headers=True))
 _decode_units = msgspec.msgpack.Decoder(list[WorkUnit]).decode
 _decode_unit = msgspec.msgpack.Decoder(WorkUnit).decode
-_decode_searches = msgspec.msgpack.Decoder(list[Search]).decode
+_decode_searches = msgspec.msgpack.Decoder(list[BucketSearch]).decode
 
 
 def schema() -> StructType:
@@ -65,7 +65,7 @@ def make_subscribe_options(selection: Selection) -> dict[str, str]:
     return {"subscribe": ",".join(selection.names)}
 
 
-def find_units(spark: SparkSession, store: StoreOptions, shares: Sequence[Sequence[Search]]) -> list[WorkUnit]:
+def find_units(spark: SparkSession, store: StoreOptions, shares: Sequence[Sequence[BucketSearch]]) -> list[WorkUnit]:
     packed = [msgspec.msgpack.encode(share) for share in shares]
     return [_decode_unit(unit) for unit in tasks.run_for_values(spark, partial(_find_in_task, store), packed)]
 
@@ -101,7 +101,7 @@ def _find_in_task(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
         )
 
 
-def _find_all_units(look_up: Callable[[], Queue | None], store: Store, search: Search) -> list[WorkUnit]:
+def _find_all_units(look_up: Callable[[], Queue | None], store: Store, search: BucketSearch) -> list[WorkUnit]:
     """Finds the buckets of a queue that have messages. If the queue keeps changing, returns nothing.
 
     A bucket found in only some partitions would be sealed without the others.
@@ -112,7 +112,7 @@ def _find_all_units(look_up: Callable[[], Queue | None], store: Store, search: S
     return []
 
 
-def _find_units(look_up: Callable[[], Queue | None], store: Store, search: Search) -> Iterator[WorkUnit]:
+def _find_units(look_up: Callable[[], Queue | None], store: Store, search: BucketSearch) -> Iterator[WorkUnit]:
     """Finds units in closed buckets that are not archived yet, by two short reads per bucket that has messages.
 
     Raises:
@@ -133,7 +133,7 @@ def _find_units(look_up: Callable[[], Queue | None], store: Store, search: Searc
 
 
 def _find_in_gap(
-    store: Store, queue: Queue, search: Search, partition: int, lower: Position, upper: Position
+    store: Store, queue: Queue, search: BucketSearch, partition: int, lower: Position, upper: Position
 ) -> Iterator[WorkUnit]:
     lower_bound = lower
     while lower_bound < upper:

@@ -13,7 +13,7 @@ from queuey.model.titles import titled
 from queuey.pipeline.archive import checksums, directory, find_buckets, storage
 from queuey.pipeline.archive.directory import ArchiveDirectory
 from queuey.pipeline.archive.manifest import Key, Manifest, Summary
-from queuey.pipeline.archive.work_units import Search, divide_large_units, group_units
+from queuey.pipeline.archive.work_units import BucketSearch, divide_large_units, group_units
 from queuey.spark import open_stores
 from queuey.spark.options import Selection, StoreOptions
 from queuey.spark.slices import divide_into_groups
@@ -156,7 +156,7 @@ def _compare_with_store(
     # A deleted queue does not make its archived buckets invalid.
     live = [queue for name in names if (queue := open_stores.find_existing_queue(store, options.store, name))]
     tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
-    searches = [Search(queue.name, queue.qid, seconds) for queue in live]
+    searches = [BucketSearch(queue.name, queue.qid, seconds) for queue in live]
     units = find_buckets.find_units(spark, options.store, divide_into_groups(searches, tasks))
     archived = [unit for unit in units if unit.key in present]
     counts: dict[Key, int] = {}

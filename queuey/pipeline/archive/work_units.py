@@ -23,7 +23,7 @@ PART_OPENING_WEIGHT = 50
 """Cost of opening a part, in messages."""
 
 
-class Search(msgspec.Struct, frozen=True, gc=False):
+class BucketSearch(msgspec.Struct, frozen=True, gc=False):
     """A queue in which to search for buckets.
 
     Attributes:

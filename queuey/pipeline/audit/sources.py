@@ -32,14 +32,14 @@ DEFAULT_LATE_SECONDS = 5.0
 """Default delay after which a receipt is late, in seconds, if the read delay is zero or unknown."""
 
 
-class Span(msgspec.Struct, frozen=True):
+class ReceiptSpan(msgspec.Struct, frozen=True):
     """A queue with receipts, and the position at which to begin reading it."""
 
     queue: str
     lower: Position
 
 
-def find_spans(receipts: DataFrame) -> list[Span]:
+def find_spans(receipts: DataFrame) -> list[ReceiptSpan]:
     """Returns the queues in receipts, each from the lowest id that a receipt has or may stand for."""
     from pyspark.sql import functions as f
 
@@ -52,7 +52,7 @@ def find_spans(receipts: DataFrame) -> list[Span]:
         lowest = [] if row.lowest is None else [columns.parse_position(row.lowest)]
         if row.since is not None:
             lowest.append((max(0, ids.seconds_to_ticks(row.since - MAX_RECEIPT_DELAY)), LOW_MIN))
-        result.append(Span(row.queue, min(lowest)))
+        result.append(ReceiptSpan(row.queue, min(lowest)))
     return sorted(result, key=lambda span: span.queue)
 
 
@@ -96,11 +96,11 @@ class MessageSources:
             self.application = open_stores.application(self._store, options)
             self.now = ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
 
-    def describe_queues(self, spans: Sequence[Span]) -> list[tuple[str, float, int, float]]:
+    def describe_queues(self, spans: Sequence[ReceiptSpan]) -> list[tuple[str, float, int, float]]:
         """Returns name, TTL in seconds, horizon in ticks and read delay in seconds of each queue."""
         return [(span.queue, *self._describe_queue(span.queue)) for span in spans]
 
-    def read_stored(self, spans: Sequence[Span]) -> DataFrame | None:
+    def read_stored(self, spans: Sequence[ReceiptSpan]) -> DataFrame | None:
         """Returns the messages in the store with hashes instead of bodies, or None if no store is read.
 
         Skips queues that do not exist.
@@ -115,7 +115,7 @@ class MessageSources:
         ]
         return tasks.run_for_rows(self._spark, "digests", body_hashes.SCHEMA, self._options, payloads)
 
-    def read_archived(self, spans: Sequence[Span]) -> DataFrame | None:
+    def read_archived(self, spans: Sequence[ReceiptSpan]) -> DataFrame | None:
         """As :meth:`read_stored`, for archived messages; skips missing files. None without an archive."""
         if self._archive is None:
             return None
@@ -127,7 +127,7 @@ class MessageSources:
         ]
         return receipt_join.select_archived(storage.read_paths(self._spark, self._archive.files, paths), starts)
 
-    def add_sealed(self, promised_messages: DataFrame, spans: Sequence[Span]) -> DataFrame:
+    def add_sealed(self, promised_messages: DataFrame, spans: Sequence[ReceiptSpan]) -> DataFrame:
         """Adds ``sealed``: when a message's bucket was archived. Without an archive, changes nothing."""
         if self._archive is None:
             return promised_messages
@@ -140,11 +140,11 @@ class MessageSources:
             promised_messages, self._spark.createDataFrame(rows, receipt_join.BUCKETS_SCHEMA), width
         )
 
-    def read_offsets(self, spans: Sequence[Span]) -> dict[str, Mapping[str, Mapping[int, Position]]]:
+    def read_offsets(self, spans: Sequence[ReceiptSpan]) -> dict[str, Mapping[str, Mapping[int, Position]]]:
         names = [span.queue for span in spans]
         return {group: {name: self._read_offsets(name, group) for name in names} for group in self._groups}
 
-    def _read_manifests(self, spans: Sequence[Span]) -> list[Manifest]:
+    def _read_manifests(self, spans: Sequence[ReceiptSpan]) -> list[Manifest]:
         """Returns the manifests of buckets that reach above the starts of the spans; cached by the first call."""
         assert self._archive is not None  # noqa: S101 - called only with an archive
         if self._cached_manifests is None:
@@ -196,7 +196,7 @@ class MessageSources:
             self._queues[name] = open_stores.find_existing_queue(self._store, self._options, name)
         return self._queues[name]
 
-    def _source_options(self, spans: Sequence[Span]) -> SourceOptions:
+    def _source_options(self, spans: Sequence[ReceiptSpan]) -> SourceOptions:
         bounds: dict[str, dict[int, Bound]] = {}
         for span in spans:
             queue = self._find_queue(span.queue)

@@ -15,7 +15,7 @@ from queuey.model import deadletters
 from queuey.model.deadletters import Cause, DeadLetter, DeadLetterFilter, Redriven
 from queuey.pipeline import tasks
 from queuey.pipeline.deadletter import selection
-from queuey.pipeline.deadletter.redrive import Redrive, RedriveOrder
+from queuey.pipeline.deadletter.redrive import RedriveOrder, RedriveRun
 from queuey.pipeline.deadletter.selection import DeadLetterSample, DeadLetterUnit, ErrorClass
 from queuey.pipeline.tasks import Batches
 from queuey.spark import open_stores
@@ -199,7 +199,7 @@ def _redrive_in_task(options: StoreOptions, order: RedriveOrder, units: Sequence
     """Redrives units, or only counts them in a dry run; skips deleted or purged queues."""
     store = open_stores.opened(options)
     usual = open_stores.read_settings(options).default_ttl
-    work = Redrive(store, partial(open_stores.find_existing_queue, store, options), order, usual)
+    work = RedriveRun(store, partial(open_stores.find_existing_queue, store, options), order, usual)
     for unit in units:
         queue = open_stores.find_existing_queue(store, options, unit.queue, unit.qid)
         if queue is not None:

@@ -117,7 +117,7 @@ class RedriveRows(msgspec.Struct):
         )
 
 
-class Redrive:
+class RedriveRun:
     """Carries out an order on units.
 
     Args:

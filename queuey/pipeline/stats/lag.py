@@ -44,7 +44,7 @@ FILE_GROUP_NAME = "from file"
 """Default name of the group in a file of offsets."""
 
 
-class Backlog(msgspec.Struct, frozen=True, kw_only=True):
+class UnreadBacklog(msgspec.Struct, frozen=True, kw_only=True):
     """Unread messages of a group in a partition.
 
     Attributes:
@@ -85,7 +85,7 @@ class Forecast(msgspec.Struct, frozen=True):
     lost: int = 0
 
 
-def forecast(backlog: Backlog, within: float) -> Forecast:
+def forecast(backlog: UnreadBacklog, within: float) -> Forecast:
     """Forecasts the messages that a group loses from now on; none if it keeps up or they expire later.
 
     Args:
@@ -136,7 +136,7 @@ class GroupObservation(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.queue, self.partition, self.group
 
 
-class GroupLag(msgspec.Struct, frozen=True, kw_only=True):
+class GroupPartitionLag(msgspec.Struct, frozen=True, kw_only=True):
     """A group in a partition.
 
     Attributes:
@@ -179,7 +179,7 @@ class LagReport(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool
     lost: int
     first: float | None
-    rows: tuple[GroupLag, ...]
+    rows: tuple[GroupPartitionLag, ...]
     within: float
     sample: float
     at: float
@@ -219,7 +219,7 @@ def run(
     return make_report(behind, options, ids.ticks_to_seconds(bridge.run(store.ledger.now())))
 
 
-def make_report(behind: Sequence[GroupLag], options: LagOptions, at: float) -> LagReport:
+def make_report(behind: Sequence[GroupPartitionLag], options: LagOptions, at: float) -> LagReport:
     unread = [lag for lag in behind if lag.messages]
     ordered = sorted(unread, key=_danger_key)
     firsts = [lag.forecast.first for lag in unread if lag.forecast.first is not None]
@@ -237,7 +237,7 @@ def make_report(behind: Sequence[GroupLag], options: LagOptions, at: float) -> L
     )
 
 
-def _danger_key(lag: GroupLag) -> tuple[float, int, str, int, str]:
+def _danger_key(lag: GroupPartitionLag) -> tuple[float, int, str, int, str]:
     first = lag.forecast.first
     return float("inf") if first is None else first, -lag.messages, lag.queue, lag.partition, lag.group
 
@@ -342,7 +342,7 @@ def _read_first_unread(store: Store, queue: Queue, partition: int, offset: Posit
     return None if batch is None else (batch.column("ticks")[0].as_py(), batch.column("expires")[0].as_py())
 
 
-def make_group_lag(observation: GroupObservation, earlier: GroupObservation | None, within: float) -> GroupLag:
+def make_group_lag(observation: GroupObservation, earlier: GroupObservation | None, within: float) -> GroupPartitionLag:
     """Computes lag, growth and forecast of a group.
 
     Args:
@@ -353,7 +353,7 @@ def make_group_lag(observation: GroupObservation, earlier: GroupObservation | No
     growth = None
     if earlier is not None:
         growth = min(1.0, 1.0 - (observation.read - earlier.read) / max(1, observation.at - earlier.at))
-    backlog = Backlog(
+    backlog = UnreadBacklog(
         count=observation.count,
         oldest=observation.oldest,
         newest=observation.newest,
@@ -361,7 +361,7 @@ def make_group_lag(observation: GroupObservation, earlier: GroupObservation | No
         growth=1.0 if growth is None else growth,
         coming=earlier is not None and observation.written > earlier.written,
     )
-    return GroupLag(
+    return GroupPartitionLag(
         queue=observation.queue,
         partition=observation.partition,
         group=observation.group,

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from queuey.model.errors import QueueChanged, QueueNotFound
 from queuey.model.ids import FIRST, LAST, LOW_MIN, Position
-from queuey.model.messages import PartitionInfo, Queue, Slice
+from queuey.model.messages import PartitionBounds, Queue, Slice
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, SourceOptions
@@ -199,7 +199,7 @@ def _divide_queue(
         yield from ((part, max(1.0, counts[number] / len(parts))) for part in parts)
 
 
-def _estimate_within(info: PartitionInfo, bounds: tuple[Position, Position]) -> PartitionInfo:
+def _estimate_within(info: PartitionBounds, bounds: tuple[Position, Position]) -> PartitionBounds:
     """Reduces a count to the share of the partition's time that is within the bounds, but at least 1."""
     if info.oldest is None or info.newest is None:
         return info

@@ -55,7 +55,7 @@ from queuey.storage.cassandra.tables.names import CassandraKeyedPosts, Cassandra
 from queuey.storage.cassandra.tables.offsets import CassandraOffsets
 from queuey.storage.cassandra.tables.queues import CassandraCatalogue
 from queuey.storage.cassandra.tables.records import CassandraRecords
-from queuey.storage.cassandra.time.clock import TICKS_PER_MICROSECOND, Clock
+from queuey.storage.cassandra.time.clock import TICKS_PER_MICROSECOND, SteadyClock
 from queuey.storage.cassandra.time.clock_watch import SELECT_NOW
 from queuey.storage.cassandra.time.timing_in_force import PUBLISH_TAILS, READ_TIMING
 from queuey.storage.deadlines import in_thread
@@ -102,7 +102,7 @@ class CassandraStore(Store):
     ids_follow_clocks = True
 
     def __init__(
-        self, url: str, options: CassandraOptions, clock: Clock, *, driver: Callable[..., Driver] = Driver
+        self, url: str, options: CassandraOptions, clock: SteadyClock, *, driver: Callable[..., Driver] = Driver
     ) -> None:
         parts = self._parts = StoreParts(url, options, clock, schema_problem, STATEMENTS_TO_PREPARE, driver=driver)
         self._driver = parts.driver
@@ -248,7 +248,7 @@ def open_store(
     url: str,
     *,
     options: CassandraOptions | None = None,
-    clock: Clock | None = None,
+    clock: SteadyClock | None = None,
     driver: Callable[..., Driver] = Driver,
 ) -> CassandraStore:
     """Opens the store in a keyspace.
@@ -264,6 +264,6 @@ def open_store(
     Raises:
         SettingsError: The URL or the options are invalid.
     """
-    store = CassandraStore(url, options or CassandraOptions(), clock or Clock(), driver=driver)
+    store = CassandraStore(url, options or CassandraOptions(), clock or SteadyClock(), driver=driver)
     store.ready(OPEN_TIMEOUT)
     return store

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from queuey.model.groups import GroupSessions, SeenMember
 
 if TYPE_CHECKING:
-    from queuey.model.groups import ClockSample, GroupChange, Head, StoredGroup
+    from queuey.model.groups import ClockSample, GroupChange, GroupHead, StoredGroup
 
 
 def session_ttl(session: int) -> int:
@@ -44,8 +44,8 @@ def sessions_of(clock: int, rows: Iterable[tuple[int, int, int]]) -> GroupSessio
     return GroupSessions(clock, searched, members)
 
 
-class ConsumerGroups(ABC):
-    """Consumer groups of applications, by name. Their offsets are in :class:`~queuey.storage.Offsets`.
+class GroupRecords(ABC):
+    """Consumer groups of applications, by name. Their offsets are in :class:`~queuey.storage.OffsetRecords`.
 
     State is changed only by compare-and-set, sessions by plain writes.
     """
@@ -67,7 +67,7 @@ class ConsumerGroups(ABC):
         """
 
     @abstractmethod
-    async def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
+    async def group_head(self, application: str, name: str, *, serial: bool = False) -> GroupHead | None:
         """Returns the head of a group, or None if the group does not exist.
 
         With ``serial`` the read sees every change acknowledged before, in any data centre.
@@ -78,7 +78,7 @@ class ConsumerGroups(ABC):
         """Returns a consistent snapshot of head and rows, or None if the group does not exist."""
 
     @abstractmethod
-    async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
+    async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> GroupHead | None:
         """Writes head and rows, all or nothing, if the stored head has ``version`` (0: the group does not exist yet).
 
         Returns:

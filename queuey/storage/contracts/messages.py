@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from queuey.model.ids import Position
-    from queuey.model.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
+    from queuey.model.messages import Lag, Message, NewMessage, Page, PartitionBounds, Queue, Slice
 
 
 class Messages(ABC):
@@ -81,7 +81,7 @@ class Messages(ABC):
     """True if, without a read delay, all messages acknowledged before a read lie below that read's horizon."""
 
     @abstractmethod
-    async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
+    async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionBounds]]:
         """Returns the horizon (ticks) and the info of each partition, 1 to N. Cost: bounded per partition.
 
         With ``rough``, counts that take long may be estimated from a sample of the messages.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from queuey.model.messages import Offset, OffsetChange, Queue
 
 
-class Offsets(ABC):
+class OffsetRecords(ABC):
     """Offsets of consumer groups in queues, and the owners of partitions."""
 
     @abstractmethod

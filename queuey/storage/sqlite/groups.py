@@ -9,9 +9,9 @@ from typing import Any
 from msgspec.msgpack import Decoder, encode
 from msgspec.structs import astuple, replace
 
-from queuey.model.groups import ClockSample, GroupChange, GroupRow, GroupSessions, Head, StoredGroup
+from queuey.model.groups import ClockSample, GroupChange, GroupHead, GroupRow, GroupSessions, StoredGroup
 from queuey.storage.contracts.claim_logs import ClaimLogs
-from queuey.storage.contracts.groups import SEARCH_ROW, SEARCH_TTL, ConsumerGroups, session_ttl, sessions_of
+from queuey.storage.contracts.groups import SEARCH_ROW, SEARCH_TTL, GroupRecords, session_ttl, sessions_of
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.transaction import Transaction
@@ -34,16 +34,16 @@ _RECORD_SESSION = (
 )
 _SELECT_SESSIONS = "SELECT member, uid, seen FROM group_sessions WHERE application = ? AND name = ? AND expires > ?"
 
-_decode = Decoder(Head).decode
+_decode = Decoder(GroupHead).decode
 
 
-class SqliteGroups(ConsumerGroups):
+class SqliteGroups(GroupRecords):
     def __init__(self, database: Database, claim_logs: ClaimLogs) -> None:
         self._db = database
         self._claim_now = claim_logs.claim_now
 
     @threaded
-    def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:  # noqa: ARG002
+    def group_head(self, application: str, name: str, *, serial: bool = False) -> GroupHead | None:  # noqa: ARG002
         with self._db.readers.lend() as connection:
             return _read_head(connection, application, name)
 
@@ -58,11 +58,11 @@ class SqliteGroups(ConsumerGroups):
                 connection.execute("COMMIT")
         return None if head is None else StoredGroup(head, tuple(GroupRow(*row) for row in rows))
 
-    async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
+    async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> GroupHead | None:
         head = replace(change.head, version=secrets.randbits(62) | 1)
         values = head.version, encode(head), application, name
 
-        def work(transaction: Transaction) -> Head | None:
+        def work(transaction: Transaction) -> GroupHead | None:
             execute = transaction.connection.execute
             applied = execute(_UPDATE_HEAD, (*values, version)) if version else execute(_INSERT_HEAD, values)
             if not applied.fetchall():
@@ -128,6 +128,6 @@ class SqliteGroups(ConsumerGroups):
         await self._db.write(work)
 
 
-def _read_head(connection: Connection, application: str, name: str) -> Head | None:
+def _read_head(connection: Connection, application: str, name: str) -> GroupHead | None:
     row: Any = connection.execute(_SELECT_HEAD, (application, name)).fetchone()
     return None if row is None else _decode(row[0])

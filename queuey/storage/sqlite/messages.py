@@ -15,7 +15,7 @@ from queuey.model.messages import (
     Message,
     NewMessage,
     Page,
-    PartitionInfo,
+    PartitionBounds,
     PostKey,
     PostResult,
     Queue,
@@ -194,7 +194,7 @@ class SqliteMessages(Messages):
         queue: Queue,
         *,
         rough: bool = False,  # noqa: ARG002 - counts are bounded in any case
-    ) -> tuple[int, list[PartitionInfo]]:
+    ) -> tuple[int, list[PartitionBounds]]:
         with self._db.readers.lend() as connection:
             horizon = sample_horizon(self._db, connection, queue)
             now = self._db.clock()
@@ -204,14 +204,14 @@ class SqliteMessages(Messages):
             ]
         return apply_read_delay(queue, horizon, now), partitions
 
-    def _inspect_partition(self, connection: Connection, qp: int, partition: int, now: int) -> PartitionInfo:
+    def _inspect_partition(self, connection: Connection, qp: int, partition: int, now: int) -> PartitionBounds:
         alive = find_lowest_live(connection, qp, now)
         if alive is None:
-            return PartitionInfo(partition, 0, exact=True, oldest=None, newest=None)
+            return PartitionBounds(partition, 0, exact=True, oldest=None, newest=None)
         count, exact = _count_live(connection, qp, (alive - 1, ids.LOW_MAX), ids.TICKS_MAX + 1, now)
         oldest: Any = connection.execute(_SELECT_OLDEST, (qp, alive, now)).fetchone()
         newest: Any = connection.execute(_SELECT_NEWEST, (qp, alive, now)).fetchone()
-        return PartitionInfo(partition, count, exact=exact, oldest=oldest, newest=newest)
+        return PartitionBounds(partition, count, exact=exact, oldest=oldest, newest=newest)
 
     @threaded
     def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:

@@ -14,7 +14,7 @@ from queuey.model.errors import GroupNotFound
 from queuey.model.groups import MemberCommit, OwnedOffset, OwnedOffsets
 from queuey.model.ids import Position
 from queuey.model.messages import Offset, OffsetChange, Queue
-from queuey.storage import Offsets, offset_changes
+from queuey.storage import OffsetRecords, offset_changes
 from queuey.storage.offset_changes import MAX_READERS, READER_PREFIX, Decision, decide, has_been_owned
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
@@ -41,7 +41,7 @@ _SET_OFFSET = (
 )
 
 
-class SqliteOffsets(Offsets):
+class SqliteOffsets(OffsetRecords):
     def __init__(self, database: Database) -> None:
         self._db = database
 

@@ -26,7 +26,7 @@ KEEPALIVE = b":\n\n"
 """A comment, as a keep-alive."""
 
 
-class Source(Protocol):
+class EventSource(Protocol):
     """The source of a stream's events."""
 
     async def read_first(self, turn: LongPoll) -> list[bytes]:
@@ -60,7 +60,7 @@ class Source(Protocol):
 
 
 async def stream_events(
-    turn: LongPoll, source: Source, caller: Caller | None, beat: float
+    turn: LongPoll, source: EventSource, caller: Caller | None, beat: float
 ) -> AsyncGenerator[Body, None]:
     """Yields the events of a source: those that exist, then new ones as they arrive.
 

@@ -8,7 +8,7 @@ right that was revoked. The client gets the result of the last attempt.
 If one message wakes thousands, they take turns: few attempts are under way at a time, and the application that has used
 less goes first.
 
-A client may leave before it is answered. The server reports that only to a request that listens (:class:`Client`).
+A client may leave before it is answered. The server reports that only to a request that listens (:class:`PollClient`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Protocol, Self
 from queuey.model.errors import InvalidRequest, QueueyError, TooManyWaiters
 from queuey.model.rights import ANYBODY, USERS_TENANT_PREFIX, Caller
 from queuey.runtime.waiters import Waiter, Watchers
-from queuey.web.admission.scheduling import FairGate, SharedQuota, Turn
+from queuey.web.admission.scheduling import FairGate, ScheduledWork, SharedQuota
 from queuey.web.http.connection import DISCONNECTED
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -52,7 +52,7 @@ def make_client_left() -> InvalidRequest:
     return InvalidRequest({"connection": "Was closed before the answer"})
 
 
-class Client:
+class PollClient:
     """The client of a request. Used in the loop's thread.
 
     Attributes:
@@ -124,14 +124,14 @@ class Clients:
     """The clients of requests under way. A client is watched for a disconnect once its request is a second old."""
 
     def __init__(self) -> None:
-        self.unwatched: dict[Client, None] = {}
+        self.unwatched: dict[PollClient, None] = {}
 
-    def begin(self, receive: Receive | None) -> Client:
-        client = Client(receive)
+    def begin(self, receive: Receive | None) -> PollClient:
+        client = PollClient(receive)
         self.unwatched[client] = None
         return client
 
-    def end(self, client: Client) -> None:
+    def end(self, client: PollClient) -> None:
         self.unwatched.pop(client, None)
         client.stop_listening()
 
@@ -150,7 +150,7 @@ class WaitingRequest(Protocol):
 
     tenant: str
     headers: dict[str, str]
-    client: Client | None
+    client: PollClient | None
 
 
 class LongPoll(Waiter):
@@ -198,7 +198,7 @@ class LongPoll(Waiter):
         self.client = request.client
         self.tenant = self.holder = request.tenant
         self.header = request.headers.get("authorization")
-        self.turn = Turn(self.tenant, polls.needs)
+        self.turn = ScheduledWork(self.tenant, polls.needs)
         self.timer: asyncio.TimerHandle | None = None
         self.places = 0
         self.has_news = False
@@ -351,7 +351,7 @@ class LongPolls:
         self.attempt_quota = SharedQuota(2 * MAX_ATTEMPTS, alpha=1)
         self.needs = self.attempt_quota, 1
         """The quota that an attempt needs."""
-        self.attempts: FairGate[Turn] = FairGate(MAX_STARTED, price=1, bound=self.attempt_quota)
+        self.attempts: FairGate[ScheduledWork] = FairGate(MAX_STARTED, price=1, bound=self.attempt_quota)
         self.loop: asyncio.AbstractEventLoop
         self.watchers = watchers
         self._authenticate = authenticate

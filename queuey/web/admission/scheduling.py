@@ -35,7 +35,7 @@ from queuey.model.errors import QueueyError, StoreUnavailable, TooManyRequests
 ANONYMOUS = ""
 """The tenant of all callers without a credential."""
 T = TypeVar("T")
-TurnT = TypeVar("TurnT", bound="Turn")
+TurnT = TypeVar("TurnT", bound="ScheduledWork")
 
 
 @lru_cache(1024)
@@ -213,7 +213,7 @@ class FairQueue(Generic[T]):
                 del self._used[tenant]
 
 
-class Turn:
+class ScheduledWork:
     """Work that waits for its turn. It is idle, then in line, then under way, then idle again.
 
     Attributes:
@@ -351,7 +351,7 @@ class FairGate(Generic[TurnT]):
             return
         while started < self._max_started and seconds < self._seconds:
             is_full = self._bound is not None and self._bound.free <= 0
-            if is_full or (turn := self.turns.take(Turn.fits)) is None:
+            if is_full or (turn := self.turns.take(ScheduledWork.fits)) is None:
                 return
             turn.state = "idle"
             if turn.future is not None and not turn.future.done():
@@ -441,7 +441,7 @@ class Contention:
                 self._on_end()
 
 
-class LoopScheduler(FairGate[Turn]):
+class LoopScheduler(FairGate[ScheduledWork]):
     """The event loop's time, in which short requests are handled whole.
 
     While only one tenant sends requests, they run as they come, without this class. With several tenants, each request
@@ -467,9 +467,9 @@ class LoopScheduler(FairGate[Turn]):
     def __init__(self, under_way: int = 32) -> None:
         super().__init__(self.MAX_STARTED, seconds=self.MAX_TURN_SECONDS)
         self.under_way = TenantQuota(lambda: under_way)
-        self.pieces: FairGate[Turn] = FairGate(self.MAX_PIECES, price=1)
+        self.pieces: FairGate[ScheduledWork] = FairGate(self.MAX_PIECES, price=1)
 
-    async def wait_for_turn(self, tenant: str, size: int) -> Turn:
+    async def wait_for_turn(self, tenant: str, size: int) -> ScheduledWork:
         """Waits for a request's turn and returns it; :meth:`leave` ends it.
 
         Args:
@@ -479,26 +479,26 @@ class LoopScheduler(FairGate[Turn]):
         Raises:
             TooManyRequests: Its turn did not come in time.
         """
-        turn = Turn(tenant, (self.under_way, 1 + size // self.WEIGHT_UNIT_BYTES))
+        turn = ScheduledWork(tenant, (self.under_way, 1 + size // self.WEIGHT_UNIT_BYTES))
         await self.wait(turn)
         return turn
 
     async def wait_to_send_piece(self, tenant: str) -> None:
-        await self.pieces.wait(Turn(tenant))
+        await self.pieces.wait(ScheduledWork(tenant))
 
     def forget_idle_tenants(self) -> None:
         super().forget_idle_tenants()
         self.pieces.forget_idle_tenants()
 
 
-class Job(Turn):
+class ThreadJob(ScheduledWork):
     """Work for a thread; its future gets the result."""
 
     __slots__ = ("work",)
     work: Callable[[], Any]
 
 
-class FairPool(FairGate[Job]):
+class FairPool(FairGate[ThreadJob]):
     """Threads with a gate before them.
 
     The loop chooses the next tenant and keeps a few jobs ready, so that no thread has to wait for it. (Threads that
@@ -520,9 +520,9 @@ class FairPool(FairGate[Job]):
         self._memory = memory
         self._name = name
         self._count = count
-        self._extra: Job | None = None
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._extra_jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._extra: ThreadJob | None = None
+        self._jobs: SimpleQueue[ThreadJob | None] = SimpleQueue()
+        self._extra_jobs: SimpleQueue[ThreadJob | None] = SimpleQueue()
         self._call_in_loop: Callable[..., None]
 
     def start(self, call_in_loop: Callable[..., None]) -> None:
@@ -555,7 +555,7 @@ class FairPool(FairGate[Job]):
         needs.append((self.job_quota, 1))
         if computes:
             needs.append((self.computing, 1))
-        job = Job(tenant, *needs)
+        job = ThreadJob(tenant, *needs)
         job.work = work
         future = job.begin_to_wait()
         self.line_up(job)
@@ -570,14 +570,14 @@ class FairPool(FairGate[Job]):
             del future, job  # The error refers to this frame; a cycle would keep the request's body in memory.
         return result
 
-    def _begin(self, turn: Job) -> None:
+    def _begin(self, turn: ThreadJob) -> None:
         busy = self.job_quota.total - self.job_quota.free > self._count
         is_extra = busy and self._extra is None and self.job_quota.held(turn.tenant) == 1
         if is_extra:
             self._extra = turn
         (self._extra_jobs if is_extra else self._jobs).put(turn)
 
-    def _serve(self, jobs: SimpleQueue[Job | None]) -> None:
+    def _serve(self, jobs: SimpleQueue[ThreadJob | None]) -> None:
         """Does jobs in this thread until one is None; the loop gets each result or error, and the seconds it took."""
         while (job := jobs.get()) is not None:
             began = monotonic()
@@ -589,7 +589,7 @@ class FairPool(FairGate[Job]):
             self._call_in_loop(self._finish, job, monotonic() - began, result, error)
             del job, result, error
 
-    def _finish(self, job: Job, seconds: float, result: object, error: Exception | None) -> None:
+    def _finish(self, job: ThreadJob, seconds: float, result: object, error: Exception | None) -> None:
         """Delivers a job's result, and releases what the job holds; a delivered result keeps its memory."""
         is_delivered = job.settle(result, error) and error is None
         if job is self._extra:

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, Literal, Protocol, cast
 
-from queuey.web.http.heads import HEAD_END, MAX_HEAD_BYTES, Head, Refused, read_head
+from queuey.web.http.heads import HEAD_END, MAX_HEAD_BYTES, HeadRefused, RequestHead, read_head
 from queuey.web.responses import STATUS_LINES, Header, Response, with_cache_control
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _heads: dict[tuple[int, tuple[Header, ...]], bytes] = {}
 _MAX_CACHED_HEADS = 1000
 
-Answer = Callable[[Head, "Connection"], Awaitable[None]]
+Answer = Callable[[RequestHead, "Connection"], Awaitable[None]]
 WaitsFor = Literal["idle", "head", "full", "linger"]
 """What a connection waits for: a request, the rest of a head, room to send more, the end of lingering."""
 
@@ -158,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         self._body_left = 0
         self._turn = 0.0
         self._dropped = 0
-        self._head: Head | None = None
+        self._head: RequestHead | None = None
         self._task: asyncio.Task[None]
 
     # Called by the loop
@@ -269,7 +269,7 @@ class Connection(asyncio.BufferedProtocol):
                         await asyncio.sleep(0)
                         self._turn = monotonic()
             self._linger(idle=self.is_kept)
-        except Refused as refused:
+        except HeadRefused as refused:
             self._refuse(refused)
         except ConnectionError:
             pass
@@ -287,7 +287,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         self._head = None
         if self.is_refused:
-            raise Refused("There are too many connections; try again later", 503)
+            raise HeadRefused("There are too many connections; try again later", 503)
         if self._lost:
             return b""
         raw = self._raw
@@ -299,7 +299,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.has_ended or (self.is_late and not raw) or self.connections.is_closing:
             return b""
         if self.is_late:
-            raise Refused("The head has not arrived in time", 408)
+            raise HeadRefused("The head has not arrived in time", 408)
         self.connections.mark_waiting(self, "head" if raw else "idle")
         return None
 
@@ -314,9 +314,9 @@ class Connection(asyncio.BufferedProtocol):
         if len(HEAD_END) <= end <= MAX_HEAD_BYTES:
             return end
         if len(raw) >= MAX_HEAD_BYTES:
-            raise Refused(f"The head is longer than {MAX_HEAD_BYTES} bytes", 431)
+            raise HeadRefused(f"The head is longer than {MAX_HEAD_BYTES} bytes", 431)
         if raw.count(b"\n", self._searched) != raw.count(b"\r\n", max(0, self._searched - 1)):
-            raise Refused("A line ends without a carriage return")
+            raise HeadRefused("A line ends without a carriage return")
         self._searched = max(0, len(raw) - len(HEAD_END) + 1)
         return 0
 
@@ -343,7 +343,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._room is not None:
             await self._drain()
 
-    def _refuse(self, refused: Refused) -> None:
+    def _refuse(self, refused: HeadRefused) -> None:
         self.is_kept = self._has_body = False
         self.send_response(self.connections.refusal(refused.status, str(refused)), head=False)
         self._linger()

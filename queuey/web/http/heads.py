@@ -25,7 +25,7 @@ _MAX_LENGTH_DIGITS = 18
 Field = tuple[bytes, bytes]
 
 
-class Refused(Exception):
+class HeadRefused(Exception):
     """A head that is malformed or ambiguous; the connection ends after its response.
 
     Attributes:
@@ -37,7 +37,7 @@ class Refused(Exception):
         self.status = status
 
 
-class Head:
+class RequestHead:
     """The head of a request. It never changes after parsing: requests with the same head share it.
 
     Attributes:
@@ -77,9 +77,9 @@ class Head:
         self.application_cache: list[Any] = []
         self.key = b""
 
-    def with_key(self, key: bytes) -> Head:
+    def with_key(self, key: bytes) -> RequestHead:
         """Returns a copy with a key, which shares ``fields`` and ``application_cache``."""
-        head = Head(self.method, (self.path, self.query), self.fields)
+        head = RequestHead(self.method, (self.path, self.query), self.fields)
         head.length, head.is_old, head.keeps_alive, head.expects = (
             self.length,
             self.is_old,
@@ -117,7 +117,7 @@ _UNREPEATABLE_HEADERS = (b"host", b"content-length", b"transfer-encoding")
 """Headers that must not be repeated. Others may be."""
 
 
-cached_heads: dict[bytes, Head] = {}
+cached_heads: dict[bytes, RequestHead] = {}
 """Parsed heads by their bytes: a client mostly sends the same head again and again."""
 _MAX_CACHED_HEADS = 1000
 _MAX_CACHED_HEAD_BYTES = 2048
@@ -125,7 +125,7 @@ _KEY_LINE = re.compile(rb"\r\n[Ii]dempotency-[Kk]ey: ([!-~]+)(?=\r\n[!-~\r])")
 """The header as our clients and most others write it. Its value differs in each request."""
 
 
-def read_head(data: bytes) -> Head:
+def read_head(data: bytes) -> RequestHead:
     """Reads a head, from the cache if possible; heads that differ only in their Idempotency-Key share an entry.
 
     Args:
@@ -146,7 +146,7 @@ def read_head(data: bytes) -> Head:
     return shared.with_key(line[1])
 
 
-def _read_cached(data: bytes) -> Head:
+def _read_cached(data: bytes) -> RequestHead:
     """Parses a head, or takes it from the cache, which has no long or signed ones."""
     head = cached_heads.get(data)
     if head is None:
@@ -158,12 +158,12 @@ def _read_cached(data: bytes) -> Head:
     return head
 
 
-def _parse(data: bytes) -> Head:
+def _parse(data: bytes) -> RequestHead:
     match = _METHOD.match(data)
     if match is None:
-        raise Refused("The request line does not begin with a method")
+        raise HeadRefused("The request line does not begin with a method")
     if data.count(b"\n") != data.count(b"\r\n"):
-        raise Refused("A line ends without a carriage return")
+        raise HeadRefused("A line ends without a carriage return")
     method = data[: match.end() - 1]
     fields = _Fields()
     parser = httptools.HttpRequestParser(fields)
@@ -173,30 +173,30 @@ def _parse(data: bytes) -> Head:
     except httptools.HttpParserUpgrade:
         pass  # Upgrades are ignored; a body belongs to this request.
     except httptools.HttpParserError as error:
-        raise Refused(str(error).removesuffix(" []") or "It is not HTTP") from None
+        raise HeadRefused(str(error).removesuffix(" []") or "It is not HTTP") from None
     line = data[: data.index(b"\r\n")]
     if not line.endswith((b" HTTP/1.1", b" HTTP/1.0")):
-        raise Refused("Only HTTP/1.1 and HTTP/1.0 are supported")
+        raise HeadRefused("Only HTTP/1.1 and HTTP/1.0 are supported")
     return _make_request_head(method.decode(), fields, is_old=line.endswith(b"0"))
 
 
-def _make_request_head(method: str, read: _Fields, *, is_old: bool) -> Head:
+def _make_request_head(method: str, read: _Fields, *, is_old: bool) -> RequestHead:
     """Makes the head. Refuses too many or repeated headers, a long target, ``CONNECT``, and HTTP/1.1 without Host.
 
     Raises ``Refused``.
     """
     if len(read.fields) > MAX_FIELDS:
-        raise Refused(f"More than {MAX_FIELDS} header fields", 431)
+        raise HeadRefused(f"More than {MAX_FIELDS} header fields", 431)
     if len(read.target) > MAX_TARGET_BYTES:
-        raise Refused(f"The request target is longer than {MAX_TARGET_BYTES} bytes", 414)
+        raise HeadRefused(f"The request target is longer than {MAX_TARGET_BYTES} bytes", 414)
     if method == "CONNECT":
-        raise Refused("CONNECT is not supported")
-    head = Head(method, _parse_target(read.target), read.fields)
+        raise HeadRefused("CONNECT is not supported")
+    head = RequestHead(method, _parse_target(read.target), read.fields)
     by_name = dict(read.fields)
     if len(by_name) < len(read.fields):
         _refuse_repeated([name for name, _ in read.fields])
     if b"host" not in by_name and not is_old:
-        raise Refused("Missing Host header")
+        raise HeadRefused("Missing Host header")
     head.is_old = is_old
     tokens = _connection_tokens(read.fields) if b"connection" in by_name else set()
     head.keeps_alive = b"close" not in tokens and (not is_old or b"keep-alive" in tokens)
@@ -213,7 +213,7 @@ def _connection_tokens(fields: list[Field]) -> set[bytes]:
 def _refuse_repeated(names: list[bytes]) -> None:
     for name in _UNREPEATABLE_HEADERS:
         if names.count(name) > 1:
-            raise Refused(f"{name.decode().title()} is given twice")
+            raise HeadRefused(f"{name.decode().title()} is given twice")
 
 
 def _parse_target(target: bytes) -> tuple[bytes, bytes]:
@@ -223,12 +223,12 @@ def _parse_target(target: bytes) -> tuple[bytes, bytes]:
     if not target.startswith(b"/"):
         match = _ABSOLUTE.match(target)
         if match is None:
-            raise Refused("Request target is not a path")
+            raise HeadRefused("Request target is not a path")
         target = target[match.end() :]
         if not target.startswith(b"/"):
             target = b"/" + target
     if b"#" in target:
-        raise Refused("Request target has a fragment")
+        raise HeadRefused("Request target has a fragment")
     path, _, query = target.partition(b"?")
     return path, query
 
@@ -241,13 +241,13 @@ def _parse_length(fields: dict[bytes, bytes], *, is_old: bool) -> int | None:
     coding, length = fields.get(b"transfer-encoding"), fields.get(b"content-length")
     if coding is not None:
         if length is not None or is_old:
-            raise Refused("Transfer-Encoding needs HTTP/1.1 without Content-Length")
+            raise HeadRefused("Transfer-Encoding needs HTTP/1.1 without Content-Length")
         if coding.strip().lower() != b"chunked":
-            raise Refused("Transfer-Encoding must be chunked")
+            raise HeadRefused("Transfer-Encoding must be chunked")
         return None
     if length is None:
         return 0
     length = length.strip()
     if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
-        raise Refused("Content-Length is not a number")
+        raise HeadRefused("Content-Length is not a number")
     return int(length)

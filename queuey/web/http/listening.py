@@ -84,7 +84,7 @@ class Certificate:
         return [(s.st_mtime_ns, s.st_size, s.st_ino) for s in stats]
 
 
-class Connections:
+class ProcessConnections:
     """The connections of a process, and its listening socket.
 
     Args:

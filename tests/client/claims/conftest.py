@@ -11,7 +11,7 @@ from queuey.client._async import job_queue as async_job_queue
 from queuey.client._sync import job_queue as sync_job_queue
 from queuey.client.calls.call import Call
 from queuey.client.claims.claiming import Claiming
-from queuey.client.claims.held import Batch, HeldClaim
+from queuey.client.claims.held import ClaimBatch, HeldClaim
 from queuey.client.results import Received
 from tests.replacing import replace_in
 
@@ -38,5 +38,5 @@ def _whole_batches() -> Iterator[None]:
     with ExitStack() as stack:
         for module in (async_job_queue, sync_job_queue):
             stack.enter_context(replace_in(module, Claiming, WholeBatches))
-            stack.enter_context(replace_in(module, Batch, lambda _max_seconds: Batch()))
+            stack.enter_context(replace_in(module, ClaimBatch, lambda _max_seconds: ClaimBatch()))
         yield

@@ -13,7 +13,7 @@ import pytest
 from queuey.client import AsyncClient, Client
 from queuey.client.calls.call import Call, Timeouts, ignore_answer
 from queuey.client.errors import ApiError, InvalidArgument
-from queuey.client.http.connections import Connections, Endpoint, make_request
+from queuey.client.http.connections import Connections, ServerEndpoint, make_request
 from queuey.client.http.servers import parse_servers
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -27,7 +27,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-def endpoints_and_options(addresses: str) -> tuple[list[Endpoint], list[dict[str, Any]]]:
+def endpoints_and_options(addresses: str) -> tuple[list[ServerEndpoint], list[dict[str, Any]]]:
     made: list[dict[str, Any]] = []
 
     def make(**options: Any) -> object:  # noqa: ANN401 - options of any type

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import Backlog, PartitionClaims
 from queuey.app.service import Service
-from queuey.claims.attempts import CLAIM_EXPIRED_ERROR, MAX_KEPT_ATTEMPTS, Attempts
-from queuey.claims.claims import ReleaseReason
+from queuey.claims.attempts import CLAIM_EXPIRED_ERROR, MAX_KEPT_ATTEMPTS, AttemptRecords
+from queuey.claims.claims import HandlerFailure
 from queuey.claims.overview import MAX_SHOWN_TEXT
 from queuey.model import ids
 from queuey.model.deadletters import Attempt, DeadLetter, decode_dead_letter
@@ -62,7 +62,7 @@ def test_reasons_outlive_the_next_delivery(store: Store, clock: Clock, delay: fl
     service, access = enter(store, queue)
     for error in ("First", "Second", "Third"):
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1")
-        blocking(service.claims).release(access, [claimed.receipt], delay, reason=ReleaseReason(error))
+        blocking(service.claims).release(access, [claimed.receipt], delay, reason=HandlerFailure(error))
         clock.advance(120)
     assert [text.rpartition(": ")[2] for text in stored_attempts(service, access, place)] == [
         "First",
@@ -123,9 +123,9 @@ def test_reasons_for_lost_claims(store: Store) -> None:
     [first] = blocking(service.claims).claim(access, limit=1, ttl=60)
     blocking(service.claims).release(access, [first.receipt])
     [second] = blocking(service.claims).claim(access, limit=1, ttl=60)
-    blocking(service.claims).release(access, [first.receipt], 0.0, reason=ReleaseReason("Late"))
+    blocking(service.claims).release(access, [first.receipt], 0.0, reason=HandlerFailure("Late"))
     blocking(service.claims).acknowledge(access, [second.receipt])
-    blocking(service.claims).release(access, [second.receipt], 0.0, reason=ReleaseReason("Later"))
+    blocking(service.claims).release(access, [second.receipt], 0.0, reason=HandlerFailure("Later"))
     assert stored_attempts(service, access, place) == []
 
 
@@ -137,11 +137,11 @@ def test_the_last_ones_are_kept(store: Store) -> None:
     for number in range(MAX_KEPT_ATTEMPTS + 2):
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
         for _ in range(2):
-            blocking(service.claims).release(access, [claimed.receipt], 0.0, reason=ReleaseReason(f"E{number}"))
-    attempts = bridge.run(Attempts(store.ledger).read_records(queue, 1, [place]))[place].attempts
+            blocking(service.claims).release(access, [claimed.receipt], 0.0, reason=HandlerFailure(f"E{number}"))
+    attempts = bridge.run(AttemptRecords(store.ledger).read_records(queue, 1, [place]))[place].attempts
     assert [attempt.error for attempt in attempts] == [f"E{number}" for number in range(2, MAX_KEPT_ATTEMPTS + 2)]
     purged = bridge.run(store.catalogue.purge_queue(queue))
-    assert bridge.run(Attempts(store.ledger).read_records(purged, 1, [place])) == {}
+    assert bridge.run(AttemptRecords(store.ledger).read_records(purged, 1, [place])) == {}
 
 
 def test_backlog(store: Store, other: Store) -> None:
@@ -212,7 +212,7 @@ def test_what_jobs_call_and_why_they_failed(store: Store, other: Store) -> None:
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     claims = blocking(service.claims).claim(access, limit=3, ttl=600, worker="ann:1")
     for error in ("First", "Last"):
-        blocking(service.claims).release(access, [claims[0].receipt], 0.0, reason=ReleaseReason(error, "x" * 900))
+        blocking(service.claims).release(access, [claims[0].receipt], 0.0, reason=HandlerFailure(error, "x" * 900))
         [claims[0]] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1")
     listed = peer.claims.overview.list_jobs(peer_access, 9, states=True)
     assert [(job.status, job.task, job.arguments) for job in listed] == [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
-from queuey.claims.claims import ReleaseReason
+from queuey.claims.claims import HandlerFailure
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.model.messages import Backoff, QueueSpec
@@ -20,7 +20,7 @@ from tests.contract.attempts.test_attempts import make_limited_queue, wait_for_d
 from tests.contract.claims.test_claims import claimed_bodies, enter
 from tests.contract.samples import append_bodies, fresh_name, make_queue
 
-FAILED = ReleaseReason("ValueError")
+FAILED = HandlerFailure("ValueError")
 
 
 def claim(service: Service, access: QueueAccess) -> list[ClaimDelivery]:

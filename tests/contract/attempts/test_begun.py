@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from queuey.claims.claims import ClaimUseCases, ReleaseReason
+from queuey.claims.claims import ClaimUseCases, HandlerFailure
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.rules.receipts import MAX_UNCOUNTED, ClaimReceipt, ReceiptStatus
 from queuey.model.errors import StoreUnavailable
@@ -54,7 +54,7 @@ class Scene:
 
     def release(self, *, begun: bool, delay: float | None = None, reason: str = "") -> float:
         """Releases the last claim; returns the seconds until its message is delivered again."""
-        why = ReleaseReason(reason) if reason else None
+        why = HandlerFailure(reason) if reason else None
         receipts: list[ClaimReceipt] = [self.last.receipt]
         [settled] = self.claims.release(self.access, receipts, delay, why, begun=begun)
         assert settled.status is ReceiptStatus.DONE

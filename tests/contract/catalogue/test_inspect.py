@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuey.model.ids import Position
-from queuey.model.messages import PartitionInfo, Queue
+from queuey.model.messages import PartitionBounds, Queue
 from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.contract.samples import append_bodies, make_queue, messages_in_partition, new_message
@@ -20,8 +20,8 @@ def test_small_queues_are_counted(store: Store, other: Store) -> None:
     bridge.run(store.messages.delete(queue, [(1, positions[0])]))
     for handle in (store, other):
         assert bridge.run(handle.messages.inspect(queue))[1] == [
-            PartitionInfo(1, 4, exact=True, oldest=positions[1], newest=positions[5]),
-            PartitionInfo(2, 1, exact=True, oldest=(77, 0), newest=(77, 0)),
+            PartitionBounds(1, 4, exact=True, oldest=positions[1], newest=positions[5]),
+            PartitionBounds(2, 1, exact=True, oldest=(77, 0), newest=(77, 0)),
         ]
 
 

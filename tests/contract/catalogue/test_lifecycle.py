@@ -12,7 +12,7 @@ import pytest
 
 from queuey.model import ids
 from queuey.model.errors import StoreClosed, StoreUnavailable
-from queuey.model.groups import GroupChange, Head, OwnedOffset
+from queuey.model.groups import GroupChange, GroupHead, OwnedOffset
 from queuey.model.ids import Position
 from queuey.model.messages import LogEntry, Message, Named, OffsetChange, PostKey, Queue, QueueSpec, Record
 from queuey.storage import Store, bridge
@@ -71,7 +71,7 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "group_head": lambda store, queue: bridge.run(store.groups.group_head(APP, "group")),
     "group_state": lambda store, queue: bridge.run(store.groups.group_state(APP, "group")),
     "change_group": lambda store, queue: bridge.run(
-        store.groups.change_group(APP, "group", 0, GroupChange(Head(epoch=1), ()))
+        store.groups.change_group(APP, "group", 0, GroupChange(GroupHead(epoch=1), ()))
     ),
     "remove_group": lambda store, queue: bridge.run(store.groups.remove_group(APP, "group", 1)),
     "group_names": lambda store, queue: bridge.run(store.groups.group_names(APP)),

@@ -15,7 +15,7 @@ from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
 from queuey.claims.log.claim_search import ClaimDelivery, PiggybackedAck
 from queuey.claims.log.follow_ups import OVERDUE_SECONDS
-from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus
 from queuey.messages.posts import Draft
 from queuey.model import ids
 from queuey.model.deadletters import decode_dead_letter
@@ -50,7 +50,7 @@ def claimed_bodies(claimed: list[ClaimDelivery]) -> list[str | bytes]:
     return [delivery.message.body for delivery in claimed]
 
 
-def statuses(settled: list[Settlement]) -> list[ReceiptStatus]:
+def statuses(settled: list[ReceiptOutcome]) -> list[ReceiptStatus]:
     return [settlement.status for settlement in settled]
 
 

@@ -6,8 +6,8 @@ from msgspec import UNSET
 
 from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
-from queuey.claims.attempts import Attempts, JobState
-from queuey.claims.claims import ReleaseReason
+from queuey.claims.attempts import AttemptRecords, JobState
+from queuey.claims.claims import HandlerFailure
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.model import ids
 from queuey.model.ids import Position
@@ -69,7 +69,7 @@ def test_who_has_lost_the_message_is_refused(store: Store, other: Store, clock: 
     assert shown(service, access) == [None]
     assert put(peer, peer_access, new.receipt, b'"new"') is ReceiptStatus.DONE
     late = JobState(old.receipt.number, 0.0, b'"checked before, written late"')
-    bridge.run(Attempts(store.ledger).set_state(queue, 1, place, late))
+    bridge.run(AttemptRecords(store.ledger).set_state(queue, 1, place, late))
     assert shown(service, access) == [b'"new"']
 
 
@@ -80,7 +80,7 @@ def test_a_failed_attempt_keeps_its_state(store: Store) -> None:
     service, access = enter(store, queue)
     [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
     put(service, access, claimed.receipt, b'"half"')
-    blocking(service.claims).release(access, [claimed.receipt], 0.0, ReleaseReason("ValueError"))
+    blocking(service.claims).release(access, [claimed.receipt], 0.0, HandlerFailure("ValueError"))
     assert find_state_reasons(service, access, place) == ['"half"']
     blocking(service.claims).claim(access, limit=1, ttl=60)
     assert shown(service, access) == [None]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
-from queuey.claims.claims import ReleaseReason
+from queuey.claims.claims import HandlerFailure
 from queuey.claims.expiry_records import KIND
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.log.move_turns import MoveOrder
@@ -106,7 +106,7 @@ def test_claims_give_up_what_has_expired(store: Store, clock: Clock) -> None:
     process, queue = Process(store), make_expiring_queue(store)
     process.post(queue, "failed", "new")
     [failed] = process.claim(queue, limit=1)
-    process.claims.release(process.enter(queue), [failed.receipt], 5.0, ReleaseReason("ValueError", "no wages"))
+    process.claims.release(process.enter(queue), [failed.receipt], 5.0, HandlerFailure("ValueError", "no wages"))
     clock.advance(TTL + 5)
     process.post(queue, "later")
     assert [delivery.message.body for delivery in process.claim(queue)] == ["later"]

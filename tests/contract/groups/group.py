@@ -16,7 +16,7 @@ from queuey.groups.rules.group_state import JoinRequest
 from queuey.model import ids
 from queuey.model.errors import GroupNotFound
 from queuey.model.messages import OffsetChange
-from queuey.model.rights import Caller, Credential, Grant
+from queuey.model.rights import Caller, Grant, MemberCredential
 from queuey.runtime.event_loop import Core
 from queuey.storage import Store
 from tests.backends import APP
@@ -90,9 +90,9 @@ class GroupService(Service):
         super().__init__(store, core=HandCore(clock), rights=self._read_rights)
         self.callers = callers
 
-    def _read_rights(self, credential: Credential) -> Credential | None:
+    def _read_rights(self, credential: MemberCredential) -> MemberCredential | None:
         caller = self.callers.get(credential.id)
-        return None if caller is None else Credential(credential.id, caller)
+        return None if caller is None else MemberCredential(credential.id, caller)
 
 
 class Group:
@@ -127,10 +127,10 @@ class Group:
     def access(self, service: Service, queue: str) -> QueueAccess:
         return service.queues.access_unchecked(service.find(self.application, queue))
 
-    def credential(self, key: str) -> Credential:
+    def credential(self, key: str) -> MemberCredential:
         """Returns the credential of a key, which gets all rights at its first use."""
         self.callers.setdefault(key.encode(), Caller(names=frozenset({f"app:{self.application}"})))
-        return Credential(key.encode(), self.callers[key.encode()])
+        return MemberCredential(key.encode(), self.callers[key.encode()])
 
     def join(
         self,

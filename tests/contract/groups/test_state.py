@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.model.groups import GroupChange, GroupRow, Head, StoredGroup
+from queuey.model.groups import GroupChange, GroupHead, GroupRow, StoredGroup
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.contract.samples import call_concurrently, fresh_name
 
 ROWS = (GroupRow(0, 0, b"wishes"), GroupRow(1, 0, b"member"), GroupRow(1, 999, b"another"), GroupRow(2, 63, b"plan"))
-HEAD = Head(0, 7, 5, 9, 1, 2, 3, 4, "centre", 6, b"creator")
+HEAD = GroupHead(0, 7, 5, 9, 1, 2, 3, 4, "centre", 6, b"creator")
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def group() -> str:
     return fresh_name()
 
 
-def create_group(store: Store, name: str, application: str = APP) -> Head:
+def create_group(store: Store, name: str, application: str = APP) -> GroupHead:
     head = bridge.run(store.groups.change_group(application, name, 0, GroupChange(HEAD, ROWS)))
     assert head is not None
     return head
@@ -30,16 +30,16 @@ def test_state_is_what_was_written(store: Store, other: Store, group: str) -> No
     assert bridge.run(store.groups.group_head(APP, group)) is None
     assert bridge.run(store.groups.group_state(APP, group)) is None
     head = create_group(store, group)
-    assert head == Head(head.version, *[getattr(HEAD, name) for name in Head.__struct_fields__[1:]])
+    assert head == GroupHead(head.version, *[getattr(HEAD, name) for name in GroupHead.__struct_fields__[1:]])
     assert head.version
     assert bridge.run(other.groups.group_state(APP, group)) == StoredGroup(head, ROWS)
-    change = GroupChange(Head(epoch=8, born=5), (GroupRow(1, 0, b""), GroupRow(1, 1, b"third")))
+    change = GroupChange(GroupHead(epoch=8, born=5), (GroupRow(1, 0, b""), GroupRow(1, 1, b"third")))
     after = bridge.run(other.groups.change_group(APP, group, head.version, change))
     assert after is not None
     rows = (ROWS[0], *change.rows, ROWS[2], ROWS[3])
     assert bridge.run(store.groups.group_state(APP, group)) == StoredGroup(after, rows)
     for serial in (False, True):
-        assert bridge.run(store.groups.group_head(APP, group, serial=serial)) == after == Head(after.version, 8, 5)
+        assert bridge.run(store.groups.group_head(APP, group, serial=serial)) == after == GroupHead(after.version, 8, 5)
 
 
 def test_one_of_several_changes(store: Store, other: Store, group: str) -> None:
@@ -53,8 +53,8 @@ def test_one_of_several_changes(store: Store, other: Store, group: str) -> None:
         assert not bridge.run(other.groups.remove_group(APP, group, version))
     assert bridge.run(other.groups.group_state(APP, group)) == StoredGroup(head, ROWS)
 
-    def change(number: int) -> Head | None:
-        change = GroupChange(Head(epoch=number), (GroupRow(1, number, b""),))
+    def change(number: int) -> GroupHead | None:
+        change = GroupChange(GroupHead(epoch=number), (GroupRow(1, number, b""),))
         return bridge.run((store, other)[number % 2].groups.change_group(APP, group, head.version, change))
 
     done = [each for each in call_concurrently(change, range(1, 4)) if each is not None]
@@ -103,7 +103,7 @@ def test_names(store: Store, other: Store) -> None:
     assert bridge.run(other.groups.group_names(APP, start="x")) == []
     head = bridge.run(store.groups.group_head(APP, "b"))
     assert head is not None
-    bridge.run(store.groups.change_group(APP, "b", head.version, GroupChange(Head(creator=b"another"), ())))
+    bridge.run(store.groups.change_group(APP, "b", head.version, GroupChange(GroupHead(creator=b"another"), ())))
     assert bridge.run(other.groups.group_names(APP, creator=b"creator")) == ["a", "d"]
     assert bridge.run(other.groups.group_names(APP, creator=b"creator", start="b", limit=1)) == ["d"]
     assert bridge.run(other.groups.group_names(APP, creator=b"nobody")) == []

@@ -12,7 +12,7 @@ from queuey.api.groups import Heartbeat, HeartbeatAnswer, Partitions
 from queuey.app.service import Service
 from queuey.groups import local_group
 from queuey.groups.rules.group_state import JoinRequest
-from queuey.model.rights import Caller, Credential
+from queuey.model.rights import Caller, MemberCredential
 from queuey.runtime.waiters import Waiter
 from queuey.runtime.workers import WorkerIdentity
 from queuey.storage import Store
@@ -22,7 +22,7 @@ from tests.contract.samples import eventually
 from tests.replacing import replace_in, with_fields
 
 LONG = 60.0
-CREDENTIAL = Credential(b"key", Caller(names=frozenset({f"app:{APP}"})))
+CREDENTIAL = MemberCredential(b"key", Caller(names=frozenset({f"app:{APP}"})))
 
 
 class Poll(Waiter):

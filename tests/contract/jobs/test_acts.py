@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from queuey.claims.attempts import Attempts
-from queuey.claims.claims import ReleaseReason
+from queuey.claims.attempts import AttemptRecords
+from queuey.claims.claims import HandlerFailure
 from queuey.claims.jobs import CANCELLED_ERROR
 from queuey.claims.rules.receipts import ReceiptStatus
 from queuey.messages.posts import Draft
@@ -23,7 +23,7 @@ from tests.contract.claims.test_ordered import claim_soon, make_ordered, send
 from tests.contract.samples import append_bodies, make_queue, method_of
 from tests.interposed_store import InterposedStore
 
-FAILED = ReleaseReason("ValueError", "no egg")
+FAILED = HandlerFailure("ValueError", "no egg")
 
 
 def test_what_nobody_works_on_is_removed(store: Store, other: Store) -> None:
@@ -43,7 +43,7 @@ def test_what_nobody_works_on_is_removed(store: Store, other: Store) -> None:
             cancel(peer_access, place, None)
     assert blocking(service.claims).claim(access, limit=9, ttl=60) == []
     assert service.claims.overview.size(access, 9).size == 0
-    attempts = bridge.run(Attempts(store.ledger).read_records(queue, 1, [rests]))
+    attempts = bridge.run(AttemptRecords(store.ledger).read_records(queue, 1, [rests]))
     assert [attempt.error for attempt in attempts[rests].attempts] == ["ValueError", CANCELLED_ERROR]
 
 

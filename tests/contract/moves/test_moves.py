@@ -32,7 +32,7 @@ from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Message, Meta, Queue, QueueSpec
 from queuey.moves import move_records as module
 from queuey.moves.active_move import ActiveMove
-from queuey.moves.move_records import KIND, MAX_LISTED, MAX_RUNNING, Move, MoveRecords, Progress, decode
+from queuey.moves.move_records import KIND, MAX_LISTED, MAX_RUNNING, MoveRecords, QueueMove, QueueMoveProgress, decode
 from queuey.moves.moves import MoveCarrier, MoveTiming, MoveUseCases
 from queuey.storage import Catalogue, KeyedPosts, Messages, Store, bridge
 from tests.backends import APP, PROMPT
@@ -317,9 +317,9 @@ def test_another_process_goes_on(store: Store, other: Store) -> None:
     assert bodies(store, source) == []
 
 
-def carry_out(store: Store, move: Move) -> None:
+def carry_out(store: Store, move: QueueMove) -> None:
     service = Service(store)
-    active = ActiveMove(move, Progress(), store, service.claims, time.monotonic)
+    active = ActiveMove(move, QueueMoveProgress(), store, service.claims, time.monotonic)
     while not active.is_over:
         service.core.run(active.run())
         time.sleep(min(0.05, max(0.0, active.due - time.monotonic())))
@@ -342,7 +342,7 @@ def test_kills_at_every_step(store: Store, other: Store) -> None:
         with suppress(Killed):
             carry_out(dying.store, move)
         carry_out(other, move)
-        bridge.run(records.end(record, Progress("done")))
+        bridge.run(records.end(record, QueueMoveProgress("done")))
         assert bodies(store, target) == everything, start
         assert bodies(store, source) == []
 
@@ -367,7 +367,7 @@ def test_a_move_is_left_to_the_process_that_works_on_it(store: Store, mover: Mov
 def test_a_move_whose_process_stops_while_it_records_the_end(store: Store, mover: Mover) -> None:
     """Between the two writes of its end a move is in both kinds of record: it is shown as done, not cancellable."""
     record, _ = bridge.run(MoveRecords(store).begin(make_queue(store), make_queue(store)))
-    bridge.run(MoveRecords(store).end(record, Progress(state="done", ended=1.0)))
+    bridge.run(MoveRecords(store).end(record, QueueMoveProgress(state="done", ended=1.0)))
     bridge.run(store.records.set_record(msgspec.structs.replace(record, version=0)))
     report = mover.moves.show(APP, decode(record.value).move.id, SEES_ALL_QUEUES)
     assert report.state == "done"
@@ -383,7 +383,7 @@ def test_a_move_whose_process_had_a_clock_that_was_ahead(store: Store, mover: Mo
     records = MoveRecords(store)
     record, _ = bridge.run(records.begin(source, target))
     ahead = store.claim_logs.claim_time() + 1800 * TICKS_PER_SECOND
-    bridge.run(records.save(record, Progress(runner=7), ahead))
+    bridge.run(records.save(record, QueueMoveProgress(runner=7), ahead))
     mover.moves.watch()
     assert mover.wait_until_ended(mover.moves.list(APP, SEES_ALL_QUEUES)[0]).moved == 1  # type: ignore[arg-type] # its id is asked for
 
@@ -396,7 +396,7 @@ def test_the_last_ones_are_kept(store: Store, mover: Mover) -> None:
     with replace_in(module, MAX_LISTED, 3):
         for _ in range(5):
             record, _ = bridge.run(records.begin(source, target))
-            bridge.run(records.end(record, Progress("done")))
+            bridge.run(records.end(record, QueueMoveProgress("done")))
             ended.append(decode(record.value).move.id)
         assert [each.id for each in mover.moves.list(APP, SEES_ALL_QUEUES)] == ended[:1:-1]
     assert ended == sorted(ended)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuey.app.service import Service
-from queuey.messages.ranges import Range, Reading, make_mark
+from queuey.messages.ranges import RangeAnswer, RangeRequest, make_mark
 from queuey.messages.streams import MAX_EARLY_PARTITIONS, Cursor, Event
 from queuey.model.ids import FIRST, LOW_MIN, Position
 from queuey.model.messages import Message, Queue, Slice, bytes_of
@@ -30,9 +30,9 @@ class Early(test_streams.Reading):
     early = True
 
 
-def read(service: Service, queue: Queue, **how: Any) -> Reading:  # noqa: ANN401 - fields of a range
+def read(service: Service, queue: Queue, **how: Any) -> RangeAnswer:  # noqa: ANN401 - fields of a range
     access = service.queues.access_unchecked(queue)
-    return service.reader.read(access, Range(early=True, **how))
+    return service.reader.read(access, RangeRequest(early=True, **how))
 
 
 def bodies(messages: Any) -> list[str]:  # noqa: ANN401 - messages or events

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from queuey.app.service import Service
-from queuey.messages.ranges import Range, Reading, make_mark
+from queuey.messages.ranges import RangeAnswer, RangeRequest, make_mark
 from queuey.model.messages import Message, Page, Queue, Slice, bytes_of
 from queuey.runtime.limits import Limits
 from queuey.storage import Messages, Store, bridge
@@ -49,9 +49,9 @@ def fill(store: Store, partitions: int, bodies: Sequence[str], seed: int = 1, na
     return queue
 
 
-def read(store: Store, queue: Queue, **wanted: object) -> Reading:
+def read(store: Store, queue: Queue, **wanted: object) -> RangeAnswer:
     service = Service(store, limits=LIMITS)
-    reach = Range(**{"partitions": None, "limit": 1000, "delayed": False, "merge": True, **wanted})  # type: ignore[arg-type]
+    reach = RangeRequest(**{"partitions": None, "limit": 1000, "delayed": False, "merge": True, **wanted})  # type: ignore[arg-type]
     return service.reader.read(service.queues.access_unchecked(queue), reach)
 
 

@@ -11,13 +11,13 @@ from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
 from queuey.messages import read_marks
 from queuey.messages.ranges import OTHER_PARTITIONS
-from queuey.messages.read_marks import EVERYTHING, MarkNews, ReadMark, Unread, make_reader_group
+from queuey.messages.read_marks import EVERYTHING, ChangedMark, MarkNews, UnreadCount, make_reader_group
 from queuey.model import ids
 from queuey.model.errors import Conflict, InvalidRequest, QueueNotFound, StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import OffsetChange, Page, Queue, QueueSpec, Slice
 from queuey.runtime.event_loop import Core
-from queuey.storage import Messages, Offsets, Store, bridge, offset_changes
+from queuey.storage import Messages, OffsetRecords, Store, bridge, offset_changes
 from tests.backends import Clock
 from tests.contract.samples import append_bodies, call_concurrently, fill_queue, make_queue, new_message
 from tests.interposed_store import InterposedStore
@@ -30,15 +30,15 @@ def access(store: Store, queue: Queue) -> QueueAccess:
     return QueueAccess(Core(), store, queue, lambda _: None)
 
 
-def mark(store: Store, queue: Queue, at: Position, reader: str = ANN, *, back: bool = False) -> ReadMark:
+def mark(store: Store, queue: Queue, at: Position, reader: str = ANN, *, back: bool = False) -> ChangedMark:
     """Marks a message, and all below it, in all partitions."""
     return Service(store).unread.mark(access(store, queue), reader, {OTHER_PARTITIONS: ids.following(at)}, back=back)
 
 
 def count_unread(store: Store, queues: Sequence[Queue], reader: str = ANN, limit: int = 100) -> list[tuple[int, bool]]:
     unread = Service(store).unread.unread([access(store, queue) for queue in queues], reader, limit)
-    assert all(isinstance(each, Unread) for each in unread)
-    return [(each.count, each.more) for each in unread if isinstance(each, Unread)]
+    assert all(isinstance(each, UnreadCount) for each in unread)
+    return [(each.count, each.more) for each in unread if isinstance(each, UnreadCount)]
 
 
 def test_each_reader_has_a_mark(store: Store, other: Store) -> None:
@@ -47,11 +47,11 @@ def test_each_reader_has_a_mark(store: Store, other: Store) -> None:
     first, second, _ = append_bodies(store, queue, "a", "b", "c")
     append_bodies(store, neighbour, "a")
     assert count_unread(store, [queue, neighbour]) == [(3, False), (1, False)]
-    assert mark(store, queue, second) == ReadMark({1: second}, 0.0)
+    assert mark(store, queue, second) == ChangedMark({1: second}, 0.0)
     assert count_unread(other, [queue, neighbour]) == [(1, False), (1, False)]
     assert count_unread(other, [queue, neighbour], BOB) == [(3, False), (1, False)]
-    assert mark(other, queue, first) == ReadMark({1: second}, 0.0)
-    assert mark(other, queue, first, back=True) == ReadMark({1: first}, 0.0)
+    assert mark(other, queue, first) == ChangedMark({1: second}, 0.0)
+    assert mark(other, queue, first, back=True) == ChangedMark({1: first}, 0.0)
     assert count_unread(store, [queue]) == [(2, False)]
 
 
@@ -149,7 +149,7 @@ def test_queues_counted_together_count_as_one_by_one(store: Store, other: Store,
             between.instead(Messages.read, refuse_read)
         try:
             counts = Service(between.store).unread.unread([access(store, queue) for queue in queues], ANN)
-            results.append([each if isinstance(each, Unread) else type(each) for each in counts])
+            results.append([each if isinstance(each, UnreadCount) else type(each) for each in counts])
         except StoreUnavailable as error:
             results.append([str(error)])
     assert results[0] == results[1]
@@ -190,7 +190,7 @@ def test_a_call_reads_so_much(store: Store) -> None:
     accesses = [access(store, queue) for queue in queues]
     with replace_in(read_marks, read_marks.MAX_READ_IDS, 4):
         answers = service.unread.unread(accesses, ANN, 2)
-    assert answers[0] == Unread({}, 2, more=True, is_final=False)
+    assert answers[0] == UnreadCount({}, 2, more=True, is_final=False)
     assert answers[read_marks.MAX_CONCURRENT_QUEUES :] == [None, None]
     assert None not in service.unread.unread(accesses, ANN, 2)
     assert read_slices
@@ -216,7 +216,7 @@ def test_counts_end_at_positions(store: Store) -> None:
             if marks.get(number, ids.FIRST) < place < ends.get(number, ends.get(OTHER_PARTITIONS, ids.FIRST))
         ]
         [unread] = Service(store).unread.count([(access(store, queue), marks, ends)])
-        assert isinstance(unread, Unread)
+        assert isinstance(unread, UnreadCount)
         assert (unread.marks, unread.count, unread.more) == (marks, len(expected), False)
 
 
@@ -226,7 +226,7 @@ def test_a_count_says_whether_more_may_become_visible(store: Store) -> None:
     [place] = append_bodies(store, queue, "a")
     for end, is_final in ((ids.following(place), False), ((1, ids.LOW_MIN), True)):
         [unread] = Service(store).unread.count([(access(store, queue), {}, {OTHER_PARTITIONS: end})])
-        assert unread == Unread({}, 0, more=False, is_final=is_final)
+        assert unread == UnreadCount({}, 0, more=False, is_final=is_final)
 
 
 def test_a_stream_reads_the_marks_that_it_hears_of(store: Store) -> None:
@@ -240,7 +240,7 @@ def test_a_stream_reads_the_marks_that_it_hears_of(store: Store) -> None:
         return bridge.run(store.offsets.offsets_of_queues(queues, group))
 
     noted = InterposedStore(store)
-    noted.instead(Offsets.offsets_of_queues, offsets_of_queues)
+    noted.instead(OffsetRecords.offsets_of_queues, offsets_of_queues)
     service, accesses, now = Service(noted.store), [access(store, queue) for queue in queues], [0.0]
     news = MarkNews(service.unread, ANN, lambda _: None, lambda: now[0])
 

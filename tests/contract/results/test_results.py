@@ -11,7 +11,7 @@ import pytest
 from msgspec import UNSET
 
 from queuey.api.jobs import JobInfo
-from queuey.claims.claims import ReleaseReason
+from queuey.claims.claims import HandlerFailure
 from queuey.claims.job_ends import ROW_GRACE_SECONDS, Results
 from queuey.claims.jobs import JobPoll
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
@@ -200,7 +200,7 @@ def test_a_dead_letter_has_no_result(store: Store, clock: Clock) -> None:
     """A job whose last attempt wrote a result and was never acknowledged has failed, also long afterwards."""
     scene = Scene(store, max_deliveries=2, result_ttl=7 * DAY)
     receipt = scene.claim()
-    scene.claims.release(scene.access, [receipt], 0.0, ReleaseReason("ValueError", "no egg"))
+    scene.claims.release(scene.access, [receipt], 0.0, HandlerFailure("ValueError", "no egg"))
     scene.write(scene.claim(10))
     clock.advance(20)
     assert scene.claims.claim(scene.access, limit=1, ttl=60) == []
@@ -215,7 +215,7 @@ def test_a_dead_letter_has_no_result(store: Store, clock: Clock) -> None:
 def test_given_up_by_its_worker(store: Store) -> None:
     """A job that its worker gave up has failed with the error of that attempt, from the moment of the release."""
     scene = Scene(store)
-    scene.claims.release(scene.access, [scene.claim()], reason=ReleaseReason("KeyError", "7"), retry=False)
+    scene.claims.release(scene.access, [scene.claim()], reason=HandlerFailure("KeyError", "7"), retry=False)
     job = scene.job()
     assert (job.status, job.error, job.text) == ("failed", "KeyError", "7")
 
@@ -271,7 +271,7 @@ def test_cancelled(store: Store, clock: Clock, *, is_repeated: bool) -> None:
             scene.claims.release(scene.access, [receipt := scene.claim(10)])
         scene.claims.cancel(scene.access, scene.position)
         if receipt is not None and end == "released":
-            scene.claims.release(scene.access, [receipt], reason=ReleaseReason("ValueError"))
+            scene.claims.release(scene.access, [receipt], reason=HandlerFailure("ValueError"))
         elif end == "expired":
             clock.advance(20)
             assert scene.claims.claim(scene.access, limit=1, ttl=60) == []
@@ -349,7 +349,7 @@ def test_unfinished_jobs(store: Store, clock: Clock) -> None:
         1,
         round(store.claim_logs.claim_now() / 1000 + 60, 3),
     )
-    scene.claims.release(scene.access, [receipt], 20.0, ReleaseReason("ValueError", "no egg"))
+    scene.claims.release(scene.access, [receipt], 20.0, HandlerFailure("ValueError", "no egg"))
     job = scene.job()
     assert (job.status, job.error, job.text) == ("retrying", "ValueError", "no egg")
     clock.advance(30)

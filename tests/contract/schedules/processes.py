@@ -12,7 +12,7 @@ from queuey.messages.posts import Draft
 from queuey.model import ids
 from queuey.model.errors import KeyInUse, RecordChanged, StoreUnavailable
 from queuey.model.messages import Queue, Record
-from queuey.schedules.schedule_states import KIND, Missed, Plan, keep_message
+from queuey.schedules.schedule_states import KIND, Missed, ScheduleDefinition, keep_message
 from queuey.schedules.schedules import FireUseCases, ScheduleReport
 from queuey.schedules.timetables import Timetable
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Records, Store, bridge
@@ -42,7 +42,7 @@ class Process:
         self.schedules = self.service.schedules
         self.firing = FireUseCases(self.between.store, self.service.messages, self.service.core)
 
-    def put(self, name: str, plan: Plan) -> ScheduleReport:
+    def put(self, name: str, plan: ScheduleDefinition) -> ScheduleReport:
         return self.schedules.put(APP, name, lambda _before, _now: plan, lambda _queue: True)[0]
 
     def find(self, name: str) -> Record:
@@ -76,8 +76,12 @@ class Process:
         return self.between.kill_at(call_number, KILL_POINTS, after=after)
 
 
-def plan(queue: Queue, body: str = "tick", *, every: int = 60, anchor: float = 0, missed: Missed = "skip") -> Plan:
-    return Plan(queue.name, Timetable(every=every, anchor=int(anchor)), keep_message(Draft(body)), missed=missed)
+def plan(
+    queue: Queue, body: str = "tick", *, every: int = 60, anchor: float = 0, missed: Missed = "skip"
+) -> ScheduleDefinition:
+    return ScheduleDefinition(
+        queue.name, Timetable(every=every, anchor=int(anchor)), keep_message(Draft(body)), missed=missed
+    )
 
 
 def bodies(store: Store, queue: Queue) -> Counter[str | bytes]:
@@ -90,5 +94,5 @@ def seconds(clock: Clock) -> float:
     return ids.ticks_to_seconds(clock.ticks)
 
 
-def pause_plan(given: Plan) -> Plan:
+def pause_plan(given: ScheduleDefinition) -> ScheduleDefinition:
     return replace(given, paused=True)

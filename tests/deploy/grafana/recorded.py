@@ -16,7 +16,7 @@ from queuey.app.service import Service
 from queuey.runtime.metrics import BACKLOG_STATES, Metrics, QueueBacklog, Snapshot, make_exposition, make_snapshot
 from queuey.storage import Store
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
-from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.clock import SteadyClock
 from queuey.storage.sqlite import open_store
 
 SCRAPES = 12
@@ -98,7 +98,7 @@ def record(directory: Path) -> Series:
     with closing(open_store(directory)) as sqlite:
         recorded = series(_service_scrapes(sqlite, ("1", "2")), job="queuey", instance="web-1:5000")
     options = CassandraOptions(reap_interval=None, heartbeat=60.0)
-    with closing(CassandraStore(UNREACHABLE_STORE, options, Clock())) as cassandra:
+    with closing(CassandraStore(UNREACHABLE_STORE, options, SteadyClock())) as cassandra:
         recorded += series(_service_scrapes(cassandra, ("",)), job="queuey", instance="web-2:5000")
     recorded += series(_worker_scrapes(), job="qdo", instance="worker-1:9400")
     up = (("queuey", "web-1:5000"), ("queuey", "web-2:5000"), ("qdo", "worker-1:9400"))

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.owned_partition import PartitionOwnership
 from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner
 from qdo.partitions import Partition
@@ -60,7 +60,7 @@ async def test_a_commit_in_doubt_can_be_made_again(system: System) -> None:
     sent = await system.send(queue, 3)
     flush, broken = Ownership.flush, ["the connection broke"]
 
-    async def doubtful(self: Ownership, rows: Collection[OwnedPartition]) -> frozenset[Partition]:
+    async def doubtful(self: Ownership, rows: Collection[PartitionOwnership]) -> frozenset[Partition]:
         recorded = await flush(self, rows)
         if broken:
             raise CoordinationLost(broken.pop())

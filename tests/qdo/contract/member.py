@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from qdo.coordination import AnyCoordinator, AnySession, Event, Member, OwnedOffset, ServiceCoordinator
+from qdo.coordination import AnyCoordinator, AnySession, Event, Member, ServiceCoordinator, SessionOffset
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import QdoError
 from qdo.partitions import Partition, subscribe
@@ -28,7 +28,7 @@ class CommandedMember:
 
     def __init__(self, session: AnySession) -> None:
         self._session = session
-        self._held: dict[Partition, OwnedOffset] = {}
+        self._held: dict[Partition, SessionOffset] = {}
 
     async def claim(self, names: list[str]) -> list[str]:
         claimed = await self._session.claim([Partition.parse(name) for name in names])

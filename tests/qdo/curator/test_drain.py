@@ -14,7 +14,7 @@ from qdo.curator.drain import (
     MAX_BATCH_MESSAGES,
     MAX_BATCH_NODES,
     PRIORITY_HEADER,
-    Item,
+    DrainedItem,
     split_into_batches,
 )
 from qdo.curator.nodes import DELAY, IDS, PRIORITY, SIMPLE, Child, encode
@@ -29,7 +29,7 @@ from tests.qdo.curator.conftest import CuratorQueue, bodies
 def test_batches_keep_the_order_and_the_limits(sizes: list[tuple[int, int]]) -> None:
     """Batches keep all items in order and within the limit, except an item that is too large for any batch."""
     items = [
-        Item(Child("queue-0000000000", "queue-", at), bytes(weight), 0, many, 0.0)
+        DrainedItem(Child("queue-0000000000", "queue-", at), bytes(weight), 0, many, 0.0)
         for at, (many, weight) in enumerate(sizes)
     ]
     made = list(split_into_batches(items))

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from qdo.coordination.zookeeper.link import ZooKeeperLink
-from qdo.curator.drain import Drain, Drained, Plan, Target
+from qdo.curator.drain import Drain, Drained, DrainPlan, DrainTarget
 from qdo.curator.fill import Fill, Filled, FillPlan
 from qdo.curator.place import open_place
 from qdo.errors import CuratorError
@@ -69,8 +69,8 @@ class Steps:
 def make_drain(curator: CuratorQueue, served: Served, queue: str, **options: Any) -> Callable[[], Any]:  # noqa: ANN401 - of a plan
     async def run() -> Drained:
         async with open_place(curator.url, curator.path) as place, async_client(served) as client:
-            target = Target((await client.hello()).id, client.application, queue)
-            return await Drain(place, client, Plan(target=target, **options)).run()
+            target = DrainTarget((await client.hello()).id, client.application, queue)
+            return await Drain(place, client, DrainPlan(target=target, **options)).run()
 
     return run
 
@@ -78,7 +78,7 @@ def make_drain(curator: CuratorQueue, served: Served, queue: str, **options: Any
 def make_fill(curator: CuratorQueue, served: Served, queue: str) -> Callable[[], Any]:
     async def run() -> Filled:
         async with open_place(curator.url, curator.path) as place, async_client(served) as client:
-            source = Target((await client.hello()).id, client.application, queue)
+            source = DrainTarget((await client.hello()).id, client.application, queue)
             return await Fill(place, client, FillPlan(source=source)).run()
 
     return run
@@ -151,7 +151,7 @@ def test_a_drain_to_another_queue_is_refused_until_the_first_is_completed(
     assert (bodies(client, first), bodies(client, second)) == (["one"], [])
 
 
-TARGET = Target("store", "app", "queue")
+TARGET = DrainTarget("store", "app", "queue")
 
 
 @pytest.mark.parametrize(

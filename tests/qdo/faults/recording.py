@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import count
 from typing import TypeVar
 
-from qdo.coordination import AnyCoordinator, AnySession, Event, Listen, Member, OwnedOffset, ServiceSession
+from qdo.coordination import AnyCoordinator, AnySession, Event, Listen, Member, ServiceSession, SessionOffset
 from qdo.errors import QdoError
 from qdo.partitions import Partition
 from tests.harness.checking.records import Answered, Asked, Heard, Joined, What, place_of
@@ -46,7 +46,7 @@ def record_session(session: AnySession, calls: Calls, life: int) -> None:
     """Replaces methods of the session in place, so that claims, releases and commits are recorded under this life."""
     inner_claim, inner_release, inner_commit = session.claim, session.release, session.commit
 
-    async def claim(partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
+    async def claim(partitions: Iterable[Partition]) -> dict[Partition, SessionOffset]:
         requested = list(partitions)
         arguments = dict.fromkeys(requested, (0, ""))
         return await calls.record(life, "take", arguments, lambda: inner_claim(requested), lambda held: held)
@@ -56,7 +56,7 @@ def record_session(session: AnySession, calls: Calls, life: int) -> None:
         arguments = dict.fromkeys(requested, (0, ""))
         await calls.record(life, "release", arguments, lambda: inner_release(requested), lambda _: {})
 
-    async def commit(offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
+    async def commit(offsets: Iterable[tuple[SessionOffset, str | None]]) -> dict[Partition, SessionOffset | None]:
         requested = list(offsets)
         # A commit of the offset that is recorded already moves nothing.
         moved = {held.partition: identifier for held, identifier in requested if identifier != held.offset.id}
@@ -80,7 +80,7 @@ class Calls:
         what: What,
         given: Mapping[Partition, tuple[int, str]],
         work: Callable[[], Awaitable[T]],
-        held: Callable[[T], Mapping[Partition, OwnedOffset | None]],
+        held: Callable[[T], Mapping[Partition, SessionOffset | None]],
     ) -> T:
         """Makes a call; records the arguments before, and the result or the error afterwards."""
         call = next(self._calls)

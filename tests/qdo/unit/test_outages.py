@@ -11,11 +11,11 @@ import httpx2
 import pytest
 
 from qdo.consumer.fetcher import Fetcher
-from qdo.consumer.owned_partition import FetchBuffer, OwnedPartition
+from qdo.consumer.owned_partition import FetchBuffer, PartitionOwnership
 from qdo.consumer.positions import LatestStart
 from qdo.consumer.rebalance.queue_discovery import QueueFinder
 from qdo.consumer.refusals import Refusals
-from qdo.coordination.records import CommittedOffset, OwnedOffset
+from qdo.coordination.records import CommittedOffset, SessionOffset
 from qdo.jobs.schedules import keep_schedules
 from qdo.partitions import Partition, Queue, subscribe
 from qdo.settings import ConsumerSettings
@@ -128,8 +128,8 @@ def raise_error(error: Exception) -> None:
     raise error
 
 
-def make_row() -> OwnedPartition:
-    row = OwnedPartition(PARTITION, OwnedOffset(PARTITION, CommittedOffset(None), 1))
+def make_row() -> PartitionOwnership:
+    row = PartitionOwnership(PARTITION, SessionOffset(PARTITION, CommittedOffset(None), 1))
     row.opened = True
     return row
 
@@ -156,7 +156,7 @@ async def begin_at_the_end(client: AsyncClient) -> None:
     begun: list[object] = []
     row = make_row()
 
-    def begin_at(row: OwnedPartition, position: str) -> None:
+    def begin_at(row: PartitionOwnership, position: str) -> None:
         row.fetch_from = position
         begun.append(position)
 

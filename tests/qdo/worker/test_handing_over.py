@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.owned_partition import PartitionOwnership
 from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.coordination import Member, Session
 from qdo.errors import CoordinationLost, NotOwner
@@ -147,7 +147,9 @@ async def test_an_end_that_cannot_be_recorded_is_told(workers: Workers) -> None:
 
     flush = Ownership.flush
 
-    async def flush_briefly(self: Ownership, rows: Collection[OwnedPartition], deadline: float) -> frozenset[Partition]:
+    async def flush_briefly(
+        self: Ownership, rows: Collection[PartitionOwnership], deadline: float
+    ) -> frozenset[Partition]:
         return await flush(self, rows, min(deadline, asyncio.get_running_loop().time() + 0.3))
 
     with replace(Session.commit, refuse), replace(flush, flush_briefly):

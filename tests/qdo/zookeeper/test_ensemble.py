@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from deploy.local import ZooKeeperNode
-from qdo.coordination import Coordinator, Member, OwnedOffset, Session
+from qdo.coordination import Coordinator, Member, Session, SessionOffset
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import CoordinationLost, MemberExists
 from qdo.partitions import Partition
@@ -92,7 +92,7 @@ async def test_without_a_quorum_sessions_are_lost_and_come_back(
         await asyncio.to_thread(node.launch)
     await asyncio.to_thread(zookeeper_nodes.wait_until_settled)
     back = await retry_call(lambda: coordinator.join(Member("a"), RecordedEvents()))
-    claimed: dict[Partition, OwnedOffset] = {}
+    claimed: dict[Partition, SessionOffset] = {}
     async with asyncio.timeout(PATIENCE):
         while not claimed:
             claimed = await retry_call(lambda: back.claim([PARTITION]))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 
-from qdo.consumer.rebalance.group_member import GroupMember
+from qdo.consumer.rebalance.group_member import GroupMembership
 from qdo.consumer.rebalance.session_events import SessionOptions
 from qdo.coordination import Coordinator
 from qdo.coordination.zookeeper.link import ZooKeeperLink
@@ -28,7 +28,7 @@ class JoinedMember:
     def __init__(self, coordinator: Coordinator, name: str) -> None:
         self.coordinator = coordinator
         lookup = Catalogue(PATTERN, {QUEUE: PARTITIONS})
-        self.group = GroupMember(
+        self.group = GroupMembership(
             coordinator, name, RecordingListener(), queues=lookup, options=SessionOptions(settle=0.0)
         )
 

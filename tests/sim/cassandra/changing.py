@@ -18,7 +18,13 @@ from queuey.model.messages import Queue
 from queuey.storage.cassandra import CassandraOptions
 from queuey.storage.cassandra.admin import timing_changes
 from queuey.storage.cassandra.cluster import Driver, timing
-from queuey.storage.cassandra.cluster.timing import MANY_CENTRES_TIMING, StoredTiming, Timing, encode, make_settled
+from queuey.storage.cassandra.cluster.timing import (
+    MANY_CENTRES_TIMING,
+    KeyspaceTiming,
+    StoredTiming,
+    encode,
+    make_settled,
+)
 from queuey.storage.cassandra.time import timing_in_force
 from tests.replacing import replace, replace_in
 from tests.sim.cassandra import cql
@@ -161,7 +167,7 @@ class ChangingStorm(PostStorm):
             self.world.after(6.0, self._change_times)
 
 
-def change_times(site: PostSite, wanted: Timing) -> None:
+def change_times(site: PostSite, wanted: KeyspaceTiming) -> None:
     timing_changes.change_timing(
         site.store._driver, site.store._options, wanted, lambda _line: None, wait_between_steps
     )

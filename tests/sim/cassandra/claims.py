@@ -11,7 +11,7 @@ from queuey.model.errors import QueueyError
 from queuey.model.ids import Position
 from queuey.model.messages import Location, Meta, NewMessage, Queue
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.catalogue.queue_cache import Row
+from queuey.storage.cassandra.catalogue.queue_cache import CachedQueue
 from queuey.storage.cassandra.tables import applications, queues
 from queuey.storage.cassandra.tables.messages import CassandraMessages
 from queuey.storage.cassandra.time.bucketing import class_of
@@ -72,7 +72,7 @@ class ClusterReplicas:
     def hold(self, queue: Queue) -> None:
         """Inserts a queue that exists from the beginning."""
         self.queue = queue
-        row = Row(queue=queue, home_class=class_of(TTL), longest_ttl=TTL, read_at=0.0)
+        row = CachedQueue(queue=queue, home_class=class_of(TTL), longest_ttl=TTL, read_at=0.0)
         self._write_everywhere(applications._INSERT_APPLICATION.cql, (queue.application, 0.0, 1))
         self._write_everywhere(queues._INSERT_QUEUE.cql, queues._values_of(row))
 

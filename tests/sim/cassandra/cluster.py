@@ -25,10 +25,10 @@ from cassandra.query import PreparedStatement
 from queuey.model import ids
 from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
-from queuey.storage.cassandra.cluster import Done, Driver, Encoded, InDoubt, Request, Rows, Statement
+from queuey.storage.cassandra.cluster import Done, Driver, Encoded, InDoubt, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.options import DataCentreTarget
 from queuey.storage.cassandra.protocol import CqlClient
-from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.clock import SteadyClock
 from queuey.storage.cassandra.time.clock_watch import SELECT_NOW
 from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra import cql
@@ -117,9 +117,9 @@ class Cluster:
     def happens(self, chance: float) -> bool:
         return self.world.rng.random() < chance
 
-    def note_append(self, request: Request | Encoded, count: int) -> None:
+    def note_append(self, request: StatementRequest | Encoded, count: int) -> None:
         """Counts an append to a log: 1 when a driver receives it, -1 when it is sent or begun by a node."""
-        if isinstance(request, Request) and request.further:
+        if isinstance(request, StatementRequest) and request.further:
             calls = [(request.statement, request.values), *request.further]
             content = tuple((statement.cql, *values) for statement, values in calls)
             self._appends[content] += count
@@ -134,7 +134,7 @@ class Cluster:
                 merged[place].absorb(partition)
         return merged
 
-    def ask(self, request: Request | Encoded, end: Done) -> None:
+    def ask(self, request: StatementRequest | Encoded, end: Done) -> None:
         """Handles a read, a conditional or a plain write. Calls back when its answer leaves the cluster, or never.
 
         Fails with StoreUnavailable if fewer nodes are up than its level needs. A request to one host that is away, and
@@ -160,7 +160,9 @@ class Cluster:
 
     # Reads
 
-    def _ask_one(self, node: Node, request: Request | Encoded, end: Done, values: Sequence[Any] | None = None) -> None:
+    def _ask_one(
+        self, node: Node, request: StatementRequest | Encoded, end: Done, values: Sequence[Any] | None = None
+    ) -> None:
         if request.statement == SELECT_NOW:
             end(self._encode_rows(request, [(_uuid(self.world.now + node.offset),)]), None)
             return
@@ -169,7 +171,7 @@ class Cluster:
             [(_, values)] = _statements_of(request)
         end(self._answer(request, values, {place: node.data[place] for place in self._places(command, values)}), None)
 
-    def _read(self, request: Request | Encoded, values: Sequence[Any], needed: int, end: Answer) -> None:
+    def _read(self, request: StatementRequest | Encoded, values: Sequence[Any], needed: int, end: Answer) -> None:
         """Reads from random nodes and merges their data.
 
         Repairs these nodes; a serial read first finishes pending writes.
@@ -198,11 +200,13 @@ class Cluster:
         for node in asked:
             self.world.after(self.world.random_time(self.network_faults.slow), partial(take, node))
 
-    def _answer(self, request: Request | Encoded, values: Sequence[Any], there: Mapping[Place, Partition]) -> Rows:
+    def _answer(
+        self, request: StatementRequest | Encoded, values: Sequence[Any], there: Mapping[Place, Partition]
+    ) -> Rows:
         command = cql.command(request.statement.cql)
         return self._encode_rows(request, command.rows(values, there, self.world.now))
 
-    def _encode_rows(self, request: Request | Encoded, rows: Rows) -> Rows:
+    def _encode_rows(self, request: StatementRequest | Encoded, rows: Rows) -> Rows:
         if isinstance(request, Encoded) and request.decode is not None:
             return request.decode(cql.command(request.statement.cql).encode_result(rows))
         return rows
@@ -294,7 +298,7 @@ class Cluster:
             pending_write()
 
 
-def _statements_of(request: Request | Encoded) -> list[tuple[cql.Command, Sequence[Any]]]:
+def _statements_of(request: StatementRequest | Encoded) -> list[tuple[cql.Command, Sequence[Any]]]:
     if isinstance(request, Encoded):
         return [(cql.command(request.statement.cql), values) for values in cql.values_of(request)]
     return [
@@ -410,7 +414,7 @@ class SimulatedDriver(Driver):
         loop.at_end[self.calls.close_new] = None
         return partial(self._end_client, client)
 
-    def send(self, request: Request | Encoded, done: Done) -> None:
+    def send(self, request: StatementRequest | Encoded, done: Done) -> None:
         """Sends a request, at once or after a random stall of the loop's process or of the other thread.
 
         Fails with StoreClosed once it is closed.
@@ -432,7 +436,7 @@ class SimulatedDriver(Driver):
                 return
         self._send_now(request, done)
 
-    def _send_now(self, request: Request | Encoded, done: Done) -> None:
+    def _send_now(self, request: StatementRequest | Encoded, done: Done) -> None:
         """Sends frequent requests by the loop's client and others by a thread. A used-up deadline fails the latter."""
         if isinstance(request, Encoded) or request.statement.frequent or (request.further and request.serial):
             super().send(request, self._checked_callback(request, done))
@@ -447,7 +451,7 @@ class SimulatedDriver(Driver):
         self.requests += 1
         self._send_by_thread(request, timeout, done)
 
-    def _checked_callback(self, request: Request | Encoded, done: Done) -> Done:
+    def _checked_callback(self, request: StatementRequest | Encoded, done: Done) -> Done:
         """Returns a callback that passes on the first answer, and records further ones as violations."""
         answers: list[object] = []
 
@@ -460,7 +464,7 @@ class SimulatedDriver(Driver):
 
         return tell
 
-    def _send_by_thread(self, request: Request | Encoded, timeout: float, done: Done) -> None:
+    def _send_by_thread(self, request: StatementRequest | Encoded, timeout: float, done: Done) -> None:
         """Sends a request; after ``timeout`` seconds reads fail and writes are in doubt. Late answers are ignored.
 
         Answers may be lost. For a while after the start only the near node can be asked by address.
@@ -561,7 +565,10 @@ def open_store(
         return SimulatedDriver(cluster, process, machine, deadline, options.timeout)
 
     store = kind(
-        "cassandra://127.0.0.1/queuey", cluster.pace.options(), Clock(machine.boottime, machine.wall), driver=driver
+        "cassandra://127.0.0.1/queuey",
+        cluster.pace.options(),
+        SteadyClock(machine.boottime, machine.wall),
+        driver=driver,
     )
     # There are no watchers here, so recording for them only costs time.
     arrivals = store._arrivals

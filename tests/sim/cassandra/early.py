@@ -12,7 +12,7 @@ from typing import Any
 
 from queuey.access.queue_access import QueueAccess
 from queuey.messages import range_reads
-from queuey.messages.ranges import OTHER_PARTITIONS, Range, Reading, make_mark
+from queuey.messages.ranges import OTHER_PARTITIONS, RangeAnswer, RangeRequest, make_mark
 from queuey.messages.streams import Cursor, OpenStreams, Stream
 from queuey.model.errors import QueueChanged
 from queuey.model.ids import FIRST, LOW_MIN, Position
@@ -40,7 +40,7 @@ class EarlySite(PostSite):
 
         return QueueAccess(self.core, self.store, queue, check)
 
-    async def read(self, access: QueueAccess, wanted: Range) -> Reading:
+    async def read(self, access: QueueAccess, wanted: RangeRequest) -> RangeAnswer:
         short = await access.apply(lambda queue: self.reader.read_short(queue, wanted))
         if short is not None:
             return short
@@ -81,7 +81,7 @@ class EarlyReader(PostReader):
         """
         if self._site.process.world.rng.random() < 0.5:
             self._last = None
-        range_ = Range(
+        range_ = RangeRequest(
             partitions=(self.partition,),
             limit=limit,
             since={self.partition: make_mark(self.cursor)},
@@ -117,7 +117,7 @@ class EarlyReader(PostReader):
         self.cursor = cursor
 
 
-def _flag_early(found: Reading) -> Iterator[tuple[bool, Message]]:
+def _flag_early(found: RangeAnswer) -> Iterator[tuple[bool, Message]]:
     yield from ((False, message) for message in found.messages)
     yield from ((True, message) for message in found.early)
 

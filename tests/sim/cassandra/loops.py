@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from queuey.model.errors import Outcome, StoreUnavailable
 from queuey.storage.cassandra.cluster.store_loop import Calls, StoreLoop
-from queuey.storage.deadlines import Call, Start, may_block
+from queuey.storage.deadlines import Start, StoreCall, may_block
 from tests.sim.world import Process, ProcessLoop, SimulatedCore
 
 T = TypeVar("T")
@@ -135,7 +135,7 @@ class SimulatedCalls(Calls):
     ) -> Any:  # noqa: ANN401 - as begun
         if not may_block():
             return await super().wait_for_end(begin, late, long=long, raise_given_up=raise_given_up)
-        with self.deadline.running(Call() if long else None):
+        with self.deadline.running(StoreCall() if long else None):
             return present_thread().await_result(begin, self.deadline.time_left(), late)
 
 

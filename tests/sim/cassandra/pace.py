@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from queuey.storage.cassandra import CassandraOptions
 from queuey.storage.cassandra.cluster import timing
-from queuey.storage.cassandra.cluster.timing import Timing
+from queuey.storage.cassandra.cluster.timing import KeyspaceTiming
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Pace:
         calm: Seconds without faults until everything has finished.
     """
 
-    timing: Timing
+    timing: KeyspaceTiming
     heartbeat: float
     calm: float
 
@@ -43,7 +43,7 @@ SOON = Pace(timing.ONE_CENTRE_TIMING, heartbeat=0.25, calm=16.0)
 """For one data centre."""
 
 
-def with_timing(options: CassandraOptions, timing: Timing) -> CassandraOptions:
+def with_timing(options: CassandraOptions, timing: KeyspaceTiming) -> CassandraOptions:
     levels = {
         name: replace(level, delay=timing.levels[name].delay, deadline=timing.levels[name].deadline)
         if level.safe

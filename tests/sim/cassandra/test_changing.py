@@ -9,7 +9,7 @@ import pytest
 from queuey.model.errors import StoreUnavailable
 from queuey.storage.cassandra.admin import timing_changes
 from queuey.storage.cassandra.cluster import timing
-from queuey.storage.cassandra.cluster.timing import Timing, make_settled
+from queuey.storage.cassandra.cluster.timing import KeyspaceTiming, make_settled
 from queuey.storage.cassandra.time.timing_in_force import TimingInForce
 from tests.sim.cassandra import changing, histories
 from tests.sim.cassandra.changing import ChangingStorm, short_lease
@@ -94,7 +94,7 @@ def test_changes_of_times_finish(storms: list[ChangingStorm]) -> None:
             assert all(each.kept == each.assumed == one.wanted for each in timings)
 
 
-def change_times_in_one_step(site: PostSite, wanted: Timing) -> None:
+def change_times_in_one_step(site: PostSite, wanted: KeyspaceTiming) -> None:
     driver, options = site.store._driver, site.store._options
     stored = timing_changes.read_timing_status(driver, options).stored
     if not timing_changes._compare_and_swap(driver, options, make_settled(wanted, "at once"), stored):

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from queuey.model.ids import LOW_MIN
-from queuey.storage.cassandra.cluster import Done, Encoded, Request
+from queuey.storage.cassandra.cluster import Done, Encoded, StatementRequest
 from queuey.storage.cassandra.read.bucket_index import BucketIndex
 from queuey.storage.cassandra.statements.message_codec import INSERT
 from queuey.storage.cassandra.tables.messages import CassandraMessages, SliceReader
 from queuey.storage.cassandra.time import clock, clock_check
-from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.clock import SteadyClock
 from queuey.storage.cassandra.time.clock_check import WITNESSES, ClockCheck
 from queuey.storage.cassandra.time.clock_watch import ClockWatch
 from queuey.storage.cassandra.write import undo_writes
@@ -61,7 +61,7 @@ class SharedStorm(MessageStorm):
         driver = site.store._driver
         send = driver.send
 
-        def send_and_stand_still(request: Request | Encoded, done: Done) -> None:
+        def send_and_stand_still(request: StatementRequest | Encoded, done: Done) -> None:
             is_late = self.sends_late and request.statement in INSERT
             if not is_late:
                 send(request, done)
@@ -173,14 +173,14 @@ def apply_round_of_few_nodes(real: Real, check: ClockCheck, answers: object, beg
     real(check, answers, began, 1)
 
 
-def adopt_wall_clock(clock: Clock, offset: int) -> None:
+def adopt_wall_clock(clock: SteadyClock, offset: int) -> None:
     """Adopts the wall clock, and counts no time as missed."""
     clock._offset = offset
 
 
 VOUCHING_ACROSS_JUMPS = (
     (ClockWatch.is_timed_correctly_since, lambda watch, _: watch.sound()),
-    (Clock.accept, adopt_wall_clock),
+    (SteadyClock.accept, adopt_wall_clock),
 )
 
 MUTATIONS = {

@@ -12,7 +12,7 @@ import pytest
 
 from queuey.messages import ranges
 from queuey.messages.posts import MessageUseCases
-from queuey.messages.ranges import Range, Reading
+from queuey.messages.ranges import RangeAnswer, RangeRequest
 from queuey.model import ids
 from queuey.model.errors import Outcome, StoreUnavailable, WriteUndone
 from queuey.model.ids import Position
@@ -206,7 +206,7 @@ async def post_each_partition_alone(real: Real, *post: Any) -> Any:  # noqa: ANN
 
 
 def move_cursors_past_early(
-    real: Real, wanted: Range, asked: Sequence[Slice], pages: Sequence[Page], found: Reading
+    real: Real, wanted: RangeRequest, asked: Sequence[Slice], pages: Sequence[Page], found: RangeAnswer
 ) -> None:
     """Moves cursors beyond early messages."""
     real(wanted, asked, pages, found)

@@ -13,11 +13,11 @@ from msgspec.structs import replace as changed
 
 from queuey.claims.log.follow_ups import FollowUps, publish
 from queuey.claims.log.forwarding import Forwarding
-from queuey.claims.log.log_requests import Key, PollRequest, Request, SettleRequest
+from queuey.claims.log.log_requests import Key, LogRequest, PollRequest, SettleRequest
 from queuey.claims.log.message_finder import Duplicates
 from queuey.claims.log.message_scanners import Candidates, ContiguousRead, OrderedScanner, ScanDemand
 from queuey.claims.log.partition_log import REQUEST_TIMEOUT, PartitionLog, RoundEnd
-from queuey.claims.rules.entries import Entry
+from queuey.claims.rules.entries import ClaimEntry
 from queuey.claims.rules.entry_draft import EntryDraft
 from queuey.claims.rules.order import OrderCheck, Waiting
 from queuey.claims.rules.partition_state import ClaimTiming, State
@@ -105,7 +105,9 @@ class ReadsAhead(ModelStore):
         return ModelStore(self._replicas, ahead).begin_read(queue, part, read)
 
 
-async def answering_first(real: Real, log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> Any:  # noqa: ANN401
+async def answering_first(
+    real: Real, log: PartitionLog, queue: Queue, entry: ClaimEntry, taken: Sequence[LogRequest]
+) -> Any:  # noqa: ANN401
     for request in taken:
         if isinstance(request, PollRequest) and request.poll.given and request.poll.ttl:
             expires = entry.at + round(request.poll.ttl * 1000)
@@ -139,14 +141,14 @@ class ReadOnce(ModelStore):
         super().begin_append_entry(queue, partition, entry, ended, **options)
 
 
-async def deleting_first(real: Real, log: PartitionLog, queue: Queue, entry: Entry, *taken: Any) -> Any:  # noqa: ANN401
+async def deleting_first(real: Real, log: PartitionLog, queue: Queue, entry: ClaimEntry, *taken: Any) -> Any:  # noqa: ANN401
     if entry.delete:
         with suppress(StoreUnavailable):
             await store_of(log).messages.delete(queue, [(log.key[1], position) for position in entry.finals])
     return await real(log, queue, entry, *taken)
 
 
-async def publishing_first(real: Real, log: PartitionLog, queue: Queue, entry: Entry, *taken: Any) -> Any:  # noqa: ANN401
+async def publishing_first(real: Real, log: PartitionLog, queue: Queue, entry: ClaimEntry, *taken: Any) -> Any:  # noqa: ANN401
     letters = {position: (target, deliveries) for position, target, deliveries in entry.outs}
     if letters:
         store = store_of(log)
@@ -266,7 +268,7 @@ class NoCovers(ModelStore):
 
 
 def count_time_from_answer(
-    real: Real, forwarding: Forwarding, key: Key, request: Request, answer: list[Any] | None
+    real: Real, forwarding: Forwarding, key: Key, request: LogRequest, answer: list[Any] | None
 ) -> None:
     request.decided = forwarding._core.boottime()
     real(forwarding, key, request, answer)
@@ -275,7 +277,7 @@ def count_time_from_answer(
 # Cancelled messages
 
 
-def apply_without_marks(real: Real, state: State, number: int, entry: Entry) -> None:
+def apply_without_marks(real: Real, state: State, number: int, entry: ClaimEntry) -> None:
     real(state, number, entry)
     state.cancelled = set()
 
@@ -292,7 +294,7 @@ def may_redeliver_despite_mark(real: Real, draft: EntryDraft, *asked: Any) -> An
 # Attempts
 
 
-def applying_as_begun(real: Real, state: State, number: int, entry: Entry) -> None:
+def applying_as_begun(real: Real, state: State, number: int, entry: ClaimEntry) -> None:
     """Counts every delivery."""
     real(state, number, entry)
     for claim in state.outstanding.values():

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace as changed
 
-from queuey.claims.expiry_records import ExpiryRecord, ExpiryRecords, Search
+from queuey.claims.expiry_records import ExpiryRecord, ExpiryRecords, ExpirySearch
 from queuey.claims.log.expiry_turns import ExpiryRequest
 from queuey.claims.log.message_finder import Finder
 from queuey.claims.rules.expiry import EndedMessages, find_expirable
@@ -61,6 +61,6 @@ def _copy_without_outbox(state: State) -> State:
 
 
 def plan_search_by_seen_messages(
-    real: Real, records: ExpiryRecords, value: ExpiryRecord, found: Search, took: float
+    real: Real, records: ExpiryRecords, value: ExpiryRecord, found: ExpirySearch, took: float
 ) -> Any:  # noqa: ANN401
     return real(records, changed(value, shortest=1 << 30), found, took)

@@ -26,7 +26,7 @@ from queuey.spark.source.stream_offsets import (
     plan_tasks,
     share_messages,
 )
-from queuey.storage import Offsets, Store, bridge
+from queuey.storage import OffsetRecords, Store, bridge
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 
@@ -231,7 +231,7 @@ def test_a_queue_that_has_too_many_groups(store: Store, caplog: pytest.LogCaptur
             raise Conflict("Queue 'a' has 1000 consumer groups.")
         return bridge.run(store.offsets.set_offsets(queue, group, changes))
 
-    passing.instead(Offsets.set_offsets, refuse)
+    passing.instead(OffsetRecords.set_offsets, refuse)
     with replace(open_stores.opened, lambda _options: passing.store):
         GroupOffsets(StoreOptions(), "stream").record(StreamOffset({("a", 1): at(9), ("b", 1): at(9)}))
     assert "progress of group stream could not be recorded: Queue 'a' has 1000" in caplog.text

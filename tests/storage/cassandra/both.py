@@ -16,7 +16,7 @@ from typing import Any
 from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.storage import cassandra as store
-from queuey.storage.cassandra.cluster import UNSET, Driver, Encoded, Request, Rows, Statement
+from queuey.storage.cassandra.cluster import UNSET, Driver, Encoded, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.statements.message_codec import uuid_of
 from queuey.storage.cassandra.write.row_changes import RowStatements
 from queuey.storage.deadlines import Deadline
@@ -75,7 +75,7 @@ class PairedClusters:
         while self.simulated._client is None or not self.simulated._client.is_usable:
             self.world.run(self.world.now + STEP)
 
-    def ask(self, request: Request | Encoded) -> Rows:
+    def ask(self, request: StatementRequest | Encoded) -> Rows:
         """Sends a request to both, and returns their answer, sorted for a scan; fails if they differ.
 
         For an encoded or frequent write it is the real node's time of receipt, and only the number of rows is compared.
@@ -94,7 +94,7 @@ class PairedClusters:
         time.sleep(seconds)
         self.world.run(self.world.now + seconds)
 
-    def ask_roughly(self, request: Request) -> Rows:
+    def ask_roughly(self, request: StatementRequest) -> Rows:
         """Sends a request to both, and returns their answer; fails if they differ. Lifetimes are compared roughly."""
         expected, actual = (
             [_round_integers(row) for row in ask(request)] for ask in (self.ask_real, self.ask_simulated)
@@ -102,7 +102,7 @@ class PairedClusters:
         assert actual == expected, f"{actual} is not the answer of Cassandra, {expected}: {request}"
         return expected
 
-    def ask_real(self, request: Request | Encoded) -> Rows:
+    def ask_real(self, request: StatementRequest | Encoded) -> Rows:
         """Returns the answer of the real node.
 
         An encoded read is sent again until the client has answered it: the driver, to which it falls back while the
@@ -118,7 +118,7 @@ class PairedClusters:
                 return rows
             assert time.monotonic() < end, "the client has not answered"
 
-    def ask_simulated(self, request: Request | Encoded) -> Rows:
+    def ask_simulated(self, request: StatementRequest | Encoded) -> Rows:
         """Returns the answer of the simulated cluster, or raises the error of its driver.
 
         Before it asks, the simulated time catches up with the real time.

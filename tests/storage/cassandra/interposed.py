@@ -26,7 +26,7 @@ from uuid import UUID
 
 from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.catalogue import queue_cache
-from queuey.storage.cassandra.cluster import Decode, Driver, Encoded, InDoubt, Request, Rows, Statement
+from queuey.storage.cassandra.cluster import Decode, Driver, Encoded, InDoubt, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.read import bucket_index
 from queuey.storage.cassandra.statements import message_codec
 from queuey.storage.cassandra.tables import claim_logs
@@ -199,7 +199,7 @@ class Wire:
 
     # For its drivers
 
-    def start(self, request: Request | Encoded, done: Done, send: Callable[[Done], None]) -> None:
+    def start(self, request: StatementRequest | Encoded, done: Done, send: Callable[[Done], None]) -> None:
         """Sends a request, or applies the first matching rule in a thread of its own."""
         statement = request.statement
         if self._now is not None and statement in CLOCKS:
@@ -211,7 +211,7 @@ class Wire:
             threading.Thread(target=rule.apply, args=(lambda: _await_answer(send), done), daemon=True).start()
 
     def _replace_time(
-        self, request: Request | Encoded, send: Callable[[Done], None], now: Callable[[], UUID]
+        self, request: StatementRequest | Encoded, send: Callable[[Done], None], now: Callable[[], UUID]
     ) -> Callable[[Done], None]:
         """Returns a way to send a request for the time, which is answered with the time of the test's world."""
 
@@ -252,7 +252,7 @@ class _Interposed(LastingDriver):
         self._wire = wire
         super().__init__(*arguments, **options)
 
-    def send(self, request: Request | Encoded, done: Done) -> None:
+    def send(self, request: StatementRequest | Encoded, done: Done) -> None:
         """Sends a request through the wire. Fails if the deadline of the call is over.
 
         The store's clock decides whether a write is too late; the driver waits without a timeout.
@@ -272,7 +272,7 @@ class _Interposed(LastingDriver):
             return
         self._wire.start(request, done, partial(self._run_in, self._deadline.call, send, request))
 
-    async def ask_all(self, requests: Sequence[Request | Encoded], **options: Any) -> list[Rows]:  # noqa: ANN401
+    async def ask_all(self, requests: Sequence[StatementRequest | Encoded], **options: Any) -> list[Rows]:  # noqa: ANN401
         self._wire.log.rounds.append(len(requests))
         return await super().ask_all(requests, **options)
 

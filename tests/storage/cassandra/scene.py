@@ -21,7 +21,7 @@ from queuey.model.ids import EPOCH_TICKS, Position
 from queuey.model.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
-from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.clock import SteadyClock
 from queuey.storage.cassandra.time.clock_watch import ClockWatch
 from tests.contract.samples import BegunCall, begin
 from tests.replacing import replace_in
@@ -194,7 +194,7 @@ class Scene:
         The store sends no requests but those of the test, and where it would sleep, the world's time advances.
         """
         machine = Machine(self.world)
-        clock = Clock(machine.boottime, machine.wall)
+        clock = SteadyClock(machine.boottime, machine.wall)
         wire = Wire(self.world.uuid)
         store = CassandraStore(self.url, CassandraOptions(**(OPTIONS | options)), clock, driver=wire.driver)
         store._arrivals._record.add_keys = lambda _keys: None  # Only requests of the test are sent.

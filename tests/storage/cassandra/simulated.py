@@ -9,15 +9,15 @@ from functools import partial
 from typing import Any, TypeVar
 
 from queuey.model.errors import StoreUnavailable
-from queuey.storage.cassandra.cluster import Done, Driver, Encoded, Host, Request, Rows, Statement
+from queuey.storage.cassandra.cluster import Done, Driver, Encoded, Host, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import Calls, StoreLoop
-from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.clock import SteadyClock
 from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra.cluster import Cluster, NetworkFaults
 from tests.sim.world import World
 
 T = TypeVar("T")
-AnyRequest = Request | Encoded
+AnyRequest = StatementRequest | Encoded
 BOOTED = 1_750_000_000.0
 """Boot time of the test's machine, in seconds since 1970."""
 LONGEST_CALL = 60.0
@@ -95,8 +95,8 @@ class FaultlessDriver(Driver):
         self.loop: HandLoop = HandLoop(self.world)
         self.calls = Calls(self.loop, self._deadline)
 
-    def clock(self) -> Clock:
-        return Clock(
+    def clock(self) -> SteadyClock:
+        return SteadyClock(
             boottime=lambda: round((self.world.now - BOOTED + 1000.0) * 1e9),
             wall=lambda: round((self.world.now + self.ahead) * 1e9),
         )

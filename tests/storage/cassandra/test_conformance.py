@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from queuey.model.ids import EPOCH_TICKS
 from queuey.storage import cassandra as store
-from queuey.storage.cassandra.cluster import UNSET, Driver, Encoded, InDoubt, Request, Rows, Statement
+from queuey.storage.cassandra.cluster import UNSET, Driver, Encoded, InDoubt, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.options import parse_url
 from queuey.storage.cassandra.time import clock_watch
 from tests.replacing import with_fields
@@ -89,14 +89,14 @@ class Play:
         if not parsed.conditional:
             rows = [self._values.of(parsed, partition) for _ in range(self._rng.choice((1, 1, 3)))]
             as_bytes = self._rng.random() < 0.5 and " IN (" not in statement.cql
-            self._both.ask(encode_request(statement, rows) if as_bytes else Request(statement, rows[0]))
+            self._both.ask(encode_request(statement, rows) if as_bytes else StatementRequest(statement, rows[0]))
             self.answers[statement] |= {True}
             return
         further = self._rng.sample(self.statements.further, self._rng.randrange(len(self.statements.further) + 1))
         calls = [(each, self._values.of(command(each.cql), partition)) for each in further]
         values, demands = self._values.of(parsed, partition), len(parsed.demands)
         for _ in range(2):
-            [(applied, *seen)] = self._both.ask(Request(statement, values, serial="SERIAL", further=calls))
+            [(applied, *seen)] = self._both.ask(StatementRequest(statement, values, serial="SERIAL", further=calls))
             for part_statement in (statement, *further):
                 self.answers[part_statement].add(applied)
             if applied or not demands or self._rng.random() < 0.5:
@@ -107,7 +107,7 @@ class Play:
         parsed = command(statement.cql)
         values = self._values.of(parsed, self._values.partition(parsed))
         level = "SERIAL" if self.statements.conditional and " IN (" not in statement.cql else "QUORUM"
-        rows = self._both.ask(Request(statement, values, level))
+        rows = self._both.ask(StatementRequest(statement, values, level))
         self.answers[statement].add(any(value is not None and value != 0 for row in rows for value in row))
         if not parsed.scans:
             self._both.ask(encode_request(statement, [values]))
@@ -151,8 +151,8 @@ def test_lifetimes(both: PairedClusters) -> None:
         parsed = command(statement.cql)
         values = [{"TTL": SHORT, "TIMESTAMP": 1}.get(name, NEW_VALUES.get(kind)) for name, kind in parsed.markers]
         if not parsed.conditional:
-            return both.ask(Request(statement, values))
-        return both.ask(Request(statement, [*values[:-1], expected], serial="SERIAL"))
+            return both.ask(StatementRequest(statement, values))
+        return both.ask(StatementRequest(statement, [*values[:-1], expected], serial="SERIAL"))
 
     for statement in statements:
         rows = send(statement, None)
@@ -163,7 +163,7 @@ def test_lifetimes(both: PairedClusters) -> None:
         for read in TableStatements(table).reads:
             values = [NEW_VALUES[kind] for _, kind in command(read.cql).markers]
             if "singleton" not in read.cql and "count(" not in read.cql:
-                assert both.ask(Request(read, values)) == []
+                assert both.ask(StatementRequest(read, values)) == []
     for statement in statements:
         assert send(statement, None) in ([], [(True,)])
     assert len(statements) >= 8
@@ -173,8 +173,10 @@ def test_lifetime_of_a_table(both: PairedClusters) -> None:
     """A write without a TTL has its table's default, but not a write that is to stay for ever."""
     read = Statement("SELECT process, ttl(tails) FROM heartbeats WHERE process = ?")
     for process, using in (("ends", ""), ("stays", " USING TTL 0"), ("ends later", " USING TTL 9000")):
-        both.ask(Request(Statement(f"INSERT INTO heartbeats (process, tails) VALUES (?, ?){using}"), (process, "x")))
-        assert both.ask_roughly(Request(read, (process,)))
+        both.ask(
+            StatementRequest(Statement(f"INSERT INTO heartbeats (process, tails) VALUES (?, ?){using}"), (process, "x"))
+        )
+        assert both.ask_roughly(StatementRequest(read, (process,)))
 
 
 # Writes in any order of their timestamps
@@ -244,13 +246,13 @@ def _send(both: PairedClusters, partition: int, number: int, statement: Statemen
     values_by_name = dict(zip(names, values, strict=True))
     ttl: int = values_by_name.get("TTL", 0)
     others = {"partition": partition, "TTL": ttl + 100 * number if ttl > SHORT else ttl}
-    both.ask(Request(statement, [others.get(name, value) for name, value in zip(names, values, strict=True)]))
+    both.ask(StatementRequest(statement, [others.get(name, value) for name, value in zip(names, values, strict=True)]))
     return ttl == SHORT
 
 
 def _read(both: PairedClusters, partition: int) -> None:
     for cql, values in READS:
-        both.ask(Request(Statement(cql), (partition, *values)))
+        both.ask(StatementRequest(Statement(cql), (partition, *values)))
 
 
 def test_ties(both: PairedClusters) -> None:
@@ -258,7 +260,7 @@ def test_ties(both: PairedClusters) -> None:
     for partition, pair in enumerate(itertools.combinations(TIES, 2), 10_000):
         for number, write in enumerate(pair):
             _send(both, partition, number, *write)
-        both.ask_roughly(Request(Statement(TIMES), (partition,)))
+        both.ask_roughly(StatementRequest(Statement(TIMES), (partition,)))
 
 
 def test_timestamps(both: PairedClusters) -> None:
@@ -274,7 +276,7 @@ def test_timestamps(both: PairedClusters) -> None:
             ending.append(partition)
             return
         _read(both, partition)
-        both.ask_roughly(Request(Statement(TIMES), (partition,)))
+        both.ask_roughly(StatementRequest(Statement(TIMES), (partition,)))
 
     equal()
     assert EXAMPLES / 8 < len(ending) < EXAMPLES * 7 / 8
@@ -294,8 +296,8 @@ def test_doubt(both: PairedClusters) -> None:
     for piece in range(8):
         where = ("in doubt", piece)
         before = (9000, b"before", 1, *where, None)
-        assert both.ask(Request(change, before, serial="SERIAL")) == [(True,)]
-        request = Request(change, (9000, b"after", 2, *where, 1), serial="SERIAL")
+        assert both.ask(StatementRequest(change, before, serial="SERIAL")) == [(True,)]
+        request = StatementRequest(change, (9000, b"after", 2, *where, 1), serial="SERIAL")
         both.weather.stuck = 1.0
         for ask in (both.ask_real, both.ask_simulated):
             try:
@@ -304,9 +306,9 @@ def test_doubt(both: PairedClusters) -> None:
                 doubts += 1
         both.weather.stuck = 0.0
         for ask in (both.ask_real, both.ask_simulated):
-            assert ask(Request(find, where, "SERIAL")) in ([(1, b"before")], [(2, b"after")])
+            assert ask(StatementRequest(find, where, "SERIAL")) in ([(1, b"before")], [(2, b"after")])
             assert ask(request) in ([(True,)], [(False, 2)])
-        assert both.ask(Request(find, where, "SERIAL")) == [(2, b"after")]
+        assert both.ask(StatementRequest(find, where, "SERIAL")) == [(2, b"after")]
         assert both.ask(request) == [(False, 2)]
     assert doubts > 8  # All outcomes of the simulated cluster, and some of the node.
 
@@ -319,5 +321,5 @@ def test_clocks(both: PairedClusters) -> None:
         as_bytes = Encoded(clock_watch.SELECT_NOW, 0, (b"",), b"", "ONE", clock_watch.decode_time, host=first.address)
         earliest = time.time()
         [(ticks,)] = ask(as_bytes)
-        [(value,)] = ask(Request(clock_watch.SELECT_NOW, (), "ONE", host=first.address))
+        [(value,)] = ask(StatementRequest(clock_watch.SELECT_NOW, (), "ONE", host=first.address))
         assert earliest - 1 < (ticks - EPOCH_TICKS) / 1e7 <= (value.time - EPOCH_TICKS) / 1e7 + 0.1 < time.time() + 1

@@ -14,7 +14,7 @@ import pytest
 from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
 from queuey.messages.posts import Draft
-from queuey.messages.ranges import Range
+from queuey.messages.ranges import RangeRequest
 from queuey.model.messages import Meta, NewMessage, Queue, Slice
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
@@ -91,10 +91,10 @@ def test_a_page_of_many_partitions_is_two_statements_for_each(
     service: Service, access: QueueAccess, count: Count[Any]
 ) -> None:
     """A page of many partitions is two statements for each; in time order over partitions at most four."""
-    requested = Range(partitions=None, limit=100)
+    requested = RangeRequest(partitions=None, limit=100)
     assert len(service.reader.read(access, requested).messages) == 100 * PARTITIONS
     assert count(partial(service.reader.read, access, requested)) <= 2 * PARTITIONS + 4
-    merged = Range(partitions=(1, 2, 3, 4), limit=100, merge=True)
+    merged = RangeRequest(partitions=(1, 2, 3, 4), limit=100, merge=True)
     assert len(service.reader.read(access, merged).messages) == 100
     assert count(partial(service.reader.read, access, merged)) <= 2 * (2 * 4 + 1)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from queuey.model.errors import StoreUnavailable, TooManyRequests
 from queuey.storage.deadlines import LoopCalls
-from queuey.web.admission.scheduling import FairGate, FairPool, SharedQuota, TenantQuota, Turn
+from queuey.web.admission.scheduling import FairGate, FairPool, ScheduledWork, SharedQuota, TenantQuota
 from tests.waiting import PATIENCE_SECONDS, until_async
 
 TENANTS = "ab"
@@ -45,17 +45,17 @@ class Scene:
 
     def __init__(self, *, most: int | None) -> None:
         self.quotas = SharedQuota(PLACES, alpha=1), SharedQuota(BYTES, alpha=2), TenantQuota(lambda: OWN)
-        self.gate: FairGate[Turn] = FairGate(most, bound=self.quotas[0])
-        self.under_way: dict[Turn, asyncio.Event] = {}
+        self.gate: FairGate[ScheduledWork] = FairGate(most, bound=self.quotas[0])
+        self.under_way: dict[ScheduledWork, asyncio.Event] = {}
         self.tasks: list[asyncio.Task[None]] = []
         self.taken: list[Counter[str]] = [Counter(), Counter(), Counter()]
 
     def enter(self, tenant: str, size: int) -> None:
         weights = (1, size, size % 2)
         needs = [(quota, weight) for quota, weight in zip(self.quotas, weights, strict=True) if weight]
-        self.tasks.append(asyncio.create_task(self._work(Turn(tenant, *needs), weights)))
+        self.tasks.append(asyncio.create_task(self._work(ScheduledWork(tenant, *needs), weights)))
 
-    async def _work(self, turn: Turn, weights: tuple[int, ...]) -> None:
+    async def _work(self, turn: ScheduledWork, weights: tuple[int, ...]) -> None:
         """Takes its shares once it has a turn, and returns them when the test ends it, even if it is cancelled."""
         await self.gate.wait(turn)
         for taken, weight in zip(self.taken, weights, strict=True):
@@ -133,13 +133,13 @@ def test_who_is_to_blame_for_a_wait() -> None:
 
     async def scenario() -> None:
         memory, places = SharedQuota(100, alpha=8), SharedQuota(8, alpha=8)
-        gate: FairGate[Turn] = FairGate(bound=places)
+        gate: FairGate[ScheduledWork] = FairGate(bound=places)
         memory.change("large", 60)
         memory.change("other", 30)
         turns = {
-            "many": Turn("many", (memory, 1), (places, 1)),
-            "large": Turn("large", (memory, 40), (places, 1)),
-            "small": Turn("small", (memory, 40), (places, 1)),
+            "many": ScheduledWork("many", (memory, 1), (places, 1)),
+            "large": ScheduledWork("large", (memory, 40), (places, 1)),
+            "small": ScheduledWork("small", (memory, 40), (places, 1)),
         }
         places.change("many", 7)
         places.change("few", 1)

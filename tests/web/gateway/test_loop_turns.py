@@ -21,14 +21,14 @@ from queuey.groups.local_group import LocalGroup, hash_secret
 from queuey.groups.rules.group_state import (
     MAX_MEMBERS,
     GroupState,
+    GroupSubscription,
+    JoinedMember,
     JoinRequest,
-    Member,
-    Subscription,
     find_changed_rows,
 )
-from queuey.groups.rules.planning import View, make_plan
+from queuey.groups.rules.planning import SubscribedQueues, make_plan
 from queuey.groups.rules.state_draft import GroupDraft
-from queuey.model.groups import GroupChange, Head
+from queuey.model.groups import GroupChange, GroupHead
 from queuey.model.messages import Queue, QueueSpec
 from queuey.model.rights import Caller
 from queuey.runtime.limits import Limits
@@ -110,9 +110,9 @@ def make_group(queues: Sequence[Queue], members: int, subscriptions: int, now: i
         tuple(sorted([*(f"*{'[a-z]' * 15}[!a]{slot}-{number}" for number in range(19)), "g*"]))
         for slot in range(subscriptions)
     ]
-    subscribed = {slot: Subscription((), patterns[slot], CREDENTIAL) for slot in range(subscriptions)}
+    subscribed = {slot: GroupSubscription((), patterns[slot], CREDENTIAL) for slot in range(subscriptions)}
     joined = {
-        number: Member(
+        number: JoinedMember(
             slot=number,
             number=number,
             digest=hash_secret("secret"),
@@ -126,9 +126,9 @@ def make_group(queues: Sequence[Queue], members: int, subscriptions: int, now: i
         )
         for number in range(1, members + 1)
     }
-    state = GroupState(Head(epoch=now, born=now, last_member=members, hour=now), joined, subscribed, {})
+    state = GroupState(GroupHead(epoch=now, born=now, last_member=members, hour=now), joined, subscribed, {})
     rights: dict[int, bool] = {}
-    views = {slot: View(each, rights) for slot, each in subscribed.items()}
+    views = {slot: SubscribedQueues(each, rights) for slot, each in subscribed.items()}
     for view, queue in product(views.values(), queues):
         view.add(queue)
     return replace(state, plan=make_plan(state, queues, views).queues)

@@ -10,8 +10,8 @@ from typing import NamedTuple, cast
 
 from queuey.web.gateway import IntervalTimer
 from queuey.web.http.connection import Answer, Connection
-from queuey.web.http.heads import Head
-from queuey.web.http.listening import Connections
+from queuey.web.http.heads import RequestHead
+from queuey.web.http.listening import ProcessConnections
 from queuey.web.responses import Response, text_response
 
 MAX_CONNECTIONS = 1000
@@ -77,7 +77,7 @@ class Outcome(NamedTuple):
         return answers_of(self.sent)
 
 
-async def echo(head: Head, exchange: Connection) -> None:
+async def echo(head: RequestHead, exchange: Connection) -> None:
     body = b""
     while head.length != 0:
         message = await exchange.receive()
@@ -98,14 +98,14 @@ def refusal(status: int, why: str) -> Response:
     return text_response(why, status)
 
 
-def make_connections(loop: asyncio.AbstractEventLoop, answer: Answer = echo) -> Connections:
+def make_connections(loop: asyncio.AbstractEventLoop, answer: Answer = echo) -> ProcessConnections:
     with socket.socket() as listener:
-        accepted = Connections(loop, listener, MAX_CONNECTIONS, answer, refusal)
+        accepted = ProcessConnections(loop, listener, MAX_CONNECTIONS, answer, refusal)
     accepted.date = b"date: x\r\n"
     return accepted
 
 
-def start(every: Connections) -> None:
+def start(every: ProcessConnections) -> None:
     IntervalTimer(every.loop).call_every(1.0, every.sweep)
     every.start()
 
@@ -113,7 +113,7 @@ def start(every: Connections) -> None:
 class FakeConnection:
     """A connection whose transport records what is sent; the test delivers the bytes."""
 
-    def __init__(self, all_of_them: Connections) -> None:
+    def __init__(self, all_of_them: ProcessConnections) -> None:
         self.all = all_of_them
         self.transport = Transport()
         self.connection = Connection(all_of_them)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from queuey.web.http.connection import Connection
-from queuey.web.http.heads import Head
-from queuey.web.http.listening import Connections
+from queuey.web.http.heads import RequestHead
+from queuey.web.http.listening import ProcessConnections
 from tests.servers.served import free_port
 from tests.waiting import until
 from tests.web.http.given import echo, refusal, start
@@ -81,11 +81,11 @@ class Service:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._all = Connections(self._loop, self.listener, 1000, self._answer, refusal)
+        self._all = ProcessConnections(self._loop, self.listener, 1000, self._answer, refusal)
         start(self._all)
         self._loop.run_forever()
 
-    async def _answer(self, head: Head, exchange: Connection) -> None:
+    async def _answer(self, head: RequestHead, exchange: Connection) -> None:
         self.seen.append(f"{head.method} {head.path.decode('latin-1')}")
         await echo(head, exchange)
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from queuey.web.http import heads
 from queuey.web.http.connection import DISCONNECTED, HALF_CLOSED, MAX_LINGER_BYTES, MAX_UNPARSED, Connection
-from queuey.web.http.heads import MAX_FIELDS, Head, Refused, read_head
-from queuey.web.http.listening import Certificate, Connections
+from queuey.web.http.heads import MAX_FIELDS, HeadRefused, RequestHead, read_head
+from queuey.web.http.listening import Certificate, ProcessConnections
 from queuey.web.responses import Response, text_response
 from tests.waiting import until_async
 from tests.web.http.given import FakeConnection, echo, make_connections, refusal, settle, start
@@ -55,7 +55,7 @@ async def test_time_is_over(data: bytes, state: Literal["idle", "head"], answer:
 async def test_what_is_not_read_ends_the_connection() -> None:
     """An unread body that has not arrived is not awaited; one that has arrived is dropped."""
 
-    async def refuse(head: Head, exchange: Connection) -> None:
+    async def refuse(head: RequestHead, exchange: Connection) -> None:
         exchange.send_response(text_response("no", 401), head=False)
 
     every = make_connections(asyncio.get_running_loop(), refuse)
@@ -105,7 +105,7 @@ async def test_slow_readers_hold_up_themselves() -> None:
 async def test_answers_without_an_end() -> None:
     """What goes on without a length comes in chunks, or to the end of the connection; what breaks off is seen to."""
 
-    async def stream(head: Head, exchange: Connection) -> None:
+    async def stream(head: RequestHead, exchange: Connection) -> None:
         await exchange.send_head(Response(200, b""), None)
         await exchange.send_piece(b"abc", more=True)
         if head.path == b"/a":
@@ -126,7 +126,7 @@ async def test_answers_without_an_end() -> None:
 async def test_headers_cannot_end_their_line() -> None:
     """An answer whose header would be two is not sent."""
 
-    async def inject(head: Head, exchange: Connection) -> None:
+    async def inject(head: RequestHead, exchange: Connection) -> None:
         exchange.send_response(Response(200, b"", ("X-A", "a\r\nX-B: b")), head=False)
 
     connection = FakeConnection(make_connections(asyncio.get_running_loop(), inject))
@@ -140,7 +140,7 @@ async def test_leaving_is_told() -> None:
     events: list[object] = []
     disconnected = asyncio.Event()
 
-    async def listen(head: Head, exchange: Connection) -> None:
+    async def listen(head: RequestHead, exchange: Connection) -> None:
         events.append(await exchange.receive())
         events.append(await exchange.receive() if exchange.has_ended else None)
         disconnected.set()
@@ -157,7 +157,7 @@ def test_the_same_head_is_read_once() -> None:
     """A refused head is refused each time; the memory of the cache is bounded."""
     assert read_head(GET) is read_head(bytes(bytearray(GET)))
     for _ in range(2):
-        with pytest.raises(heads.Refused):
+        with pytest.raises(heads.HeadRefused):
             read_head(GET + b"x")
     for number in range(3000):
         read_head(GET.replace(b"/a", b"/%d" % number))
@@ -187,11 +187,11 @@ async def test_too_many_connections(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     go_on = asyncio.Event()
 
-    async def wait(head: Head, exchange: Connection) -> None:
+    async def wait(head: RequestHead, exchange: Connection) -> None:
         await asyncio.wait_for(go_on.wait(), 60)
         await echo(head, exchange)
 
-    every = Connections(asyncio.get_running_loop(), listener, 2, wait, refusal)
+    every = ProcessConnections(asyncio.get_running_loop(), listener, 2, wait, refusal)
     start(every)
     opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
     assert await opened[0][0].read() == b""
@@ -217,7 +217,7 @@ def test_silent_handshakes_make_room(
     certificate = Certificate(TLS / "cert.pem", TLS / "key.pem")
 
     async def work() -> None:
-        every = Connections(asyncio.get_running_loop(), listener, 3, echo, refusal, certificate)
+        every = ProcessConnections(asyncio.get_running_loop(), listener, 3, echo, refusal, certificate)
         start(every)
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         assert await _ask(port, trusting) == b"HTTP/1.1 200 OK"
@@ -250,7 +250,7 @@ async def test_file_handles_run_out(listener: socket.socket, caplog: pytest.LogC
                 raise OSError(24, "Too many open files")
             return listener.accept()
 
-    every = Connections(asyncio.get_running_loop(), Poor(), 10, echo, refusal)  # type: ignore[arg-type]
+    every = ProcessConnections(asyncio.get_running_loop(), Poor(), 10, echo, refusal)  # type: ignore[arg-type]
     start(every)
     assert await _ask(port) == b"HTTP/1.1 200 OK"
     await every.stop()
@@ -267,7 +267,7 @@ async def test_a_new_certificate_is_taken_up(
         path.write_text(text)
     caplog.set_level(logging.INFO)
     certificate = Certificate(chain, key)
-    every = Connections(asyncio.get_running_loop(), listener, 10, echo, refusal, certificate)
+    every = ProcessConnections(asyncio.get_running_loop(), listener, 10, echo, refusal, certificate)
     start(every)
     context = ssl._create_unverified_context()
     assert await _ask(port, context) == b"HTTP/1.1 200 OK"
@@ -296,7 +296,7 @@ def head(*lines: str) -> bytes:
     return "\r\n".join(("POST /v1/a/q?x=1 HTTP/1.1", *lines, "", "")).encode("latin-1")
 
 
-def head_fields(found: Head) -> object:
+def head_fields(found: RequestHead) -> object:
     fields = sorted([*found.fields, *([(b"idempotency-key", found.key)] if found.key else [])])
     return found.method, found.path, found.query, fields, found.length, found.is_old, found.keeps_alive, found.expects
 
@@ -304,7 +304,7 @@ def head_fields(found: Head) -> object:
 def outcome(data: bytes, read: object) -> object:
     try:
         return head_fields(read(data))  # type: ignore[operator]
-    except Refused as refused:
+    except HeadRefused as refused:
         return refused.status
 
 
@@ -343,7 +343,7 @@ async def test_no_more_is_read_than_is_served() -> None:
     """While a request is served, a little of what follows waits, and the rest stays in the client."""
     go_on = asyncio.Event()
 
-    async def wait(head: Head, exchange: Connection) -> None:
+    async def wait(head: RequestHead, exchange: Connection) -> None:
         await asyncio.wait_for(go_on.wait(), 60)
         await echo(head, exchange)
 

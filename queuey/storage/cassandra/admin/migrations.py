@@ -25,7 +25,7 @@ from queuey.model.errors import SettingsError, StoreIncompatible, StoreUnavailab
 from queuey.storage.cassandra.admin import timing_changes
 from queuey.storage.cassandra.cluster import Driver, Statement, open_driver
 from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
-from queuey.storage.cassandra.cluster.timing import Timing
+from queuey.storage.cassandra.cluster.timing import KeyspaceTiming
 from queuey.storage.cassandra.statements.lightweight_transactions import LightweightTransactions
 
 _NAME = re.compile(r"([0-9]{3})_([a-z0-9_]+)\.cql")
@@ -115,7 +115,7 @@ class AppliedMigration(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Running:
+class MigrationEnvironment:
     """The environment of a run; only tests replace it.
 
     Attributes:
@@ -146,7 +146,7 @@ class Report(NamedTuple):
     keyspace: str
     replication: Mapping[str, str] | None
     migrations: tuple[SchemaMigration, ...]
-    timing: Timing | None = None
+    timing: KeyspaceTiming | None = None
 
 
 def parse_replication(text: str) -> dict[str, str]:
@@ -212,7 +212,7 @@ def migrate(
     replication: str | None = None,
     dry_run: bool = False,
     tell: Tell = lambda _: None,
-    running: Running | None = None,
+    running: MigrationEnvironment | None = None,
 ) -> Report:
     """Creates the keyspace if it does not exist, and applies the migrations that it lacks.
 
@@ -231,7 +231,7 @@ def migrate(
     """
     requested = None if replication is None else parse_replication(replication)
     options = dataclasses.replace(options, timeout=STATEMENT_TIMEOUT)  # No request waits for it, and nodes may be busy.
-    running = running or Running()
+    running = running or MigrationEnvironment()
     reach = partial(open_driver, target, options, running.connect_timeout, driver=running.driver)
     with reach(keyspace=False) as driver:
         present = _read_replication(driver)
@@ -256,8 +256,8 @@ def migrate(
 
 
 def _apply_missing(
-    driver: Driver, options: CassandraOptions, tell: Tell, running: Running
-) -> tuple[tuple[SchemaMigration, ...], Timing | None]:
+    driver: Driver, options: CassandraOptions, tell: Tell, running: MigrationEnvironment
+) -> tuple[tuple[SchemaMigration, ...], KeyspaceTiming | None]:
     """Applies the missing migrations under a lock, and writes the first timing. Returns both."""
     first, *_ = known = running.known
     # This creates the table that holds the lock, unless it exists. A read instead could find a table that another run
@@ -283,7 +283,7 @@ def _apply_missing(
 class _Lock:
     """The lock on schema changes, held for ``lock_ttl`` after it was acquired or last renewed."""
 
-    def __init__(self, driver: Driver, options: CassandraOptions, tell: Tell, running: Running) -> None:
+    def __init__(self, driver: Driver, options: CassandraOptions, tell: Tell, running: MigrationEnvironment) -> None:
         self.transactions = LightweightTransactions(driver, options, driver.calls.deadline.clock)
         self._tell = tell
         self._running = running

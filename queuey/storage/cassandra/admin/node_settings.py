@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Acknowledgement
-from queuey.storage.cassandra.cluster import Driver, Request, Rows, Statement
+from queuey.storage.cassandra.cluster import Driver, Rows, Statement, StatementRequest
 
 ASK_TIMEOUT = 3.0
 """Timeout of a node's answer, in seconds."""
@@ -65,7 +65,9 @@ def ask_each(driver: Driver, statement: Statement, done: Callable[[str, Rows], N
         answered.release()
 
     for address in nodes:
-        driver.send(Request(statement, consistency="ONE", timeout=ASK_TIMEOUT, host=address), partial(receive, address))
+        driver.send(
+            StatementRequest(statement, consistency="ONE", timeout=ASK_TIMEOUT, host=address), partial(receive, address)
+        )
     for _ in nodes:
         if not answered.acquire(timeout=2 * ASK_TIMEOUT):
             raise StoreUnavailable("a Cassandra node did not answer in time")

@@ -16,8 +16,8 @@ from queuey.storage.cassandra.cluster.timing import (
     LEASE,
     MANY_CENTRES_TIMING,
     ONE_CENTRE_TIMING,
+    KeyspaceTiming,
     StoredTiming,
-    Timing,
     apply_stated,
     decode,
     encode,
@@ -48,7 +48,7 @@ class TimingStatus(NamedTuple):
     centres: int
 
 
-def write_first_timing(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | None:
+def write_first_timing(driver: Driver, options: CassandraOptions, tell: Tell) -> KeyspaceTiming | None:
     """Writes the timing of a new keyspace and returns it; None if the keyspace has one.
 
     Its values depend on whether there are several data centres; values that settings state replace them.
@@ -76,7 +76,7 @@ def read_timing_status(driver: Driver, options: CassandraOptions) -> TimingStatu
 def change_timing(
     driver: Driver,
     options: CassandraOptions,
-    wanted: Timing,
+    wanted: KeyspaceTiming,
     tell: Tell,
     wait: Callable[[float], None] = time.sleep,
 ) -> None:
@@ -100,7 +100,7 @@ def change_timing(
     tell(f"done: {describe_timing(wanted)}")
 
 
-def describe_timing(timing: Timing) -> str:
+def describe_timing(timing: KeyspaceTiming) -> str:
     levels = [
         f"{name}: W {level.deadline:g} s, U {level.undo:g} s, D {level.delay:g} s"
         for name, level in timing.levels.items()

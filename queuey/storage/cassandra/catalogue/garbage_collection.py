@@ -17,15 +17,15 @@ import msgspec
 from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import FIRST, TICKS_PER_SECOND, Position
-from queuey.storage.cassandra.catalogue.queue_cache import Row
+from queuey.storage.cassandra.catalogue.queue_cache import CachedQueue
 from queuey.storage.cassandra.catalogue.queue_index import QueueIndex
-from queuey.storage.cassandra.cluster import Driver, Request, Statement
+from queuey.storage.cassandra.cluster import Driver, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.options import CassandraOptions
 from queuey.storage.cassandra.statements.message_codec import uuid_of
 from queuey.storage.cassandra.time import bucketing
 from queuey.storage.cassandra.time.bucketing import Bucket
-from queuey.storage.cassandra.time.clock import Clock
-from queuey.storage.deadlines import Call
+from queuey.storage.cassandra.time.clock import SteadyClock
+from queuey.storage.deadlines import StoreCall
 
 log = logging.getLogger(__name__)
 
@@ -78,14 +78,14 @@ class PendingDeletes:
         self._driver = driver
         self._options = options
 
-    async def add(self, row: Row, now: int, *, deleted: bool) -> PendingDelete:
+    async def add(self, row: CachedQueue, now: int, *, deleted: bool) -> PendingDelete:
         """Records a pending delete, before a purge or delete makes messages unreachable."""
         queue, uid = row.queue, row.queue.uid if deleted else None
         values_of_queue = queue.qid, uid, queue.partitions, row.home_class, row.longest_ttl
         pending = PendingDelete((now, ids.random_low()), *values_of_queue, queue.application, queue.name)
         _, *columns = msgspec.structs.astuple(pending)
         values = pending.qid % SHARDS, uuid_of(pending.recorded_at), *columns
-        await self._driver.ask(Request(_ADD_PENDING_DELETE, values, self._options.catalogue_write))
+        await self._driver.ask(StatementRequest(_ADD_PENDING_DELETE, values, self._options.catalogue_write))
         return pending
 
     async def read_older(
@@ -93,7 +93,7 @@ class PendingDeletes:
     ) -> tuple[list[PendingDelete], ids.Position | None]:
         """Returns a page of a shard's pending deletes, and its end if there are further pages."""
         values = shard, uuid_of(after), uuid_of((ticks, ids.LOW_MIN)), _PAGE_SIZE
-        answer = await self._driver.ask(Request(_SELECT_OLDER, values, self._options.catalogue_read))
+        answer = await self._driver.ask(StatementRequest(_SELECT_OLDER, values, self._options.catalogue_read))
         rows = [(ids.parse_position(deleted_at.hex), *columns) for deleted_at, *columns in answer]
         # A row without a qid is a late write to a pending delete that was removed.
         page = [PendingDelete(*row) for row in rows if row[1] is not None]
@@ -101,7 +101,7 @@ class PendingDeletes:
 
     async def remove(self, pending: PendingDelete) -> None:
         values = pending.qid % SHARDS, uuid_of(pending.recorded_at)
-        await self._driver.ask(Request(_REMOVE_PENDING_DELETE, values, self._options.catalogue_write))
+        await self._driver.ask(StatementRequest(_REMOVE_PENDING_DELETE, values, self._options.catalogue_write))
 
 
 class GarbageCollector:
@@ -111,7 +111,7 @@ class GarbageCollector:
         self,
         driver: Driver,
         options: CassandraOptions,
-        clock: Clock,
+        clock: SteadyClock,
         pending_deletes: PendingDeletes,
         index: QueueIndex,
         forget_offsets: Callable[[int], Awaitable[None]],
@@ -162,7 +162,7 @@ class GarbageCollector:
 
     def _begin_run(self) -> None:
         if not self._closing.is_set():
-            self._driver.calls.begin(self.run(), self._end_run, Call())
+            self._driver.calls.begin(self.run(), self._end_run, StoreCall())
 
     def _end_run(self, _: object, error: Exception | None) -> None:
         if error is not None:
@@ -193,13 +193,15 @@ class GarbageCollector:
         pending delete whose purge was never applied is removed, so that purge must not be applied later.
         """
         name = pending.application, pending.name
-        rows = await self._driver.ask(Request(_SELECT_IDS_IN_USE, name, self._options.catalogue_serial))
+        rows = await self._driver.ask(StatementRequest(_SELECT_IDS_IN_USE, name, self._options.catalogue_serial))
         return (rows[0][0], rows[0][1]) if rows else (None, None)
 
     async def _remove_messages(self, pending: PendingDelete, part: int) -> None:
         """Removes all buckets of a queue partition, then their records in the bucket index."""
         write = self._options.catalogue_write
-        recorded = await self._driver.ask(Request(_SELECT_BUCKETS, (pending.qid, part), self._options.catalogue_read))
+        recorded = await self._driver.ask(
+            StatementRequest(_SELECT_BUCKETS, (pending.qid, part), self._options.catalogue_read)
+        )
         await self._remove_buckets(pending, part, unrecorded_buckets(pending, self._clock.now()))
         for first in range(0, len(recorded), _BUCKETS_PER_TURN):
             await self._driver.loop.next_turn()
@@ -210,11 +212,11 @@ class GarbageCollector:
             ]
             await self._remove_buckets(pending, part, time_buckets)
         if recorded:
-            await self._driver.ask(Request(_DELETE_BUCKET_RECORDS, (pending.qid, part), write))
+            await self._driver.ask(StatementRequest(_DELETE_BUCKET_RECORDS, (pending.qid, part), write))
 
     async def _remove_buckets(self, pending: PendingDelete, partition: int, time_buckets: Sequence[Bucket]) -> None:
         removals = [
-            Request(
+            StatementRequest(
                 _DELETE_BUCKET[time_bucket.ttl_class],
                 (pending.qid, partition, time_bucket.code),
                 self._options.catalogue_write,

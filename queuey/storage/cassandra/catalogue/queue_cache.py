@@ -25,11 +25,11 @@ import msgspec
 from queuey.model.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
 from queuey.model.messages import Queue
 from queuey.storage import catalogue_rows
-from queuey.storage.cassandra.cluster import Driver, Request, Statement
+from queuey.storage.cassandra.cluster import Driver, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.options import CassandraOptions
 from queuey.storage.cassandra.statements.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.time import bucketing
-from queuey.storage.cassandra.time.clock import Clock, ExpiringCache
+from queuey.storage.cassandra.time.clock import ExpiringCache, SteadyClock
 from queuey.storage.cassandra.time.timing_in_force import TimingInForce
 
 _OWN = ("home_class", "longest_ttl", "longest_row")
@@ -54,7 +54,7 @@ _RAISE_LONGEST = Statement(
 )
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class CachedQueue(msgspec.Struct, frozen=True, kw_only=True):
     """A queue's row.
 
     Attributes:
@@ -72,10 +72,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     read_at: float
 
 
-def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -> Row:
+def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -> CachedQueue:
     fields = catalogue_rows.decode_fields(dict(zip(_FIELDS, values, strict=True)))
     own_fields = {column: fields.pop(column) for column in _OWN}
-    return Row(queue=Queue(application=application, name=name, **fields), **own_fields, read_at=read_at)
+    return CachedQueue(queue=Queue(application=application, name=name, **fields), **own_fields, read_at=read_at)
 
 
 def next_longest_ttl(seconds: int, home_class: int) -> int:
@@ -89,7 +89,7 @@ def next_longest_ttl(seconds: int, home_class: int) -> int:
     return min(1 << max(0, seconds - 1).bit_length(), max_ttl)
 
 
-def make_covering_row(row: Row, ttls: Collection[int], size: int) -> Row:
+def make_covering_row(row: CachedQueue, ttls: Collection[int], size: int) -> CachedQueue:
     """Returns the row that must be stored before messages are written; the row itself if it covers them.
 
     Messages of longer classes than the home class are found by the bucket index, whatever their TTL.
@@ -119,7 +119,7 @@ class QueueCache:
         driver: Driver,
         options: CassandraOptions,
         timing: TimingInForce,
-        clock: Clock,
+        clock: SteadyClock,
         cas: LightweightTransactions,
     ) -> None:
         self._driver = driver
@@ -127,7 +127,7 @@ class QueueCache:
         self._timing = timing
         self._clock = clock
         self._transactions = cas
-        self._rows: ExpiringCache[tuple[str, str], Row] = ExpiringCache(
+        self._rows: ExpiringCache[tuple[str, str], CachedQueue] = ExpiringCache(
             clock.boottime, lambda: timing.kept.row_age, options.cached_queues
         )
         self._refreshing: set[tuple[str, str]] = set()
@@ -136,7 +136,7 @@ class QueueCache:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def get(self, application: str, name: str) -> Row | None:
+    def get(self, application: str, name: str) -> CachedQueue | None:
         """Returns the row if it was read within C. If that is half of C ago, reads it again in the background."""
         row = self._rows.get((application, name))
         if row is None or self._is_closed:
@@ -149,16 +149,16 @@ class QueueCache:
             self._refresh((application, name))
         return row
 
-    async def read(self, application: str, name: str) -> Row:
+    async def read(self, application: str, name: str) -> CachedQueue:
         """Reads a row from Cassandra and keeps it. Raises QueueNotFound, also for names that no queue can have."""
         self._check_open()
         if len(name) > MAX_NAME_CHARACTERS:
             raise QueueNotFound(name)
         began = self._clock.boottime()
-        rows = await self._driver.ask(Request(SELECT_QUEUE, (application, name), self._options.catalogue_read))
+        rows = await self._driver.ask(StatementRequest(SELECT_QUEUE, (application, name), self._options.catalogue_read))
         return self._keep_read((application, name), rows, began)
 
-    async def read_young(self, application: str, name: str) -> Row:
+    async def read_young(self, application: str, name: str) -> CachedQueue:
         """Reads a row that is young enough for a write. Retries after pauses while the read takes too long.
 
         The age counts from the beginning of the read, because the row may be as it was then. Raises StoreUnavailable if
@@ -178,7 +178,7 @@ class QueueCache:
             await self._driver.loop.sleep(pause)
             pause *= 2
 
-    async def find_current(self, queue: Queue, *, since: float | None = None) -> Row:
+    async def find_current(self, queue: Queue, *, since: float | None = None) -> CachedQueue:
         """Returns the row of a queue that has not changed, read at boot time ``since`` or later (None: within C).
 
         Raises:
@@ -188,7 +188,7 @@ class QueueCache:
         if (row := self.find_cached(queue, since=since)) is not None:
             return row
         key, began = (queue.application, queue.name), self._clock.boottime()
-        [rows] = await self._driver.ask_all([Request(SELECT_QUEUE, key, self._options.catalogue_read)])
+        [rows] = await self._driver.ask_all([StatementRequest(SELECT_QUEUE, key, self._options.catalogue_read)])
         try:
             row = self._keep_read(key, rows, began)
         except QueueNotFound as error:
@@ -198,14 +198,14 @@ class QueueCache:
             raise QueueChanged(queue.name)
         return row
 
-    def find_cached(self, queue: Queue, *, since: float | None = None) -> Row | None:
+    def find_cached(self, queue: Queue, *, since: float | None = None) -> CachedQueue | None:
         """Like :meth:`find_current`, but only from memory: returns None instead of reading or raising. Never blocks."""
         row = self.get(queue.application, queue.name)
         if row is None or row.queue.version != queue.version or (since is not None and row.read_at < since):
             return None
         return row
 
-    def put(self, row: Row) -> None:
+    def put(self, row: CachedQueue) -> None:
         """Keeps a row, unless a row that was read later is kept."""
         key = row.queue.application, row.queue.name
         present = self._rows.get(key)
@@ -223,7 +223,7 @@ class QueueCache:
         with suppress(StoreClosed):  # In a forked child the rows are not used.
             self._driver.loop.call(self._rows.clear)
 
-    async def cover(self, row: Row, ttls: Collection[int], size: int, *, given: bool = False) -> Row:
+    async def cover(self, row: CachedQueue, ttls: Collection[int], size: int, *, given: bool = False) -> CachedQueue:
         """Makes a queue's row cover messages (see :func:`make_covering_row`) before one of them is written.
 
         ``given``: readers' horizons may have passed the ids, so the call waits C, after which no process uses the
@@ -253,7 +253,7 @@ class QueueCache:
         if self._is_closed:
             raise StoreClosed("the store is closed")
 
-    def _keep_read(self, key: tuple[str, str], rows: Sequence[Any], began: float) -> Row:
+    def _keep_read(self, key: tuple[str, str], rows: Sequence[Any], began: float) -> CachedQueue:
         """Keeps a row that was read at ``began``; without one, forgets an older row and raises QueueNotFound."""
         if not rows:
             self._forget_older(key, began)
@@ -284,6 +284,6 @@ class QueueCache:
                 self._forget_older(key, began)
 
         try:
-            self._driver.send(Request(SELECT_QUEUE, key, self._options.catalogue_read), done)
+            self._driver.send(StatementRequest(SELECT_QUEUE, key, self._options.catalogue_read), done)
         except Exception as error:  # noqa: BLE001 - the kept row is still valid; the next refresh tries again
             done(None, error)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from queuey.model.errors import StoreUnavailable
-from queuey.storage.cassandra.cluster import Driver, Request, Statement
+from queuey.storage.cassandra.cluster import Driver, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.options import CassandraOptions
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class QueueIndex:
     async def add(self, application: str, name: str, uid: int) -> None:
         """Adds a queue to the index. Call it before the queue is created."""
         values = application, shard_of(name), name, uid
-        await self._driver.ask(Request(_ADD_ENTRY, values, self._options.catalogue_write))
+        await self._driver.ask(StatementRequest(_ADD_ENTRY, values, self._options.catalogue_write))
 
     async def remove(self, application: str, name: str, uid: int) -> None:
         """Removes a queue from the index. Call it only when the queue's row is gone for good.
@@ -61,7 +61,7 @@ class QueueIndex:
         """
         values = application, shard_of(name), name, uid
         try:
-            await self._driver.ask(Request(_REMOVE_ENTRY, values, self._options.catalogue_write))
+            await self._driver.ask(StatementRequest(_REMOVE_ENTRY, values, self._options.catalogue_write))
         except StoreUnavailable as error:
             log.info("Queue %s of %s could not be removed from the index of names: %s", name, application, error)
 
@@ -75,7 +75,7 @@ class QueueIndex:
         consistency = self._options.catalogue_read
         answers = await self._driver.ask_all(
             [
-                Request(_SELECT_ENTRIES_AFTER, (application, shard, entry.name, entry.uid, limit), consistency)
+                StatementRequest(_SELECT_ENTRIES_AFTER, (application, shard, entry.name, entry.uid, limit), consistency)
                 for shard, entry in after
             ]
         )

@@ -42,8 +42,8 @@ from queuey.storage.cassandra.cluster.topology import (
 from queuey.storage.cassandra.protocol import CqlClient, encoding, requests
 from queuey.storage.cassandra.protocol.errors import DRIVER_ERRORS, InDoubt, choose_worst, translate
 from queuey.storage.cassandra.protocol.fast_request import FastRequest
-from queuey.storage.cassandra.protocol.requests import Done, Encoded, Request, Rows, Statement
-from queuey.storage.deadlines import Call, Deadline
+from queuey.storage.cassandra.protocol.requests import Done, Encoded, Rows, Statement, StatementRequest
+from queuey.storage.deadlines import Deadline, StoreCall
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Driver:
         calls: The coroutines that send requests, in the loop's thread.
     """
 
-    _verifying: Call | None = None
+    _verifying: StoreCall | None = None
     """The call that verifies the schema. Its requests are sent before the driver is usable."""
 
     def __init__(
@@ -181,7 +181,7 @@ class Driver:
             dcs = {host.dc for host in self.hosts()}
             if self._options.local_dc is None and len(dcs) > 1:
                 return f"Cassandra has several data centres ({', '.join(sorted(dcs))}): set the local one"
-            self._verifying = Call()
+            self._verifying = StoreCall()
             with self._deadline.running(self._verifying):
                 problem = self._verify(self)
         except DRIVER_ERRORS as error:
@@ -305,7 +305,7 @@ class Driver:
         except DRIVER_ERRORS as error:
             raise translate(error, reads=True) from error
 
-    def send(self, request: Request | Encoded, done: Done) -> None:
+    def send(self, request: StatementRequest | Encoded, done: Done) -> None:
         """Sends a request. Never raises: ``done`` gets the rows or the error, once, in any thread.
 
         An :class:`Encoded`, a frequent statement and a conditional batch that reached a node end in the loop's thread.
@@ -334,17 +334,19 @@ class Driver:
         except _FAILURES as error:
             done(None, _make_failure(error, reads=request.statement.reads))
 
-    def _run_in(self, call: Call, send: Callable[..., None], *arguments: Any, **named: Any) -> None:  # noqa: ANN401
+    def _run_in(self, call: StoreCall, send: Callable[..., None], *arguments: Any, **named: Any) -> None:  # noqa: ANN401
         with self._deadline.running(call):
             send(*arguments, **named)
 
-    async def ask(self, request: Request | Encoded) -> Rows:
+    async def ask(self, request: StatementRequest | Encoded) -> Rows:
         """Sends a request, unless the call has ended; returns the rows of all pages."""
         self._deadline.time_left()
         rows: Rows | None = await wait_for_callback(partial(self.send, request))
         return rows or []
 
-    async def ask_all(self, requests: Sequence[Request | Encoded], *, max_in_flight: int = MAX_IN_FLIGHT) -> list[Rows]:
+    async def ask_all(
+        self, requests: Sequence[StatementRequest | Encoded], *, max_in_flight: int = MAX_IN_FLIGHT
+    ) -> list[Rows]:
         """Sends requests concurrently, ``max_in_flight`` at a time; returns the rows of each.
 
         After an error, sends no further ones.
@@ -364,7 +366,7 @@ class Driver:
             answers += [rows or [] for rows, _ in ends]
         return answers
 
-    def _send_all(self, requests: Sequence[Request | Encoded], done: Callable[[Any, Any], object]) -> None:
+    def _send_all(self, requests: Sequence[StatementRequest | Encoded], done: Callable[[Any, Any], object]) -> None:
         """Sends requests at once; ``done`` gets a list of (rows, error) in their order, after the last answer."""
         ends: list[Any] = [None] * len(requests)
         missing = itertools.count(len(requests) - 1, -1)
@@ -379,7 +381,7 @@ class Driver:
 
     def run(self, statement: Statement, values: Sequence[Any] = (), consistency: str = "QUORUM", **how: Any) -> Rows:  # noqa: ANN401
         """Sends a request and blocks until its rows have arrived."""
-        return self.calls.run(self.ask(Request(statement, values, consistency, **how)))
+        return self.calls.run(self.ask(StatementRequest(statement, values, consistency, **how)))
 
     def _send_encoded(self, session: Session, request: Encoded, done: Done) -> None:
         """Sends encoded rows over the client; without a usable connection, over the driver unless a host is named."""

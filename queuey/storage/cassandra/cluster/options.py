@@ -10,7 +10,7 @@ from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 
 from queuey.model.errors import SettingsError
-from queuey.storage.cassandra.cluster.timing import LevelTiming, Timing
+from queuey.storage.cassandra.cluster.timing import KeyspaceTiming, LevelTiming
 
 WRITE_LEVELS = ("ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL")
 READ_LEVELS = ("ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "ALL")
@@ -31,7 +31,7 @@ class Level:
         delay: Delay in seconds of range reads behind the clock (D).
         deadline: Limit in seconds for a write to return and be acknowledged (W).
         safe: The level has the guarantees G1 and G2, so reads and writes must overlap; delay and deadline are part of
-            the :class:`Timing`.
+            the :class:`KeyspaceTiming`.
     """
 
     write: str | None
@@ -122,7 +122,7 @@ class CassandraOptions:
         self.timing.check()
 
     @property
-    def timing(self) -> Timing:
+    def timing(self) -> KeyspaceTiming:
         """S, C and the timing of the levels with guarantees.
 
         What remains of a level's delay after its deadline and S is left for undo writes.
@@ -134,7 +134,7 @@ class CassandraOptions:
             for name, level in self.levels.items()
             if level.safe
         }
-        return Timing(self.clock_difference, self.row_age, levels)
+        return KeyspaceTiming(self.clock_difference, self.row_age, levels)
 
 
 def _check_level(name: str, level: Level) -> None:

@@ -39,7 +39,7 @@ from weakref import WeakSet
 
 from queuey.model.errors import Outcome, StoreClosed
 from queuey.storage import bridge
-from queuey.storage.deadlines import NO_CALL, Call, Deadline, Done, Start, may_block, start_and_wait
+from queuey.storage.deadlines import NO_CALL, Deadline, Done, Start, StoreCall, may_block, start_and_wait
 
 log = logging.getLogger(__name__)
 
@@ -297,7 +297,9 @@ class Calls:
         self.is_closed = False
         loop.on_fork = self._running.clear
 
-    def begin(self, work: Coroutine[Start, Any, Any], done: Done, call: Call | None = None) -> Callable[[], Outcome]:
+    def begin(
+        self, work: Coroutine[Start, Any, Any], done: Done, call: StoreCall | None = None
+    ) -> Callable[[], Outcome]:
         """Begins a coroutine as a call, by default as part of this thread's call. Returns a function that gives it up.
 
         Raises:
@@ -306,7 +308,7 @@ class Calls:
         call = call or self.deadline.call
         is_part = call is not NO_CALL
         if not is_part:
-            call = Call()
+            call = StoreCall()
             call.ends = self.deadline.next_end()
         running = _Running(self, work, done, call, is_part=is_part)
         self._running.add(running)
@@ -339,7 +341,7 @@ class Calls:
         raise_given_up: bool = False,
     ) -> T:
         """Begins a coroutine as a call, and awaits its result, as :func:`queuey.storage.deadlines.start_and_wait`."""
-        call, has_begun = Call() if long and not may_block() else None, False
+        call, has_begun = StoreCall() if long and not may_block() else None, False
 
         def begin(done: Done) -> Callable[[], Outcome]:
             nonlocal has_begun
@@ -393,7 +395,7 @@ class _Running:
     __slots__ = ("_answer", "_calls", "_is_starting", "_work", "call", "done", "is_part")
 
     def __init__(
-        self, calls: Calls, work: Coroutine[Start, Any, Any], done: Done, call: Call, *, is_part: bool
+        self, calls: Calls, work: Coroutine[Start, Any, Any], done: Done, call: StoreCall, *, is_part: bool
     ) -> None:
         self._calls = calls
         self._work = work

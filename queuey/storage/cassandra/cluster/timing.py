@@ -44,7 +44,7 @@ class LevelTiming(msgspec.Struct, frozen=True):
     delay: Seconds
 
 
-class Timing(msgspec.Struct, frozen=True):
+class KeyspaceTiming(msgspec.Struct, frozen=True):
     """Timing of a keyspace, in seconds.
 
     ``values`` returns them by the names of their settings.
@@ -59,7 +59,7 @@ class Timing(msgspec.Struct, frozen=True):
     row_age: Seconds
     levels: Mapping[str, LevelTiming]
 
-    def check(self) -> Timing:
+    def check(self) -> KeyspaceTiming:
         """Returns itself. Raises SettingsError unless D is at least W + U + S, and C at most D - S, at each level."""
         spare = 1e-9  # 0.4 + 0.35 + 0.25 may be a little more than 1.
         for name, level in self.levels.items():
@@ -77,7 +77,7 @@ class Timing(msgspec.Struct, frozen=True):
                 )
         return self
 
-    def merge(self, other: Timing, choose: Callable[[float, float], float]) -> Timing:
+    def merge(self, other: KeyspaceTiming, choose: Callable[[float, float], float]) -> KeyspaceTiming:
         """Returns timing with ``choose`` applied to each pair of values; a level in one of them only is kept."""
         levels = {
             name: LevelTiming(
@@ -86,7 +86,7 @@ class Timing(msgspec.Struct, frozen=True):
             for name, level in {**other.levels, **self.levels}.items()
         }
         first = choose(self.clock_difference, other.clock_difference), choose(self.row_age, other.row_age)
-        return Timing(*first, levels)
+        return KeyspaceTiming(*first, levels)
 
     def unseen(self) -> dict[str, float]:
         """Returns by level the seconds after minting in which no reader has passed an id: D - S."""
@@ -99,8 +99,8 @@ class Timing(msgspec.Struct, frozen=True):
         return values
 
 
-def _make_timing(level: LevelTiming, clock_difference: float, row_age: float) -> Timing:
-    return Timing(clock_difference, row_age, {"strong": level, "very_strong": level})
+def _make_timing(level: LevelTiming, clock_difference: float, row_age: float) -> KeyspaceTiming:
+    return KeyspaceTiming(clock_difference, row_age, {"strong": level, "very_strong": level})
 
 
 ONE_CENTRE_TIMING = _make_timing(LevelTiming(0.4, 0.35, 1.0), 0.25, 0.75)
@@ -127,8 +127,8 @@ class StoredTiming(msgspec.Struct, frozen=True):
     """
 
     change: str
-    kept: Timing
-    assumed: Timing
+    kept: KeyspaceTiming
+    assumed: KeyspaceTiming
     unseen: Mapping[str, float]
     claimed_by: float = 0.0
     claimed_until: float = 0.0
@@ -144,11 +144,11 @@ class StoredTiming(msgspec.Struct, frozen=True):
         return max(difference, self.claimed_by) if now < self.claimed_until else difference
 
 
-def make_settled(timing: Timing, change: str = "") -> StoredTiming:
+def make_settled(timing: KeyspaceTiming, change: str = "") -> StoredTiming:
     return StoredTiming(change, timing, timing, timing.unseen())
 
 
-def make_step(old: StoredTiming, new: Timing, change: str, now: float) -> StoredTiming:
+def make_step(old: StoredTiming, new: KeyspaceTiming, change: str, now: float) -> StoredTiming:
     """Returns what is stored while a change is under way: the lower values are kept, the higher ones assumed.
 
     Raises SettingsError if the lower values together do not keep the guarantees.
@@ -158,7 +158,7 @@ def make_step(old: StoredTiming, new: Timing, change: str, now: float) -> Stored
     return StoredTiming(change, kept, assumed, unseen, old.claim_margin(now), now + MAX_CLAIM_SECONDS)
 
 
-def make_final(step: StoredTiming, new: Timing, change: str, now: float) -> StoredTiming:
+def make_final(step: StoredTiming, new: KeyspaceTiming, change: str, now: float) -> StoredTiming:
     """Returns what is stored after a change: only the new set, and S of the claims that may still last."""
     return StoredTiming(
         change, new, new, new.unseen(), max(step.claimed_by, step.assumed.clock_difference), now + MAX_CLAIM_SECONDS
@@ -187,7 +187,7 @@ MAX_ROW_AGE = 1.0
 """Default C in seconds: a change of a queue is answered after it."""
 
 
-def change_values(base: Timing, levels: Iterable[str], named: Mapping[str, float]) -> Timing:
+def change_values(base: KeyspaceTiming, levels: Iterable[str], named: Mapping[str, float]) -> KeyspaceTiming:
     """Returns timing with the named values replaced: W, U and D only of the given levels.
 
     Unless it is named, D becomes the least value that the others allow, and C the greatest, at most a second. Raises
@@ -205,10 +205,10 @@ def change_values(base: Timing, levels: Iterable[str], named: Mapping[str, float
     age = named.get("row_age", min(MAX_ROW_AGE, round(max_age, 6)))
     if difference <= 0 or age <= 0 or any(level.deadline <= 0 or level.undo < 0 for level in level_timings.values()):
         raise SettingsError("W, S and C must be above 0, and U must not be negative.")
-    return Timing(difference, age, level_timings).check()
+    return KeyspaceTiming(difference, age, level_timings).check()
 
 
-def apply_stated(base: Timing, stated: Mapping[str, float]) -> Timing:
+def apply_stated(base: KeyspaceTiming, stated: Mapping[str, float]) -> KeyspaceTiming:
     """Returns timing with the values that settings name; ``stated`` has them by the setting's name.
 
     If a level's W or D, or S, changes, its U becomes D - W - S; otherwise U stays. C is lowered to what the delays
@@ -223,4 +223,4 @@ def apply_stated(base: Timing, stated: Mapping[str, float]) -> Timing:
         undo = level.undo if is_same else max(0.0, round(delay - deadline - difference, 6))
         levels[name] = LevelTiming(deadline, undo, delay)
     max_age = min(level.delay for level in levels.values()) - difference
-    return Timing(difference, min(base.row_age, round(max_age, 6)), levels).check()
+    return KeyspaceTiming(difference, min(base.row_age, round(max_age, 6)), levels).check()

@@ -23,7 +23,7 @@ from typing import Any
 from cassandra.connection import ConnectionException
 from cassandra.protocol import OptionsMessage, PreparedQueryNotFound
 
-from queuey.storage.cassandra.protocol.connection import Connection
+from queuey.storage.cassandra.protocol.connection import NodeConnection
 from queuey.storage.cassandra.protocol.fast_request import CHECK_INTERVAL, FastRequest, InFlight
 from queuey.storage.lasting_failures import Trouble
 
@@ -53,7 +53,7 @@ class Node:
 
     def __init__(self, client: CqlClient, cluster: Any, host: Any) -> None:  # noqa: ANN401 - the driver's
         self.address = address = str(host.address)
-        self.connection: Connection | None = None
+        self.connection: NodeConnection | None = None
         self.is_broken = False
         self._client = client
         self._cluster = cluster
@@ -90,9 +90,9 @@ class Node:
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE)
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> NodeConnection:
         client, cluster, port = self._client, self._cluster, self._host.endpoint.port
-        connection = Connection(client.loop, self.address, client.clock)
+        connection = NodeConnection(client.loop, self.address, client.clock)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 await client.connect(lambda: connection, self.address, port, ssl=cluster.ssl_context)
@@ -102,7 +102,7 @@ class Node:
             raise
         return connection
 
-    async def _wait_until_broken(self, connection: Connection) -> None:
+    async def _wait_until_broken(self, connection: NodeConnection) -> None:
         """Returns once the connection has ended; raises TimeoutError if a heartbeat is not answered."""
         while not connection.ended.done():
             await asyncio.wait([connection.ended], timeout=HEARTBEAT_INTERVAL)
@@ -124,7 +124,7 @@ class _Attempt:
 
     __slots__ = ("_client", "_connection", "_forgotten", "_request")
 
-    def __init__(self, client: CqlClient, request: FastRequest, connection: Connection) -> None:
+    def __init__(self, client: CqlClient, request: FastRequest, connection: NodeConnection) -> None:
         self._client = client
         self._request = request
         self._connection = connection

@@ -40,7 +40,7 @@ Receive = Callable[[Any], None]
 """Called once with the answer (see ``decode_answer``), or with an exception. Never from within ``Connection.send``."""
 
 
-class Connection(asyncio.Protocol):
+class NodeConnection(asyncio.Protocol):
     """A connection to a node.
 
     Args:

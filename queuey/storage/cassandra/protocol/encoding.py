@@ -16,7 +16,7 @@ from cassandra.connection import ConnectionException
 from cassandra.protocol import ProtocolHandler
 from cassandra.query import BatchStatement, BoundStatement
 
-from queuey.storage.cassandra.protocol.requests import UNSET, Encoded, Request, Rows
+from queuey.storage.cassandra.protocol.requests import UNSET, Encoded, Rows, StatementRequest
 
 PROTOCOL = 4
 EXECUTE, BATCH, RESULT = 0x0A, 0x0D, 0x08
@@ -88,7 +88,7 @@ def encode_conditional_batch(request: BatchStatement) -> bytes:
     return b"".join([*parts, *levels])
 
 
-def encode_bound(request: Request, bound: BoundStatement) -> Encoded:
+def encode_bound(request: StatementRequest, bound: BoundStatement) -> Encoded:
     decode = partial(_decode_rows, bound.prepared_statement.result_metadata) if request.statement.reads else None
     values = b"".join(map(_encode_value, bound.values))
     fields = request.statement, len(bound.values), [values], bound.routing_key, request.consistency

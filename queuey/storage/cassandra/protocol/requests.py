@@ -64,7 +64,7 @@ class Statement(NamedTuple):
         return self.cql.lstrip()[:6].upper() == "SELECT"
 
 
-class Request(NamedTuple):
+class StatementRequest(NamedTuple):
     """A statement with Python values, or an unlogged batch of statements for one Cassandra partition.
 
     Attributes:
@@ -116,7 +116,7 @@ class Encoded(NamedTuple):
     host: str | None = None
 
 
-def bind_request(request: Request, prepare: Callable[[Statement], PreparedStatement]) -> DriverStatement:
+def bind_request(request: StatementRequest, prepare: Callable[[Statement], PreparedStatement]) -> DriverStatement:
     """Returns the driver's statement; values of one that is not prepared are ignored."""
     consistency = LEVELS[request.consistency]
     if request.further:

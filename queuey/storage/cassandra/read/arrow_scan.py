@@ -1,8 +1,8 @@
 """Reads whole ranges as Arrow columns: cuts raw Cassandra answers into columns, without an object for each cell.
 
-A :class:`Stream` reads one bucket that may hold messages of the range, page by page in the order of ids. It requests
-the next page as soon as the end of the present one is known, so the request runs while the present page is converted.
-:func:`scan` merges the streams::
+A :class:`BucketStream` reads one bucket that may hold messages of the range, page by page in the order of ids. It
+requests the next page as soon as the end of the present one is known, so the request runs while the present page is
+converted. :func:`scan` merges the streams::
 
     bucket  ──[page]──[page]──►            rows below the lowest end of all pages in memory
     bucket  ────[page]─────────►  ──cut──► are complete: they are sorted, deduplicated and yielded
@@ -28,7 +28,7 @@ from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.model.ids import FLIP, LOW_MIN, Position
 from queuey.storage.arrow_format import BYTES, SCHEMA, SCHEMA_WITHOUT_BODIES, TEXT, rows_as_bytes
 from queuey.storage.cassandra.cluster import Driver, Encoded, Rows, TooManyDead
-from queuey.storage.cassandra.read.slice_reads import BucketSource, Extent, Probe, Span
+from queuey.storage.cassandra.read.slice_reads import BucketSource, Extent, Probe, RoundSpan
 from queuey.storage.cassandra.statements import message_codec
 from queuey.storage.cassandra.time.bucketing import Bucket
 
@@ -288,7 +288,7 @@ class Pace:
         return True
 
 
-class Stream:
+class BucketStream:
     """Reads one bucket page by page."""
 
     def __init__(
@@ -299,7 +299,7 @@ class Stream:
         self._pace = pace
         self.begin = self._at = max(lower, source.lowest)
         self._upper = min(upper, (source.time_bucket.end, LOW_MIN))
-        self._span = Span()
+        self._span = RoundSpan()
         self._is_requested = False
         self._answers: SimpleQueue[tuple[Probe, Rows | StoreUnavailable]] = SimpleQueue()
         self._columns = NOTHING[reading.bodies]
@@ -388,9 +388,9 @@ def scan(reading: ScanContext, extent: Extent, pace: Pace) -> Iterator[tuple[Col
     Yields:
         Columns with at least one row, including expired messages, and the position up to which they are complete.
     """
-    streams = [Stream(reading, source, extent.lower, extent.upper, pace) for source in extent.sources]
+    streams = [BucketStream(reading, source, extent.lower, extent.upper, pace) for source in extent.sources]
     waiting = deque(sorted((stream for stream in streams if not stream.is_finished), key=lambda stream: stream.begin))
-    opened: list[Stream] = []
+    opened: list[BucketStream] = []
     while opened or waiting:
         if not opened:
             opened.append(waiting.popleft())
@@ -407,7 +407,7 @@ def scan(reading: ScanContext, extent: Extent, pace: Pace) -> Iterator[tuple[Col
             yield complete, needed
 
 
-def _wait_until_filled(opened: Sequence[Stream]) -> Position:
+def _wait_until_filled(opened: Sequence[BucketStream]) -> Position:
     """Waits until each stream has rows or has ended. Returns the position up to which all are complete."""
     for stream in opened:
         stream.ask()

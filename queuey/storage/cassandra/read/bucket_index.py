@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import TICKS_PER_SECOND, Position
-from queuey.storage.cassandra.cluster import Driver, Request, Rows, Statement
+from queuey.storage.cassandra.cluster import Driver, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.statements.message_codec import uuid_of
 from queuey.storage.cassandra.time import bucketing
 from queuey.storage.cassandra.time.bucketing import CLASSES, Bucket, RecordedBuckets
-from queuey.storage.cassandra.time.clock import Clock, ExpiringCache
+from queuey.storage.cassandra.time.clock import ExpiringCache, SteadyClock
 from queuey.storage.cassandra.time.timing_in_force import TimingInForce
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class BucketLookup(NamedTuple):
 class BucketIndex:
     """The record of buckets, with a cache, in the thread of the store's loop."""
 
-    def __init__(self, driver: Driver, clock: Clock, size: int, timing: TimingInForce) -> None:
+    def __init__(self, driver: Driver, clock: SteadyClock, size: int, timing: TimingInForce) -> None:
         self._driver = driver
         self._clock = clock
         self._size = size
@@ -129,7 +129,7 @@ class BucketIndex:
         ]
         for start in range(0, len(records), 100):
             (statement, values), *further = records[start : start + 100]
-            await self._driver.ask(Request(statement, values, consistency, further=further))
+            await self._driver.ask(StatementRequest(statement, values, consistency, further=further))
         for time_bucket in missing:
             _remember(self._recorded, (qid, part, time_bucket), now, self._size)
         for descending in (False, True):
@@ -175,7 +175,9 @@ class BucketIndex:
         if not starts:
             return []
         began = self._clock.boottime()
-        first = await self._driver.ask_all([Request(SELECT_FIRST, (qid, part), consistency) for qid, part, _ in starts])
+        first = await self._driver.ask_all(
+            [StatementRequest(SELECT_FIRST, (qid, part), consistency) for qid, part, _ in starts]
+        )
         lookups = []
         for (qid, part, start), rows in zip(starts, first, strict=True):
             lookup = complete_lookup(began, rows, trust_low_watermarks=trust_low_watermarks)
@@ -204,7 +206,8 @@ class BucketIndex:
             if width_index not in {bucketing.HOME_WIDTH, bucketing.PUT_WIDTH}
         ]
         requests = [
-            Request(_SELECT_WIDTH, (*key, width), consistency) for width in (bucketing.HOME_WIDTH, bucketing.PUT_WIDTH)
+            StatementRequest(_SELECT_WIDTH, (*key, width), consistency)
+            for width in (bucketing.HOME_WIDTH, bucketing.PUT_WIDTH)
         ]
         low = 0 if descending else max(0, start - _LOOKBACK_TICKS)
         high = start + _LOOKBACK_TICKS if descending else ids.TICKS_MAX + 1
@@ -212,7 +215,7 @@ class BucketIndex:
             lowest = max(low, low_watermark[0]) if low_watermark and width_index < bucketing.PUT_WIDTH else low
             bottom = lowest - bucketing.width(len(CLASSES) - 1, width_index)
             statement, ends = (_SELECT_DOWNWARDS, (bottom, high)) if descending else (_SELECT_UPWARDS, (bottom,))
-            requests.append(Request(statement, (*key, width_index, *ends), consistency))
+            requests.append(StatementRequest(statement, (*key, width_index, *ends), consistency))
         answers = await self._driver.ask_all(requests)
         for rows in answers[2:]:
             if len(rows) >= MAX_FURTHER_ROWS:  # There may be more rows: the lookup is incomplete beyond the last one.
@@ -242,7 +245,7 @@ class BucketIndex:
         self._raised.put(key, now, now)
         values = lifetime, uuid_of(low_watermark), *key
         with self._driver.calls.deadline.without_marking_sent():  # Not part of the read that found it.
-            self._driver.send(Request(SET_LOW_WATERMARK, values, consistency), _log_failure)
+            self._driver.send(StatementRequest(SET_LOW_WATERMARK, values, consistency), _log_failure)
 
 
 def complete_lookup(began: float, rows: Rows, *, trust_low_watermarks: bool) -> BucketLookup | None:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from zlib import crc32
 
 from queuey.model.errors import StoreUnavailable
-from queuey.storage.cassandra.cluster import Driver, Request, Statement
+from queuey.storage.cassandra.cluster import Driver, Statement, StatementRequest
 from queuey.storage.cassandra.statements.consistency_levels import auto_level
-from queuey.storage.cassandra.time.clock import Clock, ticks
+from queuey.storage.cassandra.time.clock import SteadyClock, ticks
 
 SHARDS = 2
 WINDOW = 3.0
@@ -67,7 +67,7 @@ class Recorded(NamedTuple):
 class RecentWrites:
     """Writes and reads the record, in the thread of the store's loop."""
 
-    def __init__(self, driver: Driver, clock: Clock, process: str) -> None:
+    def __init__(self, driver: Driver, clock: SteadyClock, process: str) -> None:
         self._driver = driver
         self._clock = clock
         self._process = process
@@ -125,7 +125,9 @@ class RecentWrites:
         now = self._clock.now()
         consistency = auto_level(self._driver.replication())
         values = now // _TICKS_PER_MINUTE, self._shard, now, self._process, keys
-        self._driver.send(Request(_ADD_ROW, values, consistency, timeout=REQUEST_TIMEOUT), lambda _rows, _error: None)
+        self._driver.send(
+            StatementRequest(_ADD_ROW, values, consistency, timeout=REQUEST_TIMEOUT), lambda _rows, _error: None
+        )
 
     async def read(self, *, first: bool, latest: bool = False) -> list[Recorded]:
         """Returns rows that were not returned before: those of other processes, in the last seconds.
@@ -144,7 +146,7 @@ class RecentWrites:
             since // _TICKS_PER_MINUTE, (now + ticks(1.0)) // _TICKS_PER_MINUTE + 1
         )  # Other clocks may be ahead.
         requests = [
-            Request(_SELECT_SINCE, (minute, shard, since), consistency, timeout=REQUEST_TIMEOUT)
+            StatementRequest(_SELECT_SINCE, (minute, shard, since), consistency, timeout=REQUEST_TIMEOUT)
             for minute in minutes
             for shard in range(SHARDS)
         ]

@@ -160,7 +160,7 @@ def read_rounds(requested: Slice, extent: Extent, now: int, *, first_rows: float
     if is_merged := len(sources) > 1:
         sources.sort(key=lambda source: source.time_bucket.end if down else source.time_bucket.start, reverse=down)
     filling, narrow = _PageBuilder(requested, first_rows, max_rows), 1
-    span = Span()
+    span = RoundSpan()
     while position > bound if down else position < bound:
         stop = filling.window(sources, position, bound, narrow) if is_merged else bound
         probes = filling.probes(sources, position, stop)
@@ -293,7 +293,7 @@ class _PageBuilder:
         return len(self.messages) >= requested.limit
 
 
-class Span:
+class RoundSpan:
     """The max time that a round covers: unlimited until a range has too many dead rows.
 
     Then it is shortened at each such range, and doubled after each round that was answered.

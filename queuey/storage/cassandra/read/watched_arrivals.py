@@ -35,7 +35,7 @@ from queuey.model.messages import NewMessage, Page, Queue, Slice
 from queuey.storage import partition_watches
 from queuey.storage.cassandra.cluster.store_loop import Calls
 from queuey.storage.cassandra.read.recent_writes import FIRST_WINDOW, WINDOW, RecentWrites, keys_of
-from queuey.storage.cassandra.time.clock import Clock, ExpiringCache
+from queuey.storage.cassandra.time.clock import ExpiringCache, SteadyClock
 from queuey.storage.partition_watches import Watch, Watches
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class PolledArrivals:
     readers at once.
     """
 
-    def __init__(self, reads: PolledReads, clock: Clock, record: RecentWrites, calls: Calls) -> None:
+    def __init__(self, reads: PolledReads, clock: SteadyClock, record: RecentWrites, calls: Calls) -> None:
         self._reads = reads
         self._clock = clock
         self._record = record

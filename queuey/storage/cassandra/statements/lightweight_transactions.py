@@ -33,13 +33,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from queuey.model.errors import QueueyError, StoreBusy, StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.cluster import Driver, Encoded, InDoubt, Request, Statement
+from queuey.storage.cassandra.cluster import Driver, Encoded, InDoubt, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.options import CassandraOptions
 from queuey.storage.cassandra.cluster.store_loop import wait_for_callback
 from queuey.storage.cassandra.protocol.requests import Call
 from queuey.storage.deadlines import Done
 
-Change = Callable[[], Awaitable[Request]]
+Change = Callable[[], Awaitable[StatementRequest]]
 """Returns the request of one attempt."""
 
 MIN_PAUSE, FIRST_MAX_PAUSE, MAX_PAUSE = 0.01, 0.04, 0.5
@@ -91,7 +91,7 @@ class LightweightTransactions:
         self._driver = driver
         self._options = options
         self._boottime = boottime
-        self._turns: dict[Hashable, deque[Turn]] = {}
+        self._turns: dict[Hashable, deque[ChangeTurn]] = {}
         self.doubts = 0
         """Number of answers that were in doubt."""
 
@@ -102,12 +102,12 @@ class LightweightTransactions:
         token: object = None,
         *,
         further: Sequence[Call] = (),
-        read_back: Request | None = None,
+        read_back: StatementRequest | None = None,
     ) -> ChangeResult:
         """Runs a conditional statement, batched with ``further`` ones of its partition; see :meth:`decide`."""
         request = self.make_request(statement, values, further)
 
-        async def change() -> Request:
+        async def change() -> StatementRequest:
             return request
 
         return await self.decide(change, token, read_back)
@@ -115,12 +115,14 @@ class LightweightTransactions:
     def wait(self, statement: Statement, values: Sequence[Any], token: object = None) -> ChangeResult:
         return self._driver.calls.run(self.run(statement, values, token))
 
-    def make_request(self, statement: Statement, values: Sequence[Any], further: Sequence[Call] = ()) -> Request:
+    def make_request(
+        self, statement: Statement, values: Sequence[Any], further: Sequence[Call] = ()
+    ) -> StatementRequest:
         levels = self._options.catalogue_write, self._options.catalogue_serial
-        return Request(statement, values, *levels, further=further)
+        return StatementRequest(statement, values, *levels, further=further)
 
     async def decide(
-        self, change: Change, token: object = None, read_back: Request | Encoded | None = None
+        self, change: Change, token: object = None, read_back: StatementRequest | Encoded | None = None
     ) -> ChangeResult:
         """Sends a change until it is applied or refused.
 
@@ -161,7 +163,7 @@ class LightweightTransactions:
             self.doubts += 1
             max_pause = min(2 * max_pause, MAX_PAUSE)
 
-    async def _send(self, request: Request | Encoded, seconds: float) -> list[Any]:
+    async def _send(self, request: StatementRequest | Encoded, seconds: float) -> list[Any]:
         """Returns the first row, or an empty list for a read that finds none.
 
         Raises:
@@ -172,11 +174,11 @@ class LightweightTransactions:
             raise InDoubt("Cassandra did not say whether a change was applied")
         return list(rows[0]) if rows else []
 
-    def turn(self, key: Hashable) -> Turn:
+    def turn(self, key: Hashable) -> ChangeTurn:
         """Serializes this process's changes of one thing: concurrent transactions slow each other down."""
-        return Turn(self, key)
+        return ChangeTurn(self, key)
 
-    async def enter(self, key: Hashable, turn: Turn) -> None:
+    async def enter(self, key: Hashable, turn: ChangeTurn) -> None:
         """Waits for the turn, in order of arrival. Raises StoreBusy if the turn before takes too long."""
         waiting = self._turns.setdefault(key, deque())
         waiting.append(turn)
@@ -189,18 +191,18 @@ class LightweightTransactions:
             raise
         turn.began = self._boottime()
 
-    def _check_waiting_time(self, first: Turn) -> None:
+    def _check_waiting_time(self, first: ChangeTurn) -> None:
         """Raises if the call's time is over, or StoreBusy if the first turn has taken too long."""
         self._driver.calls.deadline.time_left()
         if self._boottime() - first.began > MAX_TURN_SECONDS:
             raise StoreBusy("another change of the same row is waiting for Cassandra")
 
-    def _await_wake_up(self, turn: Turn, done: Done) -> None:
+    def _await_wake_up(self, turn: ChangeTurn, done: Done) -> None:
         """Calls ``done`` when the turn is woken, and after a while at the latest."""
         turn.go_on = partial(done, None, None)
         self._driver.loop.later(_WAKE_INTERVAL, turn.wake)
 
-    def leave(self, key: Hashable, turn: Turn) -> None:
+    def leave(self, key: Hashable, turn: ChangeTurn) -> None:
         """Ends a turn, or the wait for it. Wakes the next caller in the next turn of the loop."""
         waiting = self._turns[key]
         waiting.remove(turn)
@@ -212,7 +214,7 @@ class LightweightTransactions:
             del self._turns[key]
 
 
-class Turn:
+class ChangeTurn:
     """A caller's turn to change one thing. It has begun at ``began``."""
 
     def __init__(self, transactions: LightweightTransactions, key: Hashable) -> None:

@@ -24,7 +24,7 @@ from queuey.model.errors import (
 )
 from queuey.model.messages import OPERATORS, Key, Scope
 from queuey.storage import Applications, catalogue_rows
-from queuey.storage.cassandra.cluster import Request, Statement
+from queuey.storage.cassandra.cluster import Statement, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import store_call
 from queuey.storage.cassandra.statements.lightweight_transactions import new_number
 from queuey.storage.cassandra.tables.connected import StoreParts
@@ -99,7 +99,7 @@ class CassandraApplications(Applications):
         catalogue_rows.require_readable("application", name)
         token = new_number()
         values = name, ids.ticks_to_seconds(self._clock.now()), token
-        read_back = Request(_SELECT_APPLICATION, (name,), self._options.catalogue_serial)
+        read_back = StatementRequest(_SELECT_APPLICATION, (name,), self._options.catalogue_serial)
         if not (await self._transactions.run(_INSERT_APPLICATION, values, token, read_back=read_back)).is_done:
             raise ApplicationExists(name)
 
@@ -144,7 +144,7 @@ class CassandraApplications(Applications):
             entry = await self._add_entry(application, digest)
             created = ids.ticks_to_seconds(self._clock.now())
             key = Key(application=application, id=entry.id, created=created, expires=expires, note=note, scope=scope)
-            version, read_back = new_number(), Request(_SELECT_KEY, (digest,), self._options.catalogue_serial)
+            version, read_back = new_number(), StatementRequest(_SELECT_KEY, (digest,), self._options.catalogue_serial)
             result = await self._transactions.run(
                 _ADD_KEY, (digest, *_values(key), version), version, read_back=read_back
             )
@@ -160,7 +160,7 @@ class CassandraApplications(Applications):
         for length in range(_MIN_ID_DIGITS, len(digest) * 2 + 1):
             entry = _KeyEntry(digest.hex()[:length], digest, new_number())
             values = application, entry.id, digest, entry.version
-            read_back = Request(_SELECT_ENTRY, values[:2], self._options.catalogue_serial)
+            read_back = StatementRequest(_SELECT_ENTRY, values[:2], self._options.catalogue_serial)
             result = await self._transactions.run(_ADD_ENTRY, values, entry.version, read_back=read_back)
             if result.is_done:
                 return entry
@@ -180,7 +180,7 @@ class CassandraApplications(Applications):
     async def keys(self, application: str) -> list[Key]:
         entries = [_KeyEntry(*row) for row in await self._ask(_SELECT_ENTRIES, application)]
         level = self._options.catalogue_read
-        rows = await self._driver.ask_all([Request(_SELECT_KEY, (entry.digest,), level) for entry in entries])
+        rows = await self._driver.ask_all([StatementRequest(_SELECT_KEY, (entry.digest,), level) for entry in entries])
         stored_keys = [_stored_key(row[0]).key for row in rows if row]
         listed = {(application, entry.id) for entry in entries}
         keys = {key.id: key for key in stored_keys if (key.application, key.id) in listed}
@@ -192,7 +192,7 @@ class CassandraApplications(Applications):
             # Read the entry first: a caller that adds the key again after the removal below gives the entry a new
             # version.
             entry, stored = await self._find_named_key(application, key_id)
-            read_back = Request(_SELECT_KEY, (entry.digest,), self._options.catalogue_serial)
+            read_back = StatementRequest(_SELECT_KEY, (entry.digest,), self._options.catalogue_serial)
             values = entry.digest, stored.version
             if (await self._transactions.run(_REMOVE_KEY, values, read_back=read_back)).is_done:
                 with suppress(StoreUnavailable):  # The key is gone; its entry does not count.
@@ -234,7 +234,7 @@ class CassandraApplications(Applications):
         return _KeyEntry(*rows[0]) if rows else None
 
     async def _ask(self, statement: Statement, *values: object) -> list[Any]:
-        return await self._driver.ask(Request(statement, values, self._options.catalogue_read))
+        return await self._driver.ask(StatementRequest(statement, values, self._options.catalogue_read))
 
 
 def _stored_key(row: Sequence[Any]) -> _StoredKey:

@@ -14,7 +14,7 @@ from queuey.model.ids import LOW_MIN, Position
 from queuey.model.messages import Measure, Message, Queue, Slice
 from queuey.storage import Bulk, Messages, range_scans
 from queuey.storage import new_messages as items_of
-from queuey.storage.cassandra.catalogue.queue_cache import Row
+from queuey.storage.cassandra.catalogue.queue_cache import CachedQueue
 from queuey.storage.cassandra.cluster import InDoubt
 from queuey.storage.cassandra.cluster.store_loop import store_call
 from queuey.storage.cassandra.read.slice_reads import Gathered
@@ -220,12 +220,12 @@ class CassandraBulk(Bulk):
         delay, difference = self._levels.delay(queue), assumed.clock_difference
         return window(lowest, self._levels.resolve(queue), delay, difference=difference, age=assumed.row_age)
 
-    def _make_loader(self, row: Row) -> Loader:
+    def _make_loader(self, row: CachedQueue) -> Loader:
         from queuey.storage.cassandra.write.bulk_load import Loader  # noqa: PLC0415 - needs Arrow
 
         return Loader(self._driver, self._bucket_index, row, self._levels.resolve(row.queue), self._clock, self._stamps)
 
-    def _cover_loaded(self, row: Row, messages: MessageColumns, *, given: bool = False) -> None:
+    def _cover_loaded(self, row: CachedQueue, messages: MessageColumns, *, given: bool = False) -> None:
         """Refuses messages that cannot be loaded, and extends the queue's row to cover the others.
 
         Also keeps this process from making their ids. ``given``: readers' horizons may have passed their ids.

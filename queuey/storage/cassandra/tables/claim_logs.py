@@ -10,7 +10,7 @@ from __future__ import annotations
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import LogEntry, LogPage, Queue
 from queuey.storage import new_messages as items_of
-from queuey.storage.cassandra.cluster import Driver, InDoubt, Request, Rows, Statement
+from queuey.storage.cassandra.cluster import Driver, InDoubt, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import store_call
 from queuey.storage.cassandra.protocol.requests import Call
 from queuey.storage.cassandra.tables.connected import StoreParts
@@ -91,13 +91,13 @@ class CassandraClaimLogs(ClaimLogs):
         key = (queue.qid, partition)
         (advance, values), *further = _make_batch(key, entry, snapshot, truncate_below)
         levels = self._options.catalogue_write, self._options.catalogue_serial
-        rows = await self._driver.ask(Request(advance, values, *levels, further=further))
+        rows = await self._driver.ask(StatementRequest(advance, values, *levels, further=further))
         if not rows:
             raise InDoubt("Cassandra did not answer whether the entry was appended")
         applied = bool(rows[0][0])
         if applied and snapshot is not None:
             # Nothing refers to earlier snapshots now. If this fails, the next snapshot removes them.
-            forget = Request(_DELETE_OLDER_SNAPSHOTS, (*key, snapshot), self._options.catalogue_write)
+            forget = StatementRequest(_DELETE_OLDER_SNAPSHOTS, (*key, snapshot), self._options.catalogue_write)
             self._driver.send(forget, lambda *_: None)
         return applied
 
@@ -114,7 +114,7 @@ class CassandraClaimLogs(ClaimLogs):
         items_of.check_length("snapshot", body, MAX_SNAPSHOT_BYTES)
         await self._rows.find_current(queue)
         values = queue.qid, partition, number, body
-        await self._driver.ask(Request(_INSERT_SNAPSHOT, values, self._options.catalogue_write))
+        await self._driver.ask(StatementRequest(_INSERT_SNAPSHOT, values, self._options.catalogue_write))
 
     def claim_time(self) -> int:
         if not self._watch.sound():
@@ -127,7 +127,9 @@ class CassandraClaimLogs(ClaimLogs):
     async def remove_logs(self, qid: int, partitions: int) -> None:
         """Removes the logs and covers of all partitions of a purged or deleted queue. Idempotent."""
         keys = [(qid, partition) for partition in range(1, partitions + 1)]
-        heads = await self._driver.ask_all([Request(_SELECT_HEAD, key, self._options.catalogue_read) for key in keys])
+        heads = await self._driver.ask_all(
+            [StatementRequest(_SELECT_HEAD, key, self._options.catalogue_read) for key in keys]
+        )
         for key, head in zip(keys, heads, strict=True):
             if head:
                 await self._remove_log(key, head[0][0])
@@ -135,7 +137,7 @@ class CassandraClaimLogs(ClaimLogs):
     async def _remove_log(self, key: tuple[int, int], last: int | None) -> None:
         """Removes snapshots and covers, and the log last: while it exists, an interrupted removal starts again."""
         for statement in (_DELETE_ALL_SNAPSHOTS, DELETE_ALL_COVERS):
-            await self._driver.ask(Request(statement, key, self._options.catalogue_write))
+            await self._driver.ask(StatementRequest(statement, key, self._options.catalogue_write))
         while last is not None:
             result = await self._transactions.run(_DELETE_NUMBERS, (*key, last), further=[(_DELETE_LOG, key)])
             # If refused, the log was removed before, or an append in doubt has been applied.
@@ -162,15 +164,15 @@ async def _read_page(driver: Driver, key: tuple[int, int], first: int, consisten
     Raises StoreUnavailable if the snapshot is replaced again and again.
     """
 
-    def entries(first: int) -> Request:
-        return Request(_SELECT_ENTRIES, (*key, first), consistency)
+    def entries(first: int) -> StatementRequest:
+        return StatementRequest(_SELECT_ENTRIES, (*key, first), consistency)
 
     if first > 1:
         rows = await driver.ask(entries(first))
         if rows and (rows[0][1], rows[-1][1]) == (first, first + len(rows) - 1):
             return _make_page(rows)
     for _ in range(_MAX_READ_ATTEMPTS):
-        head = await driver.ask(Request(_SELECT_HEAD, key, consistency))
+        head = await driver.ask(StatementRequest(_SELECT_HEAD, key, consistency))
         last, named = head[0][:2] if head else (None, None)
         if last is None or last < first:
             return LogPage(last or 0, [])
@@ -178,7 +180,7 @@ async def _read_page(driver: Driver, key: tuple[int, int], first: int, consisten
             rows = await driver.ask(entries(first))
             return _make_page(rows, last)
         snapshot, rows = await driver.ask_all(
-            [Request(_SELECT_SNAPSHOT, (*key, named), consistency), entries(named + 1)]
+            [StatementRequest(_SELECT_SNAPSHOT, (*key, named), consistency), entries(named + 1)]
         )
         if snapshot:
             return _make_page(rows, last, LogEntry(named, snapshot[0][0]))

@@ -19,7 +19,7 @@ from queuey.storage.cassandra.read.bucket_index import BucketIndex
 from queuey.storage.cassandra.read.slice_reads import EmptyRanges
 from queuey.storage.cassandra.statements.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.statements.lightweight_transactions import LightweightTransactions
-from queuey.storage.cassandra.time.clock import Clock, IdGenerator, Stamps
+from queuey.storage.cassandra.time.clock import IdGenerator, Stamps, SteadyClock
 from queuey.storage.cassandra.time.clock_check import ClockCheck
 from queuey.storage.cassandra.time.clock_watch import ClockWatch
 from queuey.storage.cassandra.time.timing_in_force import Tails, TimingInForce
@@ -43,7 +43,7 @@ class StoreParts:
         self,
         url: str,
         options: CassandraOptions,
-        clock: Clock,
+        clock: SteadyClock,
         problem: Callable[[Driver], str | None],
         prepared: Iterable[Statement],
         *,

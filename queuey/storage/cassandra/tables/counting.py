@@ -17,10 +17,10 @@ import msgspec
 from queuey.model import ids
 from queuey.model.errors import QueueChanged
 from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.model.messages import KEPT_SECONDS, Lag, Measure, PartitionInfo, Queue, Slice
+from queuey.model.messages import KEPT_SECONDS, Lag, Measure, PartitionBounds, Queue, Slice
 from queuey.storage.cassandra.catalogue import queue_cache
-from queuey.storage.cassandra.catalogue.queue_cache import Row
-from queuey.storage.cassandra.cluster import Driver, Encoded, Request, Rows, TooManyDead
+from queuey.storage.cassandra.catalogue.queue_cache import CachedQueue
+from queuey.storage.cassandra.cluster import Driver, Encoded, Rows, StatementRequest, TooManyDead
 from queuey.storage.cassandra.cluster.store_loop import run_concurrently
 from queuey.storage.cassandra.read import bucket_index, slice_reads
 from queuey.storage.cassandra.read.bucket_index import BucketLookup
@@ -95,14 +95,14 @@ class Counting:
         self._watch = parts.watch
         self._reader = reader
 
-    async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
+    async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionBounds]]:
         # Counts small partitions; estimates large ones from the density at both ends.
         start = await self._reader.start_read(queue, [Slice(1)])
         row = await self._rows.find_current(queue, since=start.boot)
         numbers = range(1, row.queue.partitions + 1)
         tallies = await self._count(row, [(number, ids.FIRST, END) for number in numbers], start.now, rough=rough)
         infos = [
-            PartitionInfo(number, tally.size, exact=tally.exact, oldest=tally.oldest, newest=tally.newest)
+            PartitionBounds(number, tally.size, exact=tally.exact, oldest=tally.oldest, newest=tally.newest)
             for number, tally in zip(numbers, tallies, strict=True)
         ]
         return start.horizons[0], infos
@@ -125,13 +125,13 @@ class Counting:
         return lags
 
     async def _count(
-        self, row: Row, parts: Sequence[tuple[int, Position, Position]], now: int, *, rough: bool = False
+        self, row: CachedQueue, parts: Sequence[tuple[int, Position, Position]], now: int, *, rough: bool = False
     ) -> list[Tally]:
         slices = (Slice(number, lower, upper) for number, lower, upper in parts)
         tallies = (self._count_slice(row, part, now, rough=rough) for part in slices)
         return await run_concurrently(self._driver.calls, tallies, max_concurrent=MAX_CONCURRENT_COUNTS)
 
-    async def _count_slice(self, row: Row, part: Slice, now: int, *, rough: bool) -> Tally:
+    async def _count_slice(self, row: CachedQueue, part: Slice, now: int, *, rough: bool) -> Tally:
         key, level = (row.queue.qid, part.partition), self._levels.resolve(row.queue)
         lookup = partial(
             self._bucket_index.read_lookups,
@@ -161,7 +161,9 @@ class Counting:
         row = self._rows.find_cached(queue)
         if row is None:
             began, name = self._clock.boottime(), (queue.application, queue.name)
-            [rows] = await self._driver.ask_all([Request(queue_cache.SELECT_QUEUE, name, self._options.catalogue_read)])
+            [rows] = await self._driver.ask_all(
+                [StatementRequest(queue_cache.SELECT_QUEUE, name, self._options.catalogue_read)]
+            )
             row = queue_cache.row_of(*name, rows[0], began) if rows else None
         if row is None or row.queue.version != queue.version:
             return []
@@ -175,7 +177,10 @@ class Counting:
             numbers = range(first, min(first + MAX_LOOKUPS, row.queue.partitions + 1))
             began = self._clock.boottime()
             answers = await self._driver.ask_all(
-                [Request(bucket_index.SELECT_FIRST, (row.queue.qid, number), level.reads) for number in numbers]
+                [
+                    StatementRequest(bucket_index.SELECT_FIRST, (row.queue.qid, number), level.reads)
+                    for number in numbers
+                ]
             )
             for number, rows in zip(numbers, answers, strict=True):
                 lookup = bucket_index.complete_lookup(began, rows, trust_low_watermarks=low_watermarks)
@@ -184,7 +189,9 @@ class Counting:
                     measures.append(measure)
         return measures
 
-    async def _measure_partition(self, row: Row, lookup: BucketLookup | None, number: int, now: int) -> Measure | None:
+    async def _measure_partition(
+        self, row: CachedQueue, lookup: BucketLookup | None, number: int, now: int
+    ) -> Measure | None:
         """Measures a partition by its buckets, or estimates it as a whole.
 
         It estimates if the lookup is incomplete, or if there are too many buckets or dead rows.
@@ -200,7 +207,7 @@ class Counting:
                     pass  # The estimate below asks for less at a time.
         return await self._estimate_partition(row, number, now)
 
-    def _ended_below(self, row: Row, now: int) -> dict[int, Position]:
+    def _ended_below(self, row: CachedQueue, now: int) -> dict[int, Position]:
         """Returns, for the home class, the position below which rows are of expired messages that the queue keeps.
 
         It follows from the longest TTL. The row's longest TTL includes ``KEPT_SECONDS`` only from the first kept
@@ -212,7 +219,7 @@ class Counting:
         longest = max(ttl, row.longest_ttl - KEPT_SECONDS)
         return {row.home_class: (now - longest * TICKS_PER_SECOND, LOW_MIN)}
 
-    async def _estimate_partition(self, row: Row, number: int, now: int) -> Measure | None:
+    async def _estimate_partition(self, row: CachedQueue, number: int, now: int) -> Measure | None:
         """Estimates bytes from messages at both ends. Returns None if the partition is empty or its queue changed."""
         [tally] = await self._count(row, [(number, ids.FIRST, END)], now)
         if tally.oldest is None or tally.newest is None:
@@ -351,13 +358,13 @@ class Estimate:
             return None
         return Measure(self._key[1], count, size, exact, min(seen), max(seen))
 
-    def _make_count(self, part: BucketRange) -> Request:
+    def _make_count(self, part: BucketRange) -> StatementRequest:
         lower, upper = part.lower, ids.preceding(part.upper)
         if part.time_bucket.new_ids_only and part.time_bucket.ttl_class in self._ended_below:
             lower = min(max(lower, self._ended_below[part.time_bucket.ttl_class]), upper)
         ends = message_codec.uuid_of(lower), message_codec.uuid_of(upper)
         values = (*self._key, part.time_bucket.code, *ends)
-        return Request(message_codec.COUNT[part.time_bucket.ttl_class], values, self._consistency)
+        return StatementRequest(message_codec.COUNT[part.time_bucket.ttl_class], values, self._consistency)
 
     def _make_query(self, part: BucketRange, limit: int, *, descending: bool = False) -> Encoded:
         probe = Probe(part.time_bucket, part.lower, part.upper, limit, descending)

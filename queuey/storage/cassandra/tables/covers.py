@@ -14,7 +14,7 @@ from typing import TypeVar
 from queuey.model.ids import EPOCH_TICKS
 from queuey.model.messages import MAX_TTL, Queue
 from queuey.storage import new_messages as items_of
-from queuey.storage.cassandra.cluster import Encoded, Request, Rows, Statement
+from queuey.storage.cassandra.cluster import Encoded, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import store_call
 from queuey.storage.cassandra.tables.connected import StoreParts
 from queuey.storage.contracts.covers import Covers
@@ -96,7 +96,7 @@ class CassandraCovers(Covers):
         items_of.check_partition(queue, partition)
         await self._rows.find_current(queue)
         values = _stamp(until) - 1, queue.qid, partition
-        await self._driver.ask(Request(_DELETE_COVERS, values, self._levels.resolve(queue).writes))
+        await self._driver.ask(StatementRequest(_DELETE_COVERS, values, self._levels.resolve(queue).writes))
 
 
 def _divide_by_shard(items: Iterable[T], digest_of: Callable[[T], bytes]) -> Iterator[tuple[int, list[T]]]:

@@ -12,17 +12,17 @@ from functools import partial
 from msgspec.structs import astuple, replace
 
 from queuey.model.errors import StoreBusy, StoreUnavailable
-from queuey.model.groups import ClockSample, GroupChange, GroupRow, GroupSessions, Head, StoredGroup
-from queuey.storage.cassandra.cluster import Request, Rows, Statement
+from queuey.model.groups import ClockSample, GroupChange, GroupHead, GroupRow, GroupSessions, StoredGroup
+from queuey.storage.cassandra.cluster import Rows, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import store_call, wait_for_callback
 from queuey.storage.cassandra.statements.lightweight_transactions import make_unclear_error, new_number
 from queuey.storage.cassandra.tables.connected import StoreParts
 from queuey.storage.cassandra.time.clock import stamp_of, ticks
 from queuey.storage.contracts.claim_logs import ClaimLogs
-from queuey.storage.contracts.groups import SEARCH_ROW, SEARCH_TTL, ConsumerGroups, session_ttl, sessions_of
+from queuey.storage.contracts.groups import SEARCH_ROW, SEARCH_TTL, GroupRecords, session_ttl, sessions_of
 
 _WHERE_GROUP = "WHERE application = ? AND name = ?"
-_FIELDS = Head.__struct_fields__[1:]
+_FIELDS = GroupHead.__struct_fields__[1:]
 _SELECT_HEAD = Statement(f"SELECT {', '.join(_FIELDS)}, version FROM groups {_WHERE_GROUP} LIMIT 1", frequent=True)
 _SELECT_ROWS = Statement(f"SELECT version, kind, key, body FROM groups {_WHERE_GROUP}")
 _UPDATE_HEAD = Statement(
@@ -45,7 +45,7 @@ _MAX_READS = 5
 """Max attempts to read a state that changes during the read."""
 
 
-class CassandraGroups(ConsumerGroups):
+class CassandraGroups(GroupRecords):
     """Consumer groups on Cassandra.
 
     Names are in a table of their own, and are written before a group is created, so names without a group are left out.
@@ -72,14 +72,14 @@ class CassandraGroups(ConsumerGroups):
         return self._levels.groups_refusal()
 
     @store_call()
-    async def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
+    async def group_head(self, application: str, name: str, *, serial: bool = False) -> GroupHead | None:
         level = self._options.catalogue_serial if serial else self._levels.log_read_level()
-        return _decode_head(await self._driver.ask(Request(_SELECT_HEAD, (application, name), level)))
+        return _decode_head(await self._driver.ask(StatementRequest(_SELECT_HEAD, (application, name), level)))
 
     @store_call()
     async def group_state(self, application: str, name: str) -> StoredGroup | None:
         reads = [
-            Request(statement, (application, name), self._levels.log_read_level())
+            StatementRequest(statement, (application, name), self._levels.log_read_level())
             for statement in (_SELECT_HEAD, _SELECT_ROWS)
         ]
         for _ in range(_MAX_READS):
@@ -92,12 +92,12 @@ class CassandraGroups(ConsumerGroups):
         raise StoreBusy(f"group {name!r} changes faster than it can be read")
 
     @store_call()
-    async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
+    async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> GroupHead | None:
         group = application, name
         head = replace(change.head, version=new_number())
         if not version:
             values = *group, stamp_of(self._clock.now())
-            await self._driver.ask(Request(_INSERT_NAME, values, self._options.catalogue_write))
+            await self._driver.ask(StatementRequest(_INSERT_NAME, values, self._options.catalogue_write))
         rows = [(_SET_ROW, (row.body, *group, row.kind, row.key)) for row in change.rows]
         values = *astuple(head)[1:], head.version, *group, version or None
         async with self._transactions.turn(("group", *group)):
@@ -115,7 +115,7 @@ class CassandraGroups(ConsumerGroups):
                 REMOVE_HEAD,
                 (*group, version or -1),
                 further=[(_DELETE_ROWS, group)],
-                read_back=Request(_SELECT_HEAD, group, self._options.catalogue_serial),
+                read_back=StatementRequest(_SELECT_HEAD, group, self._options.catalogue_serial),
             )
         if result.is_unclear:
             raise make_unclear_error(f"group {name!r}")
@@ -123,7 +123,7 @@ class CassandraGroups(ConsumerGroups):
             # A caller that creates the group again records its name later, by a clock at most S behind this one.
             until = stamp_of(began - ticks(self._timing.assumed.clock_difference))
             with suppress(StoreUnavailable):  # The group is gone; its name does not count.
-                await self._driver.ask(Request(_DELETE_NAME, (until, *group), self._options.catalogue_write))
+                await self._driver.ask(StatementRequest(_DELETE_NAME, (until, *group), self._options.catalogue_write))
         return result.is_done
 
     @store_call()
@@ -134,9 +134,14 @@ class CassandraGroups(ConsumerGroups):
         while len(existing) < limit:
             values = application, start, limit
             names = [
-                name for (name,) in await self._driver.ask(Request(_SELECT_NAMES, values, self._options.catalogue_read))
+                name
+                for (name,) in await self._driver.ask(
+                    StatementRequest(_SELECT_NAMES, values, self._options.catalogue_read)
+                )
             ]
-            reads = [Request(_SELECT_HEAD, (application, name), self._levels.log_read_level()) for name in names]
+            reads = [
+                StatementRequest(_SELECT_HEAD, (application, name), self._levels.log_read_level()) for name in names
+            ]
             heads = map(_decode_head, await self._driver.ask_all(reads))
             existing += [n for n, h in zip(names, heads, strict=True) if h is not None and creator in {None, h.creator}]
             if len(names) < limit:
@@ -165,7 +170,9 @@ class CassandraGroups(ConsumerGroups):
     async def group_sessions(self, application: str, name: str) -> GroupSessions:
         await self._watch.require_sound()
         clock = self._claim_now()
-        rows = await self._driver.ask(Request(_SELECT_SESSIONS, (application, name), self._options.catalogue_read))
+        rows = await self._driver.ask(
+            StatementRequest(_SELECT_SESSIONS, (application, name), self._options.catalogue_read)
+        )
         return sessions_of(clock, rows)
 
     @store_call()
@@ -178,11 +185,11 @@ class CassandraGroups(ConsumerGroups):
 
     async def _write_session(self, application: str, name: str, member: int, uid: int, when: int, ttl: int) -> None:
         values = application, name, member, uid, when, 1000 * when, -(-ttl // 1000)
-        await self._driver.ask(Request(_RECORD_SESSION, values, self._options.catalogue_write))
+        await self._driver.ask(StatementRequest(_RECORD_SESSION, values, self._options.catalogue_write))
 
 
-def _decode_head(rows: Rows) -> Head | None:
+def _decode_head(rows: Rows) -> GroupHead | None:
     if not rows or rows[0][-1] is None:
         return None
     *fields, version = rows[0]
-    return Head(version, *fields)
+    return GroupHead(version, *fields)

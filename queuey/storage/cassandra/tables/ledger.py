@@ -14,7 +14,7 @@ from uuid import uuid4
 from queuey.model.errors import Conflict, InvalidRequest, StoreBusy, StoreClosed
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.storage import IDENTITY, LEDGER_TTL, Ledger
-from queuey.storage.cassandra.cluster import Request, Statement
+from queuey.storage.cassandra.cluster import Statement, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import store_call
 from queuey.storage.cassandra.statements.lightweight_transactions import new_number
 from queuey.storage.cassandra.tables.connected import StoreParts
@@ -110,7 +110,7 @@ class CassandraLedger(Ledger):
         A plain read may miss a change that a majority accepted before its writer died. That change could take effect
         later, after decisions that were made without it.
         """
-        rows = await self._driver.ask(Request(_SELECT_ENTRY, (work, piece), self._options.catalogue_serial))
+        rows = await self._driver.ask(StatementRequest(_SELECT_ENTRY, (work, piece), self._options.catalogue_serial))
         version, value = rows[0] if rows else NOTHING
         return NOTHING if version is None or value is None else LedgerEntry(version, value)
 

@@ -16,11 +16,11 @@ from typing import NamedTuple, Protocol
 from queuey.model import ids
 from queuey.model.errors import Outcome, StoreUnavailable
 from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.model.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice, bytes_at_most, bytes_of
+from queuey.model.messages import Lag, Message, NewMessage, Page, PartitionBounds, Queue, Slice, bytes_at_most, bytes_of
 from queuey.storage import Messages
 from queuey.storage import new_messages as items_of
-from queuey.storage.cassandra.catalogue.queue_cache import Row
-from queuey.storage.cassandra.cluster import Encoded, InDoubt, Request
+from queuey.storage.cassandra.catalogue.queue_cache import CachedQueue
+from queuey.storage.cassandra.cluster import Encoded, InDoubt, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import store_call
 from queuey.storage.cassandra.read import slice_reads
 from queuey.storage.cassandra.read.bucket_index import RECORD_TTL_MARGIN, BucketLookup
@@ -127,7 +127,7 @@ class SliceReader:
         requested = self._select_requested(row, slices, start)
         return await self._read(row, slices, start, requested, await self.find_lookups(row, requested, start.since))
 
-    def _select_requested(self, row: Row, slices: Sequence[Slice], start: ReadStart) -> list[RequestedSlice]:
+    def _select_requested(self, row: CachedQueue, slices: Sequence[Slice], start: ReadStart) -> list[RequestedSlice]:
         partitions = row.queue.partitions
         return [
             RequestedSlice(number, part, upper)
@@ -137,7 +137,7 @@ class SliceReader:
 
     async def _read(
         self,
-        row: Row,
+        row: CachedQueue,
         slices: Sequence[Slice],
         start: ReadStart,
         requested: Sequence[RequestedSlice],
@@ -244,7 +244,9 @@ class SliceReader:
         if below is not None:
             self._empty_ranges.record(key, probe, below)
 
-    def _find_cached(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup | None]:
+    def _find_cached(
+        self, row: CachedQueue, requested: Sequence[RequestedSlice], since: float
+    ) -> list[BucketLookup | None]:
         """Returns each slice's cached lookup: None if it is missing, or began before boot time ``since``."""
         qid = row.queue.qid
         return [
@@ -260,7 +262,9 @@ class SliceReader:
             for _, part, upper in requested
         ]
 
-    async def find_lookups(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup]:
+    async def find_lookups(
+        self, row: CachedQueue, requested: Sequence[RequestedSlice], since: float
+    ) -> list[BucketLookup]:
         results = self._find_cached(row, requested, since)
         if None in results:
             reads, low_watermarks = self._levels.resolve(row.queue).reads, self._levels.is_empty_read_proof(row.queue)
@@ -278,11 +282,11 @@ class SliceReader:
                     results[number] = lookup
         return [lookup for lookup in results if lookup is not None]
 
-    def _make_reader(self, row: Row, part: Slice, extent: Extent, now: int, room: float) -> slice_reads.Rounds:
+    def _make_reader(self, row: CachedQueue, part: Slice, extent: Extent, now: int, room: float) -> slice_reads.Rounds:
         first = slice_reads.room_for(part.max_bytes, row.longest_row, first=True)
         return slice_reads.read_rounds(part, extent, 0 if part.kept else now, first_rows=first, max_rows=room)
 
-    def find_extent(self, row: Row, lookup: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
+    def find_extent(self, row: CachedQueue, lookup: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
         """Returns what a read can cover: up to the end of the lookup and of ``MAX_RECORDED_BUCKETS`` buckets."""
         lower, bounded = part.lower, upper
         if part.descending:
@@ -308,13 +312,13 @@ class SliceReader:
         ]
         return Extent(sources, lower, bounded, complete=bounded == upper and lower == part.lower)
 
-    def _find_home_buckets(self, row: Row, lower: int, upper: int, now: int) -> list[Bucket]:
+    def _find_home_buckets(self, row: CachedQueue, lower: int, upper: int, now: int) -> list[Bucket]:
         ahead = CLASSES[row.home_class] * TICKS_PER_SECOND
         low, high = max(lower, now - row.longest_ttl * TICKS_PER_SECOND), min(upper, now + ahead + 1)
         return bucketing.home_buckets(row.home_class, low, high) if low < high else []
 
     def _raise_low_watermark(
-        self, row: Row, lookup: BucketLookup, part: Slice, gathered: slice_reads.Gathered, now: int
+        self, row: CachedQueue, lookup: BucketLookup, part: Slice, gathered: slice_reads.Gathered, now: int
     ) -> None:
         """Raises the low watermark to the first message, after an ascending delayed read from at or below it."""
         oldest = (now - CLASSES[-1] * TICKS_PER_SECOND, LOW_MIN)
@@ -342,7 +346,7 @@ class SliceReader:
 class Counts(Protocol):
     """Counts messages; see :mod:`.counting`."""
 
-    async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]: ...
+    async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionBounds]]: ...
 
     async def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]: ...
 
@@ -414,8 +418,8 @@ class CassandraMessages(Messages):
                 await self._bucket_index.record(row.queue.qid, partition, buckets, consistency=level.writes)
         candidates = await self._find_buckets(row, locations, level.reads, kept=_may_keep_expired(row))
         qid, longest = row.queue.qid, bucketing.max_cassandra_ttl(now)
-        inserts: list[Request] = []
-        deletes: list[Request] = []
+        inserts: list[StatementRequest] = []
+        deletes: list[StatementRequest] = []
         for (partition, position, time_bucket), other_buckets in zip(targets, candidates, strict=True):
             self._generator.avoid_low(position[1])
             stamp = self._stamps.make_above(position[0])
@@ -424,9 +428,9 @@ class CassandraMessages(Messages):
             key = (qid, partition, time_bucket.code, message_codec.uuid_of(position))
             column = meta if isinstance(meta, bytes) else None  # Metadata of an earlier message must not remain.
             values = (*key, body, expires, column, stamp, min(lives, longest))
-            inserts.append(Request(message_codec.INSERT[time_bucket.ttl_class], values, level.writes))
+            inserts.append(StatementRequest(message_codec.INSERT[time_bucket.ttl_class], values, level.writes))
             deletes += [
-                Request(
+                StatementRequest(
                     message_codec.DELETE[other.ttl_class], (stamp, qid, partition, other.code, key[3]), level.writes
                 )
                 for other in other_buckets
@@ -483,12 +487,12 @@ class CassandraMessages(Messages):
         level = self._levels.resolve(row.queue)
         candidates = await self._find_buckets(row, valid_locations, level.reads, kept=kept)
         now = self._clock.now()
-        fetches: list[Request] = []
+        fetches: list[StatementRequest] = []
         owners: list[int] = []
         for number, (partition, position) in enumerate(valid_locations):
             for time_bucket in candidates[number]:
                 key = (row.queue.qid, partition, time_bucket.code, message_codec.uuid_of(position))
-                fetches.append(Request(message_codec.FETCH[time_bucket.ttl_class], key, level.reads))
+                fetches.append(StatementRequest(message_codec.FETCH[time_bucket.ttl_class], key, level.reads))
                 owners.append(number)
         messages: dict[int, Message] = {}
         answers = await self._driver.ask_all(fetches)
@@ -506,7 +510,7 @@ class CassandraMessages(Messages):
         return await self._reader.read_pages(queue, slices, await self._reader.start_read(queue, slices))
 
     @store_call()
-    async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
+    async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionBounds]]:
         return await self._counts.inspect(queue, rough=rough)
 
     @store_call()
@@ -526,7 +530,9 @@ class CassandraMessages(Messages):
 
     # Lookups by id
 
-    async def _find_buckets(self, row: Row, locations: _Locations, reads: str, *, kept: bool) -> list[list[Bucket]]:
+    async def _find_buckets(
+        self, row: CachedQueue, locations: _Locations, reads: str, *, kept: bool
+    ) -> list[list[Bucket]]:
         """Returns the buckets that may hold each location: buckets of given ids first, narrower before wider ones.
 
         Reads the bucket index, not the cache: a caller that names an id already knows its message. ``kept``: includes
@@ -541,7 +547,9 @@ class CassandraMessages(Messages):
             candidates.append([*recorded, own])
         return candidates
 
-    async def _find_lookups(self, row: Row, locations: _Locations, reads: str, *, kept: bool) -> list[BucketLookup]:
+    async def _find_lookups(
+        self, row: CachedQueue, locations: _Locations, reads: str, *, kept: bool
+    ) -> list[BucketLookup]:
         by_location: dict[tuple[int, int], BucketLookup] = {}
         pending: dict[int, list[int]] = {}
         low_watermarks = self._levels.is_empty_read_proof(row.queue)
@@ -560,11 +568,11 @@ class CassandraMessages(Messages):
         return [by_location[partition, position[0]] for partition, position in locations]
 
 
-def _may_keep_expired(row: Row) -> bool:
+def _may_keep_expired(row: CachedQueue) -> bool:
     return row.queue.on_expiry == "dead-letter"
 
 
-def _bucket_to_put(row: Row, position: Position, ttl: int, now: int) -> Bucket:
+def _bucket_to_put(row: CachedQueue, position: Position, ttl: int, now: int) -> Bucket:
     """Returns the bucket of a message with a given id, of at least the home class and never one of new ids.
 
     This includes ids ahead of the clock: low watermarks may pass such an id before a slow write is done.
@@ -583,7 +591,7 @@ def _waits_for_names(part: Slice) -> bool:
     return not (part.descending or part.early)
 
 
-def _find_lowest_alive(row: Row, low_watermark: Position, now: int) -> list[Position]:
+def _find_lowest_alive(row: CachedQueue, low_watermark: Position, now: int) -> list[Position]:
     """Returns, by class, the position below which no message with a new id is alive."""
     return [
         max(low_watermark, (now - (row.longest_ttl if kind == row.home_class else seconds) * TICKS_PER_SECOND, LOW_MIN))

@@ -13,8 +13,8 @@ from queuey.model.errors import Conflict, GroupNotFound, StoreBusy
 from queuey.model.groups import MemberCommit, Origin, OwnedOffset, OwnedOffsets
 from queuey.model.ids import Position
 from queuey.model.messages import Offset, OffsetChange, Queue
-from queuey.storage import Offsets, offset_changes
-from queuey.storage.cassandra.cluster import Request, Rows, Statement
+from queuey.storage import OffsetRecords, offset_changes
+from queuey.storage.cassandra.cluster import Rows, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import store_call
 from queuey.storage.cassandra.protocol.requests import Call
 from queuey.storage.cassandra.statements.lightweight_transactions import ChangeResult, make_unclear_error, new_number
@@ -58,7 +58,7 @@ _SELECT_READERS = Statement("SELECT consumer_group FROM offset_groups WHERE uid 
 _MAX_CACHED_GROUPS = 100_000
 
 
-class CassandraOffsets(Offsets):
+class CassandraOffsets(OffsetRecords):
     """Offsets on Cassandra.
 
     The offsets of a group in a queue change in one transaction, which is repeated while others change them, until it
@@ -119,7 +119,9 @@ class CassandraOffsets(Offsets):
 
     @store_call()
     async def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
-        reads = [Request(_SELECT_OFFSETS, (queue.uid, group), self._options.catalogue_read) for queue in queues]
+        reads = [
+            StatementRequest(_SELECT_OFFSETS, (queue.uid, group), self._options.catalogue_read) for queue in queues
+        ]
         recorded = [offset_changes.recorded_offsets(_decode(rows).rows) for rows in await self._driver.ask_all(reads)]
         return [{offset.partition: offset.position for offset in offsets} for offsets in recorded]
 
@@ -145,7 +147,9 @@ class CassandraOffsets(Offsets):
         key = queue.uid, group
         async with self._transactions.turn(("offsets", *key)):
             if key not in self._listed_groups:
-                if not _has_rows(await self._driver.ask(Request(_HAS_OFFSETS, key, self._options.catalogue_read))):
+                if not _has_rows(
+                    await self._driver.ask(StatementRequest(_HAS_OFFSETS, key, self._options.catalogue_read))
+                ):
                     await self._check_group_count(queue, group)
                 await self._add_group(*key)
             calls = [_make_owner_call(key, row) for row in owners]
@@ -156,22 +160,26 @@ class CassandraOffsets(Offsets):
 
     async def forget_offsets(self, uid: int) -> None:
         """Removes all offsets of a deleted queue. Idempotent."""
-        rows = await self._driver.ask(Request(_SELECT_GROUPS_AND_READERS, (uid,), self._options.catalogue_read))
+        rows = await self._driver.ask(
+            StatementRequest(_SELECT_GROUPS_AND_READERS, (uid,), self._options.catalogue_read)
+        )
         for (name,) in rows:
             await self._forget_group(uid, name, lambda _: set())
         if rows:
-            await self._driver.ask(Request(_DELETE_GROUPS, (uid,), self._options.catalogue_write))
+            await self._driver.ask(StatementRequest(_DELETE_GROUPS, (uid,), self._options.catalogue_write))
 
     async def _read_recorded(self, uid: int, group: str, consistency: str = "") -> OwnedOffsets:
         return _decode(
-            await self._driver.ask(Request(_SELECT_OFFSETS, (uid, group), consistency or self._options.catalogue_read))
+            await self._driver.ask(
+                StatementRequest(_SELECT_OFFSETS, (uid, group), consistency or self._options.catalogue_read)
+            )
         )
 
     async def _check_group_count(self, queue: Queue, group: str, *, is_admin: bool = True) -> None:
         """Raises Conflict if the queue may have no further group. Counts exactly only near the limit."""
         if group.startswith(READER_PREFIX):
             values = queue.uid, READER_PREFIX, MAX_READERS
-            readers = await self._driver.ask(Request(_SELECT_READERS, values, self._options.catalogue_read))
+            readers = await self._driver.ask(StatementRequest(_SELECT_READERS, values, self._options.catalogue_read))
             offset_changes.check_group_count(queue, len(readers), readers=True)
             return
         try:
@@ -183,7 +191,7 @@ class CassandraOffsets(Offsets):
         """Records the name of a group, unless this process has done so before."""
         if (uid, group) in self._listed_groups:
             return
-        await self._driver.ask(Request(_ADD_GROUP, (uid, group), self._options.catalogue_write))
+        await self._driver.ask(StatementRequest(_ADD_GROUP, (uid, group), self._options.catalogue_write))
         if len(self._listed_groups) >= _MAX_CACHED_GROUPS:
             self._listed_groups.clear()
         self._listed_groups.add((uid, group))
@@ -195,7 +203,7 @@ class CassandraOffsets(Offsets):
     async def _groups_with_offsets(self, uid: int) -> list[str]:
         names = await self._group_names(uid)
         rows = await self._driver.ask_all(
-            [Request(_HAS_OFFSETS, (uid, name), self._options.catalogue_read) for name in names]
+            [StatementRequest(_HAS_OFFSETS, (uid, name), self._options.catalogue_read) for name in names]
         )
         return sorted(name for name, partitions in zip(names, rows, strict=True) if _has_rows(partitions))
 
@@ -224,7 +232,9 @@ class CassandraOffsets(Offsets):
 
     async def _group_names(self, uid: int) -> list[str]:
         """Returns the groups that ever had offsets, without readers."""
-        rows = await self._driver.ask(Request(_SELECT_GROUPS, (uid, READER_PREFIX), self._options.catalogue_read))
+        rows = await self._driver.ask(
+            StatementRequest(_SELECT_GROUPS, (uid, READER_PREFIX), self._options.catalogue_read)
+        )
         return [name for (name,) in rows]
 
     def _require_time_left(self, until: float) -> None:

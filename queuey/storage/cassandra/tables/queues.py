@@ -18,9 +18,9 @@ from queuey.model.errors import (
 )
 from queuey.model.messages import KEPT_SECONDS, Queue, QueueSpec
 from queuey.storage import Catalogue, catalogue_rows
-from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, MIN_LONGEST_ROW, SELECT_QUEUE, Row, row_of
+from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, MIN_LONGEST_ROW, SELECT_QUEUE, CachedQueue, row_of
 from queuey.storage.cassandra.catalogue.queue_index import IndexEntry
-from queuey.storage.cassandra.cluster import Request, Statement
+from queuey.storage.cassandra.cluster import Statement, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import store_call
 from queuey.storage.cassandra.read.watched_arrivals import PolledArrivals
 from queuey.storage.cassandra.statements.lightweight_transactions import ChangeResult, new_number
@@ -88,16 +88,16 @@ class CassandraCatalogue(Catalogue):
             raise QueueExists(row.queue, differing)
         return row.queue, created
 
-    async def _create_row(self, application: str, name: str, spec: QueueSpec) -> tuple[Row, bool]:
+    async def _create_row(self, application: str, name: str, spec: QueueSpec) -> tuple[CachedQueue, bool]:
         """Creates a queue, unless another caller creates it first. Returns its row, and True if this call created it.
 
         Each attempt uses new numbers. If an attempt succeeds but its answer is lost, others may find and delete that
         queue. The next attempt must not create a queue with the same numbers, because it would have its messages.
         """
         while True:
-            tried: dict[int, Row] = {}
+            tried: dict[int, CachedQueue] = {}
 
-            async def change(tried: dict[int, Row] = tried) -> Request:
+            async def change(tried: dict[int, CachedQueue] = tried) -> StatementRequest:
                 row = self._new_row(application, name, spec)
                 tried[row.queue.uid] = row
                 await self._index.add(application, name, row.queue.uid)
@@ -117,7 +117,7 @@ class CassandraCatalogue(Catalogue):
                 return present, present.queue.uid in tried
             # The other caller has deleted the queue again.
 
-    def _new_row(self, application: str, name: str, spec: QueueSpec) -> Row:
+    def _new_row(self, application: str, name: str, spec: QueueSpec) -> CachedQueue:
         now, read_at = self._clock.now_and_boottime()
         queue = Queue(
             application=application,
@@ -129,14 +129,16 @@ class CassandraCatalogue(Catalogue):
             **catalogue_rows.find_set_fields(spec),
         )
         longest_ttl = self._default_longest_ttl(queue)
-        return Row(queue=queue, home_class=bucketing.class_of(longest_ttl), longest_ttl=longest_ttl, read_at=read_at)
+        return CachedQueue(
+            queue=queue, home_class=bucketing.class_of(longest_ttl), longest_ttl=longest_ttl, read_at=read_at
+        )
 
     def _default_longest_ttl(self, queue: Queue) -> int:
         """Returns the queue's TTL or the default, plus ``KEPT_SECONDS`` unless it drops expired messages."""
         ttl = self._options.default_ttl if queue.ttl is None else queue.ttl
         return ttl if queue.on_expiry == "drop" else ttl + KEPT_SECONDS
 
-    async def _find_row(self, application: str, name: str) -> Row | None:
+    async def _find_row(self, application: str, name: str) -> CachedQueue | None:
         try:
             return await self._rows.read(application, name)
         except QueueNotFound:
@@ -196,7 +198,7 @@ class CassandraCatalogue(Catalogue):
     ) -> ChangeResult:
         """Changes a queue's row if its version is still ``queue.version``; drops the cached row before and after."""
         key = queue.application, queue.name
-        read_back = Request(SELECT_QUEUE, key, self._options.catalogue_serial) if token is None else None
+        read_back = StatementRequest(SELECT_QUEUE, key, self._options.catalogue_serial) if token is None else None
         async with self._transactions.turn(("queue", *key)):
             self._rows.forget(*key)
             result = await self._transactions.run(statement, (*values, *key, queue.version), token, read_back=read_back)
@@ -245,14 +247,14 @@ class CassandraCatalogue(Catalogue):
         read_at = self._clock.boottime()
         level = self._options.catalogue_read
         answers = await self._driver.ask_all(
-            [Request(_SELECT_BY_NAMES, (application, *batch), level) for batch in batches]
+            [StatementRequest(_SELECT_BY_NAMES, (application, *batch), level) for batch in batches]
         )
         rows = [row_of(application, name, values, read_at) for answer in answers for name, *values in answer]
         by_uid = {row.queue.uid: row.queue for row in rows}
         return [by_uid[entry.uid] for entry in entries if entry.uid in by_uid]
 
 
-def _values_of(row: Row) -> tuple[object, ...]:
+def _values_of(row: CachedQueue) -> tuple[object, ...]:
     queue = row.queue
     numbers = queue.uid, queue.qid, row.home_class, row.longest_ttl, row.longest_row
     return queue.application, queue.name, *numbers, *catalogue_rows.encode_values(queue), queue.created, queue.version

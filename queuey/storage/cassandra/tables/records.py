@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from queuey.model.errors import RecordChanged
 from queuey.model.messages import Record, RecordDue
 from queuey.storage import Records, new_messages
-from queuey.storage.cassandra.cluster import Request, Statement
+from queuey.storage.cassandra.cluster import Statement, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import store_call
 from queuey.storage.cassandra.statements.lightweight_transactions import new_number
 from queuey.storage.cassandra.tables.connected import StoreParts
@@ -60,14 +60,15 @@ class CassandraRecords(Records):
     @store_call()
     async def record(self, kind: str, application: str, name: str) -> Record | None:
         values = kind, _shard(application, name), application, name
-        rows = await self._driver.ask(Request(_SELECT_RECORD, values, self._options.catalogue_serial))
+        rows = await self._driver.ask(StatementRequest(_SELECT_RECORD, values, self._options.catalogue_serial))
         return Record(kind, application, name, *rows[0]) if rows else None
 
     @store_call()
     async def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
         level = self._options.catalogue_read
         requests = [
-            Request(_SELECT_RECORDS, (kind, shard, application, start, limit), level) for shard in range(SHARDS)
+            StatementRequest(_SELECT_RECORDS, (kind, shard, application, start, limit), level)
+            for shard in range(SHARDS)
         ]
         records = [Record(kind, application, *row) for rows in await self._driver.ask_all(requests) for row in rows]
         # Cassandra orders names by their bytes, and so does the merge.
@@ -84,7 +85,7 @@ class CassandraRecords(Records):
                 result = await self._transactions.run(_UPDATE_RECORD, values, new.version)
             else:
                 # A refused insert would return the whole row with its key, so the row is read by this request.
-                read_back = Request(_SELECT_RECORD, row, self._options.catalogue_serial)
+                read_back = StatementRequest(_SELECT_RECORD, row, self._options.catalogue_serial)
                 result = await self._transactions.run(
                     _INSERT_RECORD, (*row, new.value, new.due, new.version), new.version, read_back=read_back
                 )
@@ -95,7 +96,7 @@ class CassandraRecords(Records):
     async def remove_record(self, record: Record) -> None:
         row = record.kind, _shard(record.application, record.name), record.application, record.name
         async with self._transactions.turn(("record", *row)):
-            read_back = Request(_SELECT_RECORD, row, self._options.catalogue_serial)
+            read_back = StatementRequest(_SELECT_RECORD, row, self._options.catalogue_serial)
             result = await self._transactions.run(_DELETE_RECORD, (*row, record.version), read_back=read_back)
         # If the record exists after a doubt, it was changed before, or this call removed it and it was created again.
         result.require(RecordChanged(record.name), f"record {record.name!r}")
@@ -107,10 +108,11 @@ class CassandraRecords(Records):
         # Cost: reads all records of the kind, or of the application, without values.
         level = self._options.catalogue_read
         if application is None:
-            requests = [Request(_SELECT_DUE_TIMES, (kind, shard), level) for shard in range(SHARDS)]
+            requests = [StatementRequest(_SELECT_DUE_TIMES, (kind, shard), level) for shard in range(SHARDS)]
         else:
             requests = [
-                Request(_SELECT_DUE_TIMES_OF_APPLICATION, (kind, shard, application), level) for shard in range(SHARDS)
+                StatementRequest(_SELECT_DUE_TIMES_OF_APPLICATION, (kind, shard, application), level)
+                for shard in range(SHARDS)
             ]
         due: list[RecordDue] = []
         for rows in await self._driver.ask_all(requests):

@@ -2,7 +2,7 @@
 
 The clock is the time since boot plus an offset. Durations and deadlines are measured on CLOCK_BOOTTIME. Neither a step
 of the wall clock nor a suspend (SIGSTOP, a closed laptop) can falsify it. The wall clock only sets the offset, through
-:meth:`Clock.accept`, after a check.
+:meth:`SteadyClock.accept`, after a check.
 
 Of two writes to one cell, Cassandra keeps the one with the higher timestamp (microseconds); of a write and a delete
 with equal timestamps, the delete. So every write carries a timestamp from here: a new message the time of its id, a
@@ -29,7 +29,7 @@ def boottime_ns() -> int:
     return time.clock_gettime_ns(_CLOCK)
 
 
-class Clock:
+class SteadyClock:
     """Wall clock time that follows the boot time.
 
     ``now`` counts ticks, as ids do. ``wall_offset`` belongs to the present wall clock, accepted or not, and
@@ -151,7 +151,7 @@ class IdGenerator:
 
     __slots__ = ("_clock", "_last", "_lock", "low")
 
-    def __init__(self, clock: Clock, low: int | None = None) -> None:
+    def __init__(self, clock: SteadyClock, low: int | None = None) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._last = 0
@@ -224,7 +224,7 @@ class Stamps:
 
     __slots__ = ("_clock", "_difference", "_last", "_lock")
 
-    def __init__(self, clock: Clock, difference: Callable[[], float]) -> None:
+    def __init__(self, clock: SteadyClock, difference: Callable[[], float]) -> None:
         self._clock = clock
         self._difference = difference
         self._last = 0

@@ -1,7 +1,7 @@
 """Decides from the answers of coordinators whether the clock agrees with the cluster's clocks.
 
-Each answer of a coordinator gives an :class:`Interval` that contains the difference between its clock and ours. It
-widens with age and narrows with every answer. A difference is our time since boot minus the coordinator's time, so
+Each answer of a coordinator gives an :class:`ClockDifference` that contains the difference between its clock and ours.
+It widens with age and narrows with every answer. A difference is our time since boot minus the coordinator's time, so
 neither of our clocks needs to be set for it. The answers of one coordinator are intersected. The medians over all that
 have answered within GAP say how far our clock is off, and how exactly that is known. Two serving processes are never
 more than S apart, so each of them keeps within S/2. States::
@@ -54,7 +54,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.clock import SteadyClock
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ DRIFT = 1000
 """Min ratio of a time span to the drift of two clocks in it."""
 
 
-class Interval(NamedTuple):
+class ClockDifference(NamedTuple):
     """Bounds of the difference between two clocks, in nanoseconds.
 
     At another time, the bounds are wider by the drift. ``max_pause_since`` returns the max nanoseconds for which this
@@ -90,21 +90,21 @@ class Interval(NamedTuple):
     high: int
     at: int
 
-    def at_time(self, now: int) -> Interval:
+    def at_time(self, now: int) -> ClockDifference:
         drift = -(-abs(now - self.at) // DRIFT)
-        return Interval(self.low - drift, self.high + drift, now)
+        return ClockDifference(self.low - drift, self.high + drift, now)
 
-    def is_consistent_with(self, other: Interval) -> bool:
+    def is_consistent_with(self, other: ClockDifference) -> bool:
         """Returns whether both may hold if no clock was set and no machine paused between them."""
         drift = -(-abs(other.at - self.at) // DRIFT)
         return self.low - drift <= other.high and other.low <= self.high + drift
 
-    def intersect(self, other: Interval) -> Interval:
+    def intersect(self, other: ClockDifference) -> ClockDifference:
         now = max(self.at, other.at)
         mine, theirs = self.at_time(now), other.at_time(now)
-        return Interval(max(mine.low, theirs.low), min(mine.high, theirs.high), now)
+        return ClockDifference(max(mine.low, theirs.low), min(mine.high, theirs.high), now)
 
-    def max_pause_since(self, known: Interval) -> int:
+    def max_pause_since(self, known: ClockDifference) -> int:
         return known.at_time(self.at).high - self.low
 
     @property
@@ -116,12 +116,12 @@ class Interval(NamedTuple):
         return (self.high - self.low + 1) // 2
 
 
-def measure_difference(sent: int, received: int, theirs: int) -> Interval:
+def measure_difference(sent: int, received: int, theirs: int) -> ClockDifference:
     """Returns the bounds of our time minus theirs, from a question sent and answered at these times since boot."""
-    return Interval(sent - theirs - RESOLUTION, received - theirs + RESOLUTION, sent)
+    return ClockDifference(sent - theirs - RESOLUTION, received - theirs + RESOLUTION, sent)
 
 
-def median_of(intervals: Iterable[Interval], now: int) -> Interval:
+def median_of(intervals: Iterable[ClockDifference], now: int) -> ClockDifference:
     """Returns the medians of the lows and of the highs; for an even number, the outer ones.
 
     When one node of three does not answer and another's clock is off, a mean of the two would accept a clock that is
@@ -129,7 +129,7 @@ def median_of(intervals: Iterable[Interval], now: int) -> Interval:
     """
     current = [interval.at_time(now) for interval in intervals]
     lows, highs = sorted(interval.low for interval in current), sorted(interval.high for interval in current)
-    return Interval(lows[(len(current) - 1) // 2], highs[len(current) // 2], now)
+    return ClockDifference(lows[(len(current) - 1) // 2], highs[len(current) // 2], now)
 
 
 class ClockCheck:
@@ -138,16 +138,16 @@ class ClockCheck:
     ``limit`` is S/2 in seconds. ``error`` is that of ``median``, in seconds; 0 before the first round.
     """
 
-    def __init__(self, clock: Clock, difference: Callable[[], float]) -> None:
+    def __init__(self, clock: SteadyClock, difference: Callable[[], float]) -> None:
         self._clock = clock
         self._difference = difference
         self._lock = threading.Lock()
-        self._known: dict[str, Interval] = {}
+        self._known: dict[str, ClockDifference] = {}
         """Intervals by the coordinator's address."""
-        self._median: Interval | None = None
-        self._last_round = Interval(0, 0, 0)
+        self._median: ClockDifference | None = None
+        self._last_round = ClockDifference(0, 0, 0)
         """Median of the answers of the last round that counts, without known intervals."""
-        self._known_before: dict[str, Interval] = {}
+        self._known_before: dict[str, ClockDifference] = {}
         """The known intervals when that round began, unless it found a jump."""
         self._offset_before = math.inf
         """The clock's offset before that round. Ids may have been made by it that the round does not vouch for."""
@@ -174,7 +174,9 @@ class ClockCheck:
         self.on_jump: Callable[[], None] = lambda: None
         """Called when values that were timed before may be older than they seem."""
 
-    def apply_round(self, answers: Mapping[str, Interval], began: float | None = None, node_count: int = 1) -> None:
+    def apply_round(
+        self, answers: Mapping[str, ClockDifference], began: float | None = None, node_count: int = 1
+    ) -> None:
         """Applies a round of answers by coordinator; ``node_count``: number of coordinators.
 
         Concludes nothing unless half of them answered: one may run on this very machine. Calls ``on_jump`` if ids made
@@ -187,7 +189,7 @@ class ClockCheck:
         if self.wrong_until != before:
             self.on_jump()
 
-    def _apply_round(self, answers: Mapping[str, Interval], began: float | None, node_count: int) -> None:
+    def _apply_round(self, answers: Mapping[str, ClockDifference], began: float | None, node_count: int) -> None:
         with self._lock:
             known_before = self._add_answers(answers)
             if 2 * len(answers) >= node_count:
@@ -195,7 +197,9 @@ class ClockCheck:
                 self._conclude(answers, began, known_before)
             self._set_sound_until()
 
-    def _conclude(self, answers: Mapping[str, Interval], began: float | None, known: dict[str, Interval]) -> None:
+    def _conclude(
+        self, answers: Mapping[str, ClockDifference], began: float | None, known: dict[str, ClockDifference]
+    ) -> None:
         """Judges a round that at least half of the coordinators answered.
 
         Sets ``wrong_until`` if earlier ids may have been late, adopts a right wall clock, and refuses or serves again.
@@ -226,7 +230,7 @@ class ClockCheck:
             self._checked, self._drift = self._clock.boottime(), self._clock.drift()
             self._began = self._checked if began is None else began
 
-    def _bound_seconds_behind(self, median: Interval, *, before: bool = True) -> float:
+    def _bound_seconds_behind(self, median: ClockDifference, *, before: bool = True) -> float:
         """Returns the seconds that ids were too low at most, up to when the nodes gave the answers of a median.
 
         ``before``: includes ids that were made before the wall clock was last accepted.
@@ -249,7 +253,7 @@ class ClockCheck:
         remaining = min(GAP - (self._clock.boottime() - self._checked), (self.limit - self.offset_bound) * DRIFT)
         self._sound_until = self._clock.raw_boottime_ns() + round(remaining * 1e9)
 
-    def apply_light_answer(self, coordinator: str, answer: Interval) -> bool:
+    def apply_light_answer(self, coordinator: str, answer: ClockDifference) -> bool:
         """Applies the answer to a light check; returns whether it proves the clock right.
 
         If a clock has jumped, the clock is not sound until the next round.
@@ -324,7 +328,7 @@ class ClockCheck:
     def limit(self) -> float:
         return REFUSE_RATIO * self._difference()
 
-    def _add_answers(self, answers: Mapping[str, Interval]) -> dict[str, Interval]:
+    def _add_answers(self, answers: Mapping[str, ClockDifference]) -> dict[str, ClockDifference]:
         """Adds answers to the known intervals, and returns the intervals known before.
 
         Returns none if our clock has jumped, or if no coordinator that answered was known before.
@@ -346,7 +350,7 @@ class ClockCheck:
         self._median = median_of(self._known.values(), now)
         return before
 
-    def _rank_coordinators(self, answers: Mapping[str, Interval], node_count: int) -> None:
+    def _rank_coordinators(self, answers: Mapping[str, ClockDifference], node_count: int) -> None:
         """Chooses the coordinators of light checks: nodes that answered and whose clocks are right, fastest first.
 
         Also notes which coordinators' clocks are ``off``.

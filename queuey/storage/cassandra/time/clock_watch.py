@@ -24,12 +24,12 @@ from uuid import UUID
 
 from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.model.ids import EPOCH_TICKS
-from queuey.storage.cassandra.cluster import Driver, Encoded, Host, Request, Rows, Statement
+from queuey.storage.cassandra.cluster import Driver, Encoded, Host, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import wait_for_callback
-from queuey.storage.cassandra.time.clock import Clock
-from queuey.storage.cassandra.time.clock_check import ClockCheck, Interval, measure_difference
+from queuey.storage.cassandra.time.clock import SteadyClock
+from queuey.storage.cassandra.time.clock_check import ClockCheck, ClockDifference, measure_difference
 from queuey.storage.cassandra.time.timing_in_force import TimingInForce
-from queuey.storage.deadlines import Call
+from queuey.storage.deadlines import StoreCall
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ class _Round:
     hosts: Sequence[Host]
     missing: int
     waiting: Sequence[CheckCallback]
-    answers: dict[str, Interval] = field(default_factory=dict)
+    answers: dict[str, ClockDifference] = field(default_factory=dict)
 
 
 class ClockWatch:
@@ -183,7 +183,7 @@ class ClockWatch:
     def __init__(
         self,
         driver: Driver,
-        clock: Clock,
+        clock: SteadyClock,
         skew: ClockCheck,
         interval: float | None,
         *,
@@ -305,9 +305,9 @@ class ClockWatch:
         waiting, self._waiting = self._waiting, []
         current = self._round = _Round(self._clock.boottime(), hosts, len(nodes), waiting)
         # Not part of the call that asks: other calls share the round, and that one may have no time left.
-        with self._driver.calls.deadline.running(Call()):
+        with self._driver.calls.deadline.running(StoreCall()):
             for node in nodes:
-                request = Request(SELECT_NOW, consistency="ONE", timeout=self.timeout, host=node)
+                request = StatementRequest(SELECT_NOW, consistency="ONE", timeout=self.timeout, host=node)
                 self._driver.send(request, partial(self._measure_answer, current, node, self._clock.raw_boottime_ns()))
         # Without a callback if a node has stopped or the driver is closed.
         self._loop.later(self.timeout + CALLBACK_DELAY if nodes else 0.0, partial(self._end_round, current))
@@ -323,7 +323,7 @@ class ClockWatch:
         with suppress(StoreClosed):
             self._loop.call(self._receive_answer, current, node, answer)
 
-    def _receive_answer(self, current: _Round, node: str, answer: Interval | None) -> None:
+    def _receive_answer(self, current: _Round, node: str, answer: ClockDifference | None) -> None:
         """Ends the round after the last answer, or a little after more than half have answered."""
         current.missing = missing = current.missing - 1
         if answer is not None:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from queuey.model.errors import SettingsError, StoreUnavailable
-from queuey.storage.cassandra.cluster import Driver, Request, Rows, Statement
+from queuey.storage.cassandra.cluster import Driver, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.options import CassandraOptions
-from queuey.storage.cassandra.cluster.timing import LEASE, StoredTiming, Timing, decode, make_settled
-from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.cluster.timing import LEASE, KeyspaceTiming, StoredTiming, decode, make_settled
+from queuey.storage.cassandra.time.clock import SteadyClock
 
 READ_INTERVAL = 1.0
 """Interval between reads of the stored timing, in seconds."""
@@ -29,7 +29,7 @@ class TimingInForce:
     ``clock_difference`` is the S that this process keeps; others may still keep the one in ``assumed``.
     """
 
-    def __init__(self, options: CassandraOptions, clock: Clock) -> None:
+    def __init__(self, options: CassandraOptions, clock: SteadyClock) -> None:
         self.stored = make_settled(options.timing)
         self._options = options
         self._clock = clock
@@ -38,11 +38,11 @@ class TimingInForce:
         self._problem: str | None = None
 
     @property
-    def kept(self) -> Timing:
+    def kept(self) -> KeyspaceTiming:
         return self.stored.kept
 
     @property
-    def assumed(self) -> Timing:
+    def assumed(self) -> KeyspaceTiming:
         return self.stored.assumed
 
     def clock_difference(self) -> float:
@@ -70,7 +70,7 @@ class TimingInForce:
         if not self._options.follow:
             return None
         began = self._clock.boottime()
-        return self._adopt(await driver.ask(Request(READ_TIMING, (), self._options.catalogue_read)), began)
+        return self._adopt(await driver.ask(StatementRequest(READ_TIMING, (), self._options.catalogue_read)), began)
 
     def refresh(self, driver: Driver) -> None:
         """Begins to read the stored timing again if the last read is old enough. Never blocks; ignores errors."""
@@ -83,7 +83,7 @@ class TimingInForce:
             if error is None:
                 self._adopt(rows or [], now)
 
-        driver.send(Request(READ_TIMING, (), self._options.catalogue_read), done)
+        driver.send(StatementRequest(READ_TIMING, (), self._options.catalogue_read), done)
 
     def _adopt(self, rows: Rows, began: float) -> str | None:
         """Uses the timing that was read, unless it is invalid or a later read was applied.
@@ -166,7 +166,7 @@ class DurationHistogram:
 
     __slots__ = ("_before", "_clock", "_longest", "_now", "_since")
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: SteadyClock) -> None:
         self._clock = clock
         self._now = [0] * BUCKETS
         self._before = [0] * BUCKETS
@@ -210,7 +210,7 @@ class Tails:
     ``encode_measurements`` returns them as JSON; a clock error that is still unknown counts as 0.
     """
 
-    def __init__(self, clock: Clock, error: Callable[[], float]) -> None:
+    def __init__(self, clock: SteadyClock, error: Callable[[], float]) -> None:
         self.write = DurationHistogram(clock)
         self.undo = DurationHistogram(clock)
         self._clock = clock
@@ -226,7 +226,8 @@ class Tails:
                 return
             self._told_at = now
         driver.send(
-            Request(PUBLISH_TAILS, (process, self.encode_measurements(change)), consistency), lambda _rows, _error: None
+            StatementRequest(PUBLISH_TAILS, (process, self.encode_measurements(change)), consistency),
+            lambda _rows, _error: None,
         )
 
     def encode_measurements(self, change: str) -> str:

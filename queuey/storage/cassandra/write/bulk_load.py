@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import EPOCH_TICKS, FLIP, TICKS_PER_SECOND
 from queuey.storage.arrow_format import Integers, MessageColumns, bytes_values, rows_as_bytes
-from queuey.storage.cassandra.catalogue.queue_cache import Row
+from queuey.storage.cassandra.catalogue.queue_cache import CachedQueue
 from queuey.storage.cassandra.cluster import Driver, Encoded, Rows
 from queuey.storage.cassandra.read.bucket_index import BucketIndex
 from queuey.storage.cassandra.statements import message_codec
 from queuey.storage.cassandra.statements.consistency_levels import ResolvedLevel
 from queuey.storage.cassandra.time import bucketing
 from queuey.storage.cassandra.time.bucketing import Bucket
-from queuey.storage.cassandra.time.clock import TICKS_PER_MICROSECOND, Clock, Stamps
+from queuey.storage.cassandra.time.clock import TICKS_PER_MICROSECOND, Stamps, SteadyClock
 
 WIDE_ROWS = 200_000
 WIDE_BYTES = 64_000_000
@@ -117,7 +117,13 @@ class Loader:
     """Loads messages into one queue."""
 
     def __init__(
-        self, driver: Driver, bucket_index: BucketIndex, row: Row, level: ResolvedLevel, clock: Clock, stamps: Stamps
+        self,
+        driver: Driver,
+        bucket_index: BucketIndex,
+        row: CachedQueue,
+        level: ResolvedLevel,
+        clock: SteadyClock,
+        stamps: Stamps,
     ) -> None:
         self._driver = driver
         self._bucket_index = bucket_index

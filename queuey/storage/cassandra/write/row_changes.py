@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from queuey.model.errors import Outcome
 from queuey.model.ids import TICKS_PER_SECOND, Position
 from queuey.model.messages import NewMessage, Queue
-from queuey.storage.cassandra.cluster import Driver, Encoded, Request, Rows, Statement
+from queuey.storage.cassandra.cluster import Driver, Encoded, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.options import CassandraOptions
 from queuey.storage.cassandra.cluster.store_loop import wait_for_callback
 from queuey.storage.cassandra.statements.consistency_levels import ConsistencyLevels, ResolvedLevel
 from queuey.storage.cassandra.statements.lightweight_transactions import LightweightTransactions, make_unclear_error
 from queuey.storage.cassandra.time import bucketing
-from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.clock import SteadyClock
 from queuey.storage.cassandra.write.post_keys import IdRun, KeyRow, MadeIds, PostedIds
 from queuey.storage.cassandra.write.reserving_writer import Reservation, ReservingWriter
 from queuey.storage.cassandra.write.write_batches import Written
@@ -96,7 +96,7 @@ class RowChangeParts(Protocol):
 
     driver: Driver
     options: CassandraOptions
-    clock: Clock
+    clock: SteadyClock
     levels: ConsistencyLevels
     writer: ReservingWriter
     transactions: LightweightTransactions
@@ -164,11 +164,13 @@ class RowChange:
         parts, table, read_back = self._parts, self._table, self._make_read_request()
         expected = None if seen is None else seen.version
 
-        async def change() -> Request:
+        async def change() -> StatementRequest:
             now = parts.clock.now()
             ttl = min(table.seconds(row, now), bucketing.max_cassandra_ttl(now))
             values = (ttl, row.state, row.content, table.encode(row), row.version, *self._key, expected)
-            return Request(table.statements.change, values, parts.options.catalogue_write, read_back.consistency)
+            return StatementRequest(
+                table.statements.change, values, parts.options.catalogue_write, read_back.consistency
+            )
 
         with nullcontext() if row.state == "done" else self._deadline.without_marking_sent():
             result = await parts.transactions.decide(change, row.version, read_back)

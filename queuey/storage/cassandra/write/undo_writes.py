@@ -28,7 +28,7 @@ from queuey.model.ids import Position
 from queuey.storage.cassandra.cluster import Driver, Encoded, InDoubt, Rows
 from queuey.storage.cassandra.statements import message_codec
 from queuey.storage.cassandra.statements.consistency_levels import ResolvedLevel
-from queuey.storage.cassandra.time.clock import Clock, undo_timestamp
+from queuey.storage.cassandra.time.clock import SteadyClock, undo_timestamp
 from queuey.storage.cassandra.write.write_batches import FLUSH_ROWS, Written
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class UndoWriter:
     """
 
     def __init__(
-        self, driver: Driver, clock: Clock, *, note: Callable[[float], None] = ignore_seconds, kept: int = 100_000
+        self, driver: Driver, clock: SteadyClock, *, note: Callable[[float], None] = ignore_seconds, kept: int = 100_000
     ) -> None:
         self._driver = driver
         self._loop = driver.loop

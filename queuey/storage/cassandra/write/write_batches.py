@@ -58,7 +58,7 @@ class Written(NamedTuple):
         return [(self.ticks + number, self.low) for number in range(self.number)]
 
 
-class Item:
+class BatchedMessage:
     """A message on its way: its serialized columns, and the index of its id in the answer."""
 
     __slots__ = ("body", "delay", "index", "meta", "row_ttl", "ttl")
@@ -142,12 +142,12 @@ class OperationPart:
 
     def __init__(self, operation: AppendOperation) -> None:
         self.operation = operation
-        self.items: list[Item] = []
+        self.items: list[BatchedMessage] = []
         self.size = 0
         self.alike = True
         """True if no item has a delay, and all have the same TTL and row TTL: then their ids are consecutive."""
 
-    def add(self, item: Item) -> None:
+    def add(self, item: BatchedMessage) -> None:
         items = self.items
         if item.delay or (items and (item.ttl != items[0].ttl or item.row_ttl != items[0].row_ttl)):
             self.alike = False
@@ -241,7 +241,7 @@ class BatchRun(NamedTuple):
     """Messages of a part with consecutive ids in one bucket. They differ only in body and metadata."""
 
     part: OperationPart
-    items: Sequence[Item]
+    items: Sequence[BatchedMessage]
     time_bucket: Bucket
     ticks: int
     low: int
@@ -337,7 +337,7 @@ def divide_by_partition(operation: AppendOperation, items: Sequence[NewMessage])
         part = parts.get(message.partition)
         if part is None:
             part = parts[message.partition] = OperationPart(operation)
-        part.add(Item(message, index))
+        part.add(BatchedMessage(message, index))
     return parts
 
 

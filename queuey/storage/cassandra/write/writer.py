@@ -30,7 +30,7 @@ from typing import Any
 from queuey.model.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable, WriteUndone
 from queuey.model.ids import Position
 from queuey.model.messages import KEPT_SECONDS, NewMessage, Queue
-from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row, make_covering_row
+from queuey.storage.cassandra.catalogue.queue_cache import CachedQueue, QueueCache, make_covering_row
 from queuey.storage.cassandra.cluster import Driver, Encoded, InDoubt, Rows
 from queuey.storage.cassandra.cluster.options import CassandraOptions
 from queuey.storage.cassandra.read.bucket_index import BucketIndex
@@ -38,7 +38,7 @@ from queuey.storage.cassandra.statements import message_codec
 from queuey.storage.cassandra.statements.consistency_levels import ConsistencyLevels, ResolvedLevel
 from queuey.storage.cassandra.time import bucketing
 from queuey.storage.cassandra.time.bucketing import Bucket, BucketWidths
-from queuey.storage.cassandra.time.clock import Clock, DelayedIds, IdGenerator
+from queuey.storage.cassandra.time.clock import DelayedIds, IdGenerator, SteadyClock
 from queuey.storage.cassandra.time.clock_watch import ClockWatch
 from queuey.storage.cassandra.time.timing_in_force import Tails, TimingInForce
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
@@ -74,7 +74,7 @@ class MessageWriter:
         self,
         driver: Driver,
         options: CassandraOptions,
-        clock: Clock,
+        clock: SteadyClock,
         *,
         generator: IdGenerator,
         queue_rows: QueueCache,
@@ -238,7 +238,7 @@ class MessageWriter:
         self._end_flight(buffer)
 
     def _make_runs(
-        self, buffer: PartitionBuffer, parts: Sequence[OperationPart], row: Row, now: int
+        self, buffer: PartitionBuffer, parts: Sequence[OperationPart], row: CachedQueue, now: int
     ) -> tuple[list[BatchRun], BucketWidths]:
         """Makes the ids of parts, and returns their runs and the buffer's bucket widths.
 
@@ -252,7 +252,7 @@ class MessageWriter:
         self._require_recorded(buffer, row, {run.time_bucket for run in runs})
         return runs, bucket_widths
 
-    def _check_age(self, row: Row) -> None:
+    def _check_age(self, row: CachedQueue) -> None:
         """Raises NeedsPreparation if the row is too old, or clock or timing must be checked again."""
         # The machine may have been suspended since, for up to ``hidden`` seconds without a check that shows it.
         now, more = self._clock.boottime(), self._watch.max_unnoticed_suspend
@@ -288,14 +288,14 @@ class MessageWriter:
         for part in ready:
             self._count_down(part.operation, None, stored=False)
 
-    def _require_fresh_row(self, queue: Queue) -> Row:
+    def _require_fresh_row(self, queue: Queue) -> CachedQueue:
         """Returns the cached row; raises NeedsPreparation if none was read within C."""
         row = self._rows.get(queue.application, queue.name)
         if row is None:
             raise NeedsPreparation(lambda: self._rows.read_young(queue.application, queue.name))
         return row
 
-    def _select_sendable(self, parts: list[OperationPart], row: Row) -> list[OperationPart]:
+    def _select_sendable(self, parts: list[OperationPart], row: CachedQueue) -> list[OperationPart]:
         """Returns the parts that may be sent, and removes the others from ``parts``.
 
         Fails parts that were withdrawn or whose queue has changed.
@@ -312,7 +312,7 @@ class MessageWriter:
         parts[:] = ready  # If a preparation is needed first, only these parts go on waiting.
         return ready
 
-    def _generate(self, part: OperationPart, row: Row, width_index: int, now: int) -> list[BatchRun]:
+    def _generate(self, part: OperationPart, row: CachedQueue, width_index: int, now: int) -> list[BatchRun]:
         """Makes the ids of a part, and runs of them; delayed messages get ids in the future."""
         items, low = part.items, self._generator.low
         if part.alike:
@@ -332,7 +332,7 @@ class MessageWriter:
             runs.append(BatchRun(part, [item], time_bucket, *position))
         return runs
 
-    def _require_recorded(self, buffer: PartitionBuffer, row: Row, time_buckets: Iterable[Bucket]) -> None:
+    def _require_recorded(self, buffer: PartitionBuffer, row: CachedQueue, time_buckets: Iterable[Bucket]) -> None:
         """Raises NeedsPreparation, whose work records the buckets that readers do not know yet."""
         missing = [
             time_bucket

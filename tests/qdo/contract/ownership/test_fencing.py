@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from qdo.coordination import Coordinator, OwnedOffset, Session
+from qdo.coordination import Coordinator, Session, SessionOffset
 from qdo.errors import SessionLost
 from qdo.partitions import Partition
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, from_outside
@@ -22,7 +22,7 @@ async def read_recorded(coordinator: Coordinator, partition: Partition = PARTITI
     return None if offset is None else offset.id
 
 
-async def commit_and_check(session: Session, held: OwnedOffset, identifier: str) -> OwnedOffset:
+async def commit_and_check(session: Session, held: SessionOffset, identifier: str) -> SessionOffset:
     after = (await session.commit([(held, identifier)]))[held.partition]
     assert after is not None
     return after

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from qdo.coordination import Coordinator, HandlingNote, OwnedOffset, Session
+from qdo.coordination import Coordinator, HandlingNote, Session, SessionOffset
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, once
 from tests.qdo.contract.conftest import Join
 from tests.qdo.contract.ownership.test_fencing import commit_and_check
@@ -15,7 +15,7 @@ pytestmark = once
 NOTE = HandlingNote("5", 2, last=True)
 
 
-def with_note(held: OwnedOffset, note: HandlingNote | None) -> OwnedOffset:
+def with_note(held: SessionOffset, note: HandlingNote | None) -> SessionOffset:
     return msgspec.structs.replace(held, offset=msgspec.structs.replace(held.offset, note=note))
 
 
@@ -67,7 +67,7 @@ async def test_moving_an_offset_leaves_no_suspicion(join: Join, coordinator: Coo
     assert (offset.id, offset.held, offset.note) == ("7", False, None)
 
 
-async def claim_when_free(session: Session) -> OwnedOffset:
+async def claim_when_free(session: Session) -> SessionOffset:
     while not (held := await session.claim([PARTITION])):
         pass
     return held[PARTITION]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.consumer.owned_partition import FetchBuffer, OwnedPartition, divide_equally, estimate_bytes
-from qdo.coordination import CommittedOffset, OwnedOffset
+from qdo.consumer.owned_partition import FetchBuffer, PartitionOwnership, divide_equally, estimate_bytes
+from qdo.coordination import CommittedOffset, SessionOffset
 from qdo.partitions import Partition
 from tests.qdo.unit.samples import ONE, message, messages
 
 
-def make_opened_row(partition: Partition) -> OwnedPartition:
+def make_opened_row(partition: Partition) -> PartitionOwnership:
     """Returns a partition that may be handed out."""
-    row = OwnedPartition(partition, OwnedOffset(partition, CommittedOffset(), 1))
+    row = PartitionOwnership(partition, SessionOffset(partition, CommittedOffset(), 1))
     row.set_position(None)
     row.opened = True
     return row

@@ -14,8 +14,8 @@ from qdo.consumer.fetcher import (
     compute_free_space,
     plan_fetches,
 )
-from qdo.consumer.owned_partition import OwnedPartition
-from qdo.coordination import CommittedOffset, OwnedOffset
+from qdo.consumer.owned_partition import PartitionOwnership
+from qdo.coordination import CommittedOffset, SessionOffset
 from qdo.partitions import Partition, Queue
 
 NOW = 100.0
@@ -24,9 +24,9 @@ WAIT = 20.0
 IDLE = InFlightCalls(0, (), 4)
 
 
-def make_row(number: int, *, held: int = 0, more: bool | None = False, queue: str = "orders") -> OwnedPartition:
+def make_row(number: int, *, held: int = 0, more: bool | None = False, queue: str = "orders") -> PartitionOwnership:
     partition = Partition(Queue("host", "app", queue), number)
-    made = OwnedPartition(partition, OwnedOffset(partition, CommittedOffset(), 1))
+    made = PartitionOwnership(partition, SessionOffset(partition, CommittedOffset(), 1))
     made.count, made.more = held, more
     return made
 
@@ -60,7 +60,7 @@ FLIGHTS = st.builds(
 
 @given(WANTS, ROOMS, FLIGHTS)
 def test_plans_stay_within_all_bounds(
-    wants: list[OwnedPartition], room: BufferSpace, pending_calls: InFlightCalls
+    wants: list[PartitionOwnership], room: BufferSpace, pending_calls: InFlightCalls
 ) -> None:
     """No partition is asked twice, no call is too large, and the number of calls and the room have their bounds."""
     asks = plan_fetches(wants, room, pending_calls, NOW, page=PAGE, wait=WAIT).calls
@@ -81,7 +81,7 @@ def test_plans_stay_within_all_bounds(
 
 
 @given(WANTS, ROOMS)
-def test_there_is_always_something_to_do(wants: list[OwnedPartition], room: BufferSpace) -> None:
+def test_there_is_always_something_to_do(wants: list[PartitionOwnership], room: BufferSpace) -> None:
     """With nothing under way and an empty partition a read is planned, so reading never stops."""
     asks = plan_fetches(wants, room, IDLE, NOW, page=PAGE, wait=WAIT).calls
     if any(not one.count for one in wants):

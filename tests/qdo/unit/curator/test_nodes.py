@@ -20,7 +20,7 @@ from qdo.curator.nodes import (
     QUEUE,
     RECIPES,
     SIMPLE,
-    Names,
+    RecipeNodes,
     decode,
     encode,
 )
@@ -53,7 +53,7 @@ def make_node_name(prefix: str, sequence: int) -> str:
         (DELAY, "queue-|FFFFFFFFFFFFFFFF|0000000003", {"epoch": 0}),
     ],
 )
-def test_a_name_says(recipe: Names, name: str, found: dict[str, Any]) -> None:
+def test_a_name_says(recipe: RecipeNodes, name: str, found: dict[str, Any]) -> None:
     """The fields of a name are read back, also where Curator left out priority, epoch or id."""
     child = recipe.parse(name)
     assert child is not None
@@ -76,7 +76,7 @@ def test_a_name_says(recipe: Names, name: str, found: dict[str, Any]) -> None:
         "queue-|a|b|0000000001",
     ],
 )
-def test_other_names_are_none_of_the_queue(recipe: Names, name: str) -> None:
+def test_other_names_are_none_of_the_queue(recipe: RecipeNodes, name: str) -> None:
     """A foreign node is never taken for a message."""
     assert recipe.parse(name) is None
 

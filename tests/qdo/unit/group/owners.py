@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 
-from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.owned_partition import PartitionOwnership
 from qdo.consumer.partition_listener import PartitionListener
 from qdo.coordination import Visibility
 from qdo.errors import CoordinationRefused
@@ -55,15 +55,15 @@ class RecordingListener(PartitionListener):
         self.gives_up = asyncio.Event()
         self.gives_up.set()
 
-    async def assigned(self, rows: Collection[OwnedPartition]) -> None:
+    async def assigned(self, rows: Collection[PartitionOwnership]) -> None:
         self.have |= {row.partition for row in rows}
 
-    async def revoke(self, row: OwnedPartition) -> None:
+    async def revoke(self, row: PartitionOwnership) -> None:
         self.revoking += 1
         await self.gives_up.wait()
         self.have.discard(row.partition)
 
-    async def lost(self, rows: Collection[OwnedPartition]) -> None:
+    async def lost(self, rows: Collection[PartitionOwnership]) -> None:
         partitions = {row.partition for row in rows}
         self.have -= partitions
         self.lost_partitions |= partitions

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qdo.assignment import plan_assignment
-from qdo.consumer.rebalance.group_member import GroupMember
+from qdo.consumer.rebalance.group_member import GroupMembership
 from qdo.consumer.rebalance.session_events import SessionOptions
 from qdo.coordination import Coordinator, Member, Session
 from qdo.errors import CoordinationIncompatible, CoordinationLost, CoordinationRefused, MemberExists, SessionLost
@@ -48,13 +48,13 @@ class Setup:
         self.service = SimulatedService()
         self.coordinator = self.service.coordinator(session_timeout=600.0)
         self.owner = RecordingListener()
-        self.made: list[GroupMember] = []
+        self.made: list[GroupMembership] = []
         self._observer = self.service.coordinator()
 
-    def make(self, **changes: Any) -> GroupMember:  # noqa: ANN401 - any of its settings
+    def make(self, **changes: Any) -> GroupMembership:  # noqa: ANN401 - any of its settings
         options = SessionOptions(settle=0.0, revoke_timeout=20.0, patience=20.0, recheck=0.01, draw=lambda: 0.0)
         queues = Catalogue(WANTS, QUEUES)
-        member = GroupMember(self.coordinator, "a", self.owner, queues=queues, options=options._replace(**changes))
+        member = GroupMembership(self.coordinator, "a", self.owner, queues=queues, options=options._replace(**changes))
         self.made.append(member)
         return member
 
@@ -66,7 +66,7 @@ class Setup:
         await self._observer.open()
         return set(await self._observer.members())
 
-    async def wait_until_at_rest(self, member: GroupMember) -> None:
+    async def wait_until_at_rest(self, member: GroupMembership) -> None:
         """Waits until the target is the planned one, and the member and its owner have exactly its share."""
 
         async def is_at_rest() -> bool:

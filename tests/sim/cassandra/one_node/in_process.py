@@ -20,12 +20,12 @@ from msgspec import structs
 from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.model.messages import Queue, Slice
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.admin.migrations import Running, migrate
-from queuey.storage.cassandra.cluster import Done, Driver, Encoded, Host, Request, Statement
+from queuey.storage.cassandra.admin.migrations import MigrationEnvironment, migrate
+from queuey.storage.cassandra.cluster import Done, Driver, Encoded, Host, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
 from queuey.storage.cassandra.cluster.store_loop import Calls, StoreLoop
 from queuey.storage.cassandra.statements.message_codec import INSERT
-from queuey.storage.cassandra.time.clock import Clock, boottime_ns
+from queuey.storage.cassandra.time.clock import SteadyClock, boottime_ns
 from queuey.storage.deadlines import Deadline
 from tests.servers.keyspaces import HandClock, HandedStore
 from tests.sim.cassandra import cql
@@ -102,7 +102,7 @@ class InProcessCluster(Cluster):
         self._lock = threading.Lock()
         self._insert("INSERT INTO system_views.settings (name, value) VALUES (?, ?)", "commitlog_sync", "batch")
 
-    def ask(self, request: Request | Encoded, end: Done) -> None:
+    def ask(self, request: StatementRequest | Encoded, end: Done) -> None:
         """Carries out a request at once. Unprepared statements can only change the schema."""
         with self._lock:
             if request.statement in INSERT:
@@ -133,7 +133,7 @@ class InProcessCluster(Cluster):
         # Do not call statistics here: they read the time, which is locked.
         return not any(store._writer.pending for store in self.stores)
 
-    def _read(self, request: Request | Encoded, values: Sequence[Any], needed: int, end: Answer) -> None:
+    def _read(self, request: StatementRequest | Encoded, values: Sequence[Any], needed: int, end: Answer) -> None:
         self._ask_one(self.nodes[0], request, lambda rows, _error: end(rows or []), values)
 
     def _change_schema(self, text: str) -> None:
@@ -201,7 +201,7 @@ class InProcessDriver(Driver):
     def problem(self) -> str | None:
         return "the store is closed" if self._ended else self._problem_found
 
-    def send(self, request: Request | Encoded, done: Done) -> None:
+    def send(self, request: StatementRequest | Encoded, done: Done) -> None:
         """Sends a request at once. Fails if the driver is closed or the deadline is used up.
 
         The loop's client answers frequent ones in its loop; the others are answered by a thread.
@@ -223,7 +223,7 @@ class InProcessDriver(Driver):
         else:
             self._nodes.ask(request, lambda rows, error: self._answers.put(partial(done, rows, error)))
 
-    def _prepare_when_used(self, request: Request | Encoded) -> None:
+    def _prepare_when_used(self, request: StatementRequest | Encoded) -> None:
         """Prepares a statement unless it was. Fails in the thread that brings the answers, which would await itself."""
         if request.statement not in self._prepared_statements:
             if threading.current_thread() is self._thread:
@@ -269,7 +269,7 @@ class InProcessStore(CassandraStore):
         self, cluster: InProcessCluster, options: CassandraOptions, hand: Callable[[], int] | None = None
     ) -> None:
         times = cluster.time.boottime, cluster.time.wall
-        clock = Clock(*times) if hand is None else HandClock(hand, *times)
+        clock = SteadyClock(*times) if hand is None else HandClock(hand, *times)
         self._nodes = cluster
         self._by_hand = hand is not None
         super().__init__(TARGET.url, options, clock, driver=partial(InProcessDriver, cluster=cluster))
@@ -322,6 +322,9 @@ TARGET = DataCentreTarget(("127.0.0.1",), KEYSPACE)
 def make_cluster() -> InProcessCluster:
     cluster = InProcessCluster()
     migrate(
-        TARGET, CassandraOptions(), replication="1", running=Running(driver=partial(InProcessDriver, cluster=cluster))
+        TARGET,
+        CassandraOptions(),
+        replication="1",
+        running=MigrationEnvironment(driver=partial(InProcessDriver, cluster=cluster)),
     )
     return cluster

@@ -12,7 +12,7 @@ from cassandra import ConsistencyLevel, cqltypes, type_codes
 from cassandra.protocol import ColumnMetadata
 from cassandra.query import BatchStatement, PreparedStatement
 
-from queuey.storage.cassandra.cluster import Encoded, Request, Rows, Statement
+from queuey.storage.cassandra.cluster import Encoded, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.protocol.encoding import BATCH, EXECUTE, PROTOCOL, _encode_value
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.values import CQL_TYPES, SIZE, encode
@@ -80,7 +80,7 @@ class Sent(NamedTuple):
     consistency: str
     serial: str | None = None
 
-    def request(self, statements: Mapping[bytes, Statement]) -> Request | Encoded:
+    def request(self, statements: Mapping[bytes, Statement]) -> StatementRequest | Encoded:
         """Returns the request for the simulated cluster: Encoded, or a Request if it is a conditional or mixed batch.
 
         Rows of an answer are returned as its body.
@@ -89,7 +89,7 @@ class Sent(NamedTuple):
         first, _ = calls[0]
         if self.serial is not None or any(statement is not first for statement, _ in calls):
             (_, values), *further = [(one, cql.command(one.cql).decode_row(row)) for one, row in calls]
-            return Request(first, values, self.consistency, self.serial, further=further)
+            return StatementRequest(first, values, self.consistency, self.serial, further=further)
         decode = (lambda body: body) if first.reads else None
         count = len(cql.command(first.cql).markers)
         return Encoded(first, count, [values for _, values in calls], b"", self.consistency, decode)
@@ -128,7 +128,7 @@ def _level(number: int) -> str:
     return str(ConsistencyLevel.value_to_name[number])
 
 
-def bound_request(statement: Any, statements: Mapping[bytes, Statement]) -> Request | Encoded:  # noqa: ANN401
+def bound_request(statement: Any, statements: Mapping[bytes, Statement]) -> StatementRequest | Encoded:  # noqa: ANN401
     """Converts a request of the driver, whose values are serialized, for the simulated cluster.
 
     Answers to reads are rows, as the driver decodes them.
@@ -144,7 +144,7 @@ def bound_request(statement: Any, statements: Mapping[bytes, Statement]) -> Requ
     return request._replace(decode=None) if isinstance(request, Encoded) else request
 
 
-def encode_decision(request: Request, rows: Rows) -> bytes:
+def encode_decision(request: StatementRequest, rows: Rows) -> bytes:
     command = next(command for command in _commands(request) if command.conditional)
     names = [*command.table.partition, *command.table.clustering] if request.further else []
     columns = [("[applied]", "boolean")]
@@ -158,7 +158,7 @@ def encode_decision(request: Request, rows: Rows) -> bytes:
     )
 
 
-def _commands(request: Request) -> list[cql.Command]:
+def _commands(request: StatementRequest) -> list[cql.Command]:
     return [cql.command(statement.cql) for statement, _ in [(request.statement, ()), *request.further]]
 
 

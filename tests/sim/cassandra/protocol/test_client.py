@@ -16,7 +16,7 @@ from queuey.model.errors import QueueNotFound, StoreUnavailable
 from queuey.storage.cassandra.cluster import Rows
 from queuey.storage.cassandra.protocol import fast_request
 from queuey.storage.cassandra.protocol.client import _Attempt
-from queuey.storage.cassandra.protocol.connection import Connection
+from queuey.storage.cassandra.protocol.connection import NodeConnection
 from queuey.storage.cassandra.protocol.errors import translate
 from queuey.storage.cassandra.protocol.fast_request import FastRequest
 from tests.sim import storm
@@ -31,7 +31,7 @@ ON_LOOP = storm.play(ON_CLUSTER)
 # Mutations
 
 
-def reuse_waiting_stream(real: Real, connection: Connection, opcode: int, body: bytes, *receiver: object) -> Any:  # noqa: ANN401
+def reuse_waiting_stream(real: Real, connection: NodeConnection, opcode: int, body: bytes, *receiver: object) -> Any:  # noqa: ANN401
     """Reuses the stream of a request that was given up, though its answer may still come."""
     waiting = connection._waiting
     for stream, (receive, _) in waiting.items():
@@ -54,7 +54,7 @@ def pass_on_every_answer(request: FastRequest, rows: Rows | None, error: StoreUn
 
 MUTATIONS = {
     "a stream is taken until its answer comes": broken(
-        HarshEarlyStorm, "horizon attempt order early missed G1", 4, around(Connection.send, reuse_waiting_stream)
+        HarshEarlyStorm, "horizon attempt order early missed G1", 4, around(NodeConnection.send, reuse_waiting_stream)
     ),
     "an append is sent once": Mutation(
         ON_LOOP, ("sent",), [(FastRequest.fail_in_doubt, lambda request, _error: request.fall_back())], 6

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from queuey.model.errors import StoreUnavailable
-from queuey.storage.cassandra.cluster import Encoded, Request, Rows
+from queuey.storage.cassandra.cluster import Encoded, Rows, StatementRequest
 from queuey.storage.cassandra.protocol.encoding import BATCH, EXECUTE, RESULT, VOID
 from queuey.storage.cassandra.time.clock_watch import SELECT_NOW
 from tests.sim.cassandra.protocol import frames
@@ -188,11 +188,11 @@ class Wire(asyncio.Transport):
         self._cluster.ask(request, partial(self._send_result, stream, request))
 
     def _send_result(
-        self, stream: int, request: Request | Encoded, rows: Rows | None, failure: StoreUnavailable | None
+        self, stream: int, request: StatementRequest | Encoded, rows: Rows | None, failure: StoreUnavailable | None
     ) -> None:
         if failure is not None:
             self._answer(stream, frames.ERROR, frames.error(frames.UNAVAILABLE, struct.pack(">Hii", 4, 2, 1)))
-        elif isinstance(request, Request):
+        elif isinstance(request, StatementRequest):
             self._answer(stream, RESULT, frames.encode_decision(request, rows or []))
         else:
             self._answer(stream, RESULT, rows if request.decode else VOID)  # type: ignore[arg-type]

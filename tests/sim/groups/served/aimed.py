@@ -11,7 +11,7 @@ from msgspec import structs
 from queuey.model import ids
 from queuey.model.errors import NotAllowed
 from queuey.model.messages import OffsetChange
-from queuey.model.rights import Credential
+from queuey.model.rights import MemberCredential
 from tests.sim.groups.history import History
 from tests.sim.groups.machine import Machine
 from tests.sim.groups.network import Habits
@@ -93,7 +93,7 @@ class Changing(Aimed):
             patience=rng.choice((1.5, 1.5, 15.0)),
         )
 
-    def credential(self, machine: Machine) -> Credential:
+    def credential(self, machine: Machine) -> MemberCredential:
         credential = super().credential(machine)
         if credential.id in self.revoked:
             self.present[credential.id] = None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from qdo import ConsumerSettings
-from queuey.model.rights import Credential
+from queuey.model.rights import MemberCredential
 from tests.sim.groups.machine import Machine
 from tests.sim.groups.network import Habits
 from tests.sim.groups.served.history import ServiceHistory
@@ -52,7 +52,7 @@ class LargeGroup(ServiceStorm):
     def _make_machine(self, number: int) -> Machine:
         return Machine(self, f"i{number}", ScriptedMember, static=True, wants=(), key=KEYS[0])
 
-    def credential(self, machine: Machine) -> Credential:
+    def credential(self, machine: Machine) -> MemberCredential:
         """Returns the same credential for all: a group has few subscriptions."""
         return ANYBODY
 

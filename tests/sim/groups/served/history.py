@@ -5,7 +5,7 @@ from __future__ import annotations
 from qdo.partitions import Partition
 from queuey.client import Message
 from queuey.model import ids
-from queuey.model.rights import Credential
+from queuey.model.rights import MemberCredential
 from tests.sim.groups.history import History, Stay, place_of
 from tests.sim.groups.machine import Machine
 from tests.sim.groups.served.rules import History as Rules
@@ -41,7 +41,7 @@ class ServiceHistory(History):
     def now(self) -> float:
         return self._stored.world.now
 
-    def begin(self, machine: Machine, number: int, credential: Credential, instance: str, end: float) -> Life:
+    def begin(self, machine: Machine, number: int, credential: MemberCredential, instance: str, end: float) -> Life:
         """Records that a member has joined. Its session is its number in ``lives_of``."""
         life = Life(number, self.rules.born, credential, instance, end)
         self.names[len(self.lives_of)], self.loops[len(self.lives_of)] = machine.name, machine.loop

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace as changed
 
 from qdo.coordination import CommittedOffset, ServiceSession
-from qdo.coordination import OwnedOffset as OwnedPartitionOffset
+from qdo.coordination import SessionOffset as OwnedPartitionOffset
 from qdo.partitions import Partition
 from queuey.api.groups import Heartbeat
 from queuey.groups import hand_overs, local_group, state_changes
@@ -18,8 +18,8 @@ from queuey.groups.heartbeat_answers import Targets, find_highest_epoch
 from queuey.groups.local_group import LocalGroup
 from queuey.groups.queue_searches import find_queues
 from queuey.groups.rules import state_draft
-from queuey.groups.rules.group_state import GroupState, Member, Target
-from queuey.groups.rules.planning import HandOver, Plan, Views, hand_over, make_plan
+from queuey.groups.rules.group_state import GroupState, JoinedMember, PlannedOwner
+from queuey.groups.rules.planning import GroupPlan, HandOver, Views, hand_over, make_plan
 from queuey.groups.rules.state_draft import GroupDraft
 from queuey.groups.state_cache import StateCache
 from queuey.groups.state_changes import StateChanges
@@ -121,7 +121,7 @@ def hand_over_twice_in_an_epoch(state: GroupState, uid: int, recorded: OwnedOffs
     return HandOver(tuple(owners.values()), needs_plan=False)
 
 
-def targets_of(state: GroupState, uid: int) -> Mapping[int, Target]:
+def targets_of(state: GroupState, uid: int) -> Mapping[int, PlannedOwner]:
     return state.plan[uid].targets if uid in state.plan else {}
 
 
@@ -215,7 +215,7 @@ async def answer_with_whole_session(real: Real, one: LocalGroup, text: str, *ask
     return answer if answer is None or member is None else changed(answer, session=member.session / 1000)
 
 
-def count_as_seen(real: Real, one: LocalGroup, member: Member) -> int:
+def count_as_seen(real: Real, one: LocalGroup, member: JoinedMember) -> int:
     """Counts no session as over."""
     assert Process.present is not None
     seen: int = real(one, member)
@@ -231,7 +231,7 @@ async def change_group_at_any_version(
     return await real(one, application, name, one.stored.group.version, change)
 
 
-def make_plan_with_new_members(state: GroupState, queues: Sequence[Queue], views: Views) -> Plan:
+def make_plan_with_new_members(state: GroupState, queues: Sequence[Queue], views: Views) -> GroupPlan:
     """Assigns partitions to members that may never know of it."""
     members = {n: changed(one, state="present") if one.state == "new" else one for n, one in state.members.items()}
     return make_plan(changed(state, members=members), queues, views)
@@ -244,7 +244,7 @@ async def find_queues_in_lists_only(
     return await find_queues(core, store, application, changed(state, plan={}), fresh=fresh)
 
 
-def plan_by_queue_name(state: GroupState, queues: Sequence[Queue], _views: Views) -> Plan:
+def plan_by_queue_name(state: GroupState, queues: Sequence[Queue], _views: Views) -> GroupPlan:
     uids = {one.name: uid for uid, one in state.plan.items()}
     named = [changed(queue, uid=uids.get(queue.name, queue.uid)) for queue in queues]
     return make_plan(state, named, make_views(state, named))

@@ -10,7 +10,7 @@ from queuey.groups.rules.group_state import GroupState, read_state
 from queuey.model.groups import OwnedOffset, StoredGroup
 from queuey.model.ids import Position
 from queuey.model.messages import Queue
-from queuey.model.rights import Credential, is_allowed
+from queuey.model.rights import MemberCredential, is_allowed
 from tests.sim.groups.served.stored import Contents, OffsetsChange, Rows, Stored
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Life:
 
     number: int
     born: int
-    credential: Credential
+    credential: MemberCredential
     instance: str
     end: float
     holds: dict[Place, int] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class History:
         self.born = 0
         self.narrowed: dict[bytes, float] = {}
         """When the rights of each credential last changed."""
-        self.rights: Mapping[bytes, Credential | None] = {}
+        self.rights: Mapping[bytes, MemberCredential | None] = {}
         self._last: dict[Place, tuple[int, int]] = {}
         """The last owner and epoch of each partition since its offsets were last deleted."""
         self._highest: dict[Place, int] = {}
@@ -237,7 +237,7 @@ class History:
         if life is not None and self.lacks_rights(life.credential, place[0], RIGHTS):
             self.record_violation(f"O6: {owner} may not have {place}")
 
-    def lacks_rights(self, credential: Credential, uid: int, seconds: float) -> bool:
+    def lacks_rights(self, credential: MemberCredential, uid: int, seconds: float) -> bool:
         """Returns whether a credential has had no right to a queue's partitions for ``seconds``.
 
         Returns False if the queue is gone.
@@ -294,7 +294,7 @@ class History:
         return (self.stored.names_of[place[0]], place[1], epoch) in life.said
 
 
-def may_read_and_claim(credential: Credential | None, queue: Queue) -> bool:
+def may_read_and_claim(credential: MemberCredential | None, queue: Queue) -> bool:
     return (
         credential is not None
         and is_allowed(queue, credential.caller, "read")

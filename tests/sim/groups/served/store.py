@@ -14,8 +14,8 @@ from queuey.model.errors import GroupNotFound, QueueChanged, QueueNotFound, Stor
 from queuey.model.groups import (
     ClockSample,
     GroupChange,
+    GroupHead,
     GroupSessions,
-    Head,
     MemberCommit,
     OwnedOffset,
     OwnedOffsets,
@@ -163,7 +163,7 @@ class GroupStore:
 
     # The state of the group
 
-    async def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
+    async def group_head(self, application: str, name: str, *, serial: bool = False) -> GroupHead | None:
         found = await self._read("heads", lambda: self.stored.group.read(serial=serial), lambda _: 60)
         return _head_of(*found)
 
@@ -172,7 +172,7 @@ class GroupStore:
         head = _head_of(version, contents)
         return None if head is None else StoredGroup(head, tuple(contents.rows.values()))
 
-    async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
+    async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> GroupHead | None:
         """Replaces the head and some rows. Returns the new head, or None if the version has changed."""
         stored = self.stored
 
@@ -384,7 +384,7 @@ class GroupStore:
         return name == APPLICATION
 
 
-def _head_of(version: int, contents: Contents | None) -> Head | None:
+def _head_of(version: int, contents: Contents | None) -> GroupHead | None:
     return None if contents is None else replace(contents.head, version=version)
 
 

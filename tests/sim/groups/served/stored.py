@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from queuey.model.groups import GroupRow, Head, OwnedOffset
+from queuey.model.groups import GroupHead, GroupRow, OwnedOffset
 from queuey.model.messages import Queue
 from tests.sim.world import World
 
@@ -80,7 +80,7 @@ class Observer(Protocol):
 class Contents:
     """Head and rows of a group."""
 
-    head: Head
+    head: GroupHead
     rows: dict[tuple[int, int], GroupRow]
 
 

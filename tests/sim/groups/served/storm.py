@@ -11,7 +11,7 @@ from msgspec import structs
 
 from qdo.coordination import ServiceCoordinator
 from queuey.client import AsyncClient
-from queuey.model.rights import Caller, Credential, Grant
+from queuey.model.rights import Caller, Grant, MemberCredential
 from tests.sim.groups.machine import Machine
 from tests.sim.groups.member import ConsumerMember, Member, WorkerMember
 from tests.sim.groups.network import Habits
@@ -28,7 +28,7 @@ from tests.sim.groups.tree import TIMEOUT, TreeLink
 RESTS = 15.0
 """Max seconds for which plans rest, requests of the storm may still arrive, and clocks let a session last longer."""
 TROUBLE = Habits(repeats=0.05, loses=0.03)
-ANYBODY = Credential(b"somebody", Caller(frozenset({f"app:{APPLICATION}"})))
+ANYBODY = MemberCredential(b"somebody", Caller(frozenset({f"app:{APPLICATION}"})))
 """A credential that is not a member's."""
 
 
@@ -56,7 +56,7 @@ class ServiceStorm(Storm):
         self.stored = Stored(self.world, self.draw_faults(linear=linear), linear=linear, slack=slack)
         self.uids: dict[str, list[int]] = defaultdict(list)
         history = ServiceHistory(self.service, self.stored)
-        self.present: dict[bytes, Credential | None] = {}
+        self.present: dict[bytes, MemberCredential | None] = {}
         history.rules.rights = self.present
         offsets = (0.0,) if linear else (-0.4 * slack, 0.0, 0.4 * slack)
         self.webs = [Web(self, rng.choice(offsets)) for _ in range(rng.choice(self.processes))]
@@ -90,14 +90,14 @@ class ServiceStorm(Storm):
             if self.history.loops[number] is machine.loop:
                 self.history.end(life)
 
-    def credential(self, machine: Machine) -> Credential:
+    def credential(self, machine: Machine) -> MemberCredential:
         """Returns the credential of a machine. Machines of one name have the same."""
         grant = Grant(APPLICATION, frozenset({"read", "claim"}), machine.key.patterns)
-        credential = Credential(machine.name.encode(), Caller(grants=(grant,)))
+        credential = MemberCredential(machine.name.encode(), Caller(grants=(grant,)))
         self.present[credential.id] = credential
         return credential
 
-    def rights(self, credential: Credential) -> Credential | None:
+    def rights(self, credential: MemberCredential) -> MemberCredential | None:
         return self.present.get(credential.id)
 
     # Queues

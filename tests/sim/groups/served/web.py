@@ -11,7 +11,7 @@ from queuey.groups.groups import GroupUseCases
 from queuey.groups.offsets import OffsetUseCases
 from queuey.model.errors import NotAllowed
 from queuey.model.messages import OffsetChange, Queue
-from queuey.model.rights import Credential, is_allowed
+from queuey.model.rights import MemberCredential, is_allowed
 from queuey.runtime.waiters import Waiter, Watchers
 from queuey.storage.deadlines import Done
 from tests.sim.groups.served.processes import GroupCore, Machine
@@ -33,7 +33,7 @@ class Surroundings(Protocol):
     world: World
     stored: Stored
 
-    def rights(self, credential: Credential) -> Credential | None:
+    def rights(self, credential: MemberCredential) -> MemberCredential | None:
         """Returns the credential with its present rights, or None if it was revoked."""
 
 
@@ -65,7 +65,7 @@ class Web:
     def run(self, call: Any, done: Done) -> Callable[[], None]:  # noqa: ANN401 - a coroutine
         return begin(self.core, call, done)
 
-    def heartbeat(self, member: str, credential: Credential, beat: Heartbeat, done: Done) -> Callable[[], None]:
+    def heartbeat(self, member: str, credential: MemberCredential, beat: Heartbeat, done: Done) -> Callable[[], None]:
         poll = HeartbeatPoll(self, member, credential, beat, done)
         poll.attempt()
         return poll.leave
@@ -74,7 +74,7 @@ class Web:
         self,
         name: str,
         member: str,
-        credential: Credential,
+        credential: MemberCredential,
         changes: Sequence[OffsetChange],
         epochs: Mapping[int, int],
         notes: Mapping[int, bytes | None],
@@ -82,15 +82,15 @@ class Web:
         access = await self._access(name, credential)
         return await self.groups.commit(access, GROUP, member, credential, changes, epochs, notes)
 
-    async def record(self, name: str, credential: Credential, changes: Sequence[OffsetChange]) -> Any:  # noqa: ANN401
+    async def record(self, name: str, credential: MemberCredential, changes: Sequence[OffsetChange]) -> Any:  # noqa: ANN401
         access = await self._access(name, credential)
         return await self.offsets.record(access, GROUP, changes)
 
-    async def forget(self, name: str, credential: Credential) -> Any:  # noqa: ANN401
+    async def forget(self, name: str, credential: MemberCredential) -> Any:  # noqa: ANN401
         access = await self._access(name, credential)
         return await self.offsets.forget(access, GROUP)
 
-    async def _access(self, name: str, credential: Credential) -> QueueAccess:
+    async def _access(self, name: str, credential: MemberCredential) -> QueueAccess:
         """Returns access to a queue. Raises NotAllowed unless the credential may read now; each use checks again."""
 
         def check(queue: Queue) -> None:
@@ -117,7 +117,7 @@ class HeartbeatPoll(Waiter):
 
     __slots__ = ("_attempting", "_beat", "_credential", "_done", "_end", "_member", "_next_check", "_web", "_woken")
 
-    def __init__(self, web: Web, member: str, credential: Credential, beat: Heartbeat, done: Done) -> None:
+    def __init__(self, web: Web, member: str, credential: MemberCredential, beat: Heartbeat, done: Done) -> None:
         super().__init__(web.watchers)
         self._web = web
         self._member = member

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.owned_partition import PartitionOwnership
 from qdo.consumer.partition_listener import PartitionReader
 from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.consumer.rebalance.queue_discovery import QueueFinder
@@ -84,7 +84,7 @@ async def forget_claim_in_doubt(real: Real, table: PartitionTable, partitions: I
         raise
 
 
-async def release_before_revoking(real: Real, table: PartitionTable, row: OwnedPartition) -> None:
+async def release_before_revoking(real: Real, table: PartitionTable, row: PartitionOwnership) -> None:
     table._start_release(row)
     await real(table, row)
 
@@ -100,7 +100,7 @@ async def find_queues_once(real: Real, one: QueueFinder) -> None:
         await real(one)
 
 
-async def not_waiting_for_lost(real: Real, table: PartitionTable, row: OwnedPartition) -> None:
+async def not_waiting_for_lost(real: Real, table: PartitionTable, row: PartitionOwnership) -> None:
     """Allows a partition to be taken again before its owner was notified of the end of the former ownership."""
     await asyncio.wait({asyncio.ensure_future(real(table, row))}, timeout=0)
     row.end_notified = True

@@ -23,7 +23,7 @@ from queuey.pipeline.archive.work_units import (
     MAX_UNIT_PARTS,
     MIN_TASK_WEIGHT,
     PART_OPENING_WEIGHT,
-    Search,
+    BucketSearch,
     WorkUnit,
 )
 from queuey.pipeline.options import check_width
@@ -155,7 +155,7 @@ def test_waves_are_of_whole_buckets(some: list[WorkUnit], most: int, messages: i
 
 
 def partitions_found(kept: Kept, queue: Queue) -> set[int]:
-    packed = msgspec.msgpack.encode([Search(queue.name, queue.qid, HOUR)])
+    packed = msgspec.msgpack.encode([BucketSearch(queue.name, queue.qid, HOUR)])
     units = find_buckets._find_in_task(kept.store_options, packed)
     return {msgspec.msgpack.decode(unit, type=WorkUnit).partition for unit in units}
 

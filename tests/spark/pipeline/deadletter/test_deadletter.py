@@ -13,7 +13,7 @@ from queuey.model.deadletters import Cause, DeadLetterFilter, Redriven, make_hea
 from queuey.model.errors import QueueNotFound
 from queuey.model.messages import Message, Meta, NewMessage, Queue, QueueSpec, Slice
 from queuey.pipeline.deadletter import deadletter_job
-from queuey.pipeline.deadletter.redrive import Redrive, RedriveOrder
+from queuey.pipeline.deadletter.redrive import RedriveOrder, RedriveRun
 from queuey.pipeline.deadletter.selection import DeadLetterUnit
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
@@ -175,7 +175,7 @@ def run_redrive(
     """Runs a redrive on all partitions, in chunks of three; a dry run only counts. Returns the sums."""
     order = RedriveOrder(run=run, wanted=wanted, **options)
     queue = partial(open_stores.find_existing_queue, store, StoreOptions(application=APP))
-    work = Redrive(store, queue, order, TTL, chunk=3, page=2)
+    work = RedriveRun(store, queue, order, TTL, chunk=3, page=2)
     numbers = range(1, at.dead.partitions + 1)
     units = [tuple(numbers)] if wanted.limit is not None else [(number,) for number in numbers]
     outcome = Redriven()

@@ -17,7 +17,7 @@ from queuey.model.ids import FIRST, TICKS_PER_SECOND
 from queuey.model.messages import NewMessage, OffsetChange
 from queuey.pipeline.options import LagOptions, StatsOptions
 from queuey.pipeline.stats import lag, stats_job
-from queuey.pipeline.stats.lag import Backlog, Forecast, GroupObservation, forecast
+from queuey.pipeline.stats.lag import Forecast, GroupObservation, UnreadBacklog, forecast
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Pattern, Subscribe
 from queuey.storage import bridge
@@ -161,7 +161,7 @@ def test_the_report_is_a_document(embedded: Kept) -> None:
     assert json.loads(msgspec.json.encode(report))["rows"][0]["forecast"] == {"first": 2.0, "lost": 1}
 
 
-def simulate_loss(backlog: Backlog, within: float) -> list[float]:
+def simulate_loss(backlog: UnreadBacklog, within: float) -> list[float]:
     """Returns when messages are lost; the reader takes the next message as its pace allows."""
     step = (backlog.oldest - backlog.newest) / max(1, backlog.count - 1)
     pause = step / (1 - backlog.growth) if backlog.growth < 1 else math.inf
@@ -178,19 +178,19 @@ def simulate_loss(backlog: Backlog, within: float) -> list[float]:
 
 
 @st.composite
-def backlogs(draw: st.DrawFn) -> Backlog:
+def backlogs(draw: st.DrawFn) -> UnreadBacklog:
     """Draws a partition of a few messages that were not all sent at once, the oldest still alive."""
     ttl = draw(st.floats(5.0, 60.0))
     oldest = draw(st.floats(5.0, ttl))
     newest = draw(st.floats(0.0, 0.9)) * oldest
     growth = draw(st.one_of(st.just(1.0), st.floats(0.05, 1.0), st.floats(-2.0, 0.0)))
     coming, number = draw(st.sampled_from([(False, 0), (False, 1), (False, 50), (True, 2), (True, 50)]))
-    return Backlog(count=number, oldest=oldest, newest=newest, ttl=ttl, growth=growth, coming=coming)
+    return UnreadBacklog(count=number, oldest=oldest, newest=newest, ttl=ttl, growth=growth, coming=coming)
 
 
 @given(backlogs(), st.floats(0.5, 90.0))
-@example(Backlog(count=200, oldest=20, newest=0, ttl=20, growth=0.01), 100)
-def test_as_many_are_lost_as_in_a_simulation(backlog: Backlog, within: float) -> None:
+@example(UnreadBacklog(count=200, oldest=20, newest=0, ttl=20, growth=0.01), 100)
+def test_as_many_are_lost_as_in_a_simulation(backlog: UnreadBacklog, within: float) -> None:
     """The forecast number of lost messages differs from the simulation by at most three at both ends."""
     lost = simulate_loss(backlog, within)
     losses = forecast(backlog, within)
@@ -201,7 +201,7 @@ def test_as_many_are_lost_as_in_a_simulation(backlog: Backlog, within: float) ->
 
 @given(backlogs(), st.floats(0.5, 60.0), st.floats(0.0, 60.0), st.floats(0.0, 1.0))
 def test_more_time_loses_more_and_more_reading_less(
-    backlog: Backlog, within: float, longer: float, faster: float
+    backlog: UnreadBacklog, within: float, longer: float, faster: float
 ) -> None:
     """A longer forecast never shows fewer losses, and faster reading never more."""
     losses = forecast(backlog, within)
@@ -212,7 +212,7 @@ def test_more_time_loses_more_and_more_reading_less(
 
 def test_a_group_that_is_slower_than_its_producers() -> None:
     """A group that reads 8 of 10 messages a second loses every fifth once its backlog is as old as the TTL."""
-    backlog = Backlog(count=1001, oldest=100, newest=0, ttl=150, growth=0.2, coming=True)
+    backlog = UnreadBacklog(count=1001, oldest=100, newest=0, ttl=150, growth=0.2, coming=True)
     assert forecast(backlog, 1250) == Forecast(250.0, 1 + 1000 * 10 // 5)
     assert forecast(msgspec.structs.replace(backlog, coming=False), 1250) == Forecast()
     assert forecast(backlog, 249) == Forecast()
@@ -230,4 +230,4 @@ def test_a_group_that_is_slower_than_its_producers() -> None:
 def test_impossible_backlogs_are_refused(fields: dict[str, float]) -> None:
     """An impossible backlog is refused."""
     with pytest.raises(ValueError, match=r"backlog|grows"):
-        Backlog(**fields)  # type: ignore[arg-type]
+        UnreadBacklog(**fields)  # type: ignore[arg-type]

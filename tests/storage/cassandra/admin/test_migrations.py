@@ -17,7 +17,7 @@ from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_stor
 from queuey.storage.cassandra.admin import migrations
 from queuey.storage.cassandra.admin.migrations import (
     AppliedMigration,
-    Running,
+    MigrationEnvironment,
     SchemaMigration,
     find_directory,
     find_pending,
@@ -40,7 +40,7 @@ BEATS = "CREATE TABLE IF NOT EXISTS heartbeats (process text PRIMARY KEY, seen_a
 SECOND = parse("001_some.cql", TABLE.format("a") + BEATS)
 THIRD = parse("002_more.cql", TABLE.format("c"))
 ALL = (FIRST, SECOND, THIRD)
-RUNNING = Running(ALL)
+RUNNING = MigrationEnvironment(ALL)
 
 
 def made(*some: SchemaMigration) -> list[AppliedMigration]:
@@ -141,11 +141,11 @@ def test_store_waits_for_it(target: DataCentreTarget) -> None:
     store = open_store(target.url, options=OPTIONS)
     try:
         assert is_refused(store, "does not exist; run `queuey migrate`")
-        migrate(target, OPTIONS, replication="1", running=Running(known[:1]))
+        migrate(target, OPTIONS, replication="1", running=MigrationEnvironment(known[:1]))
         assert is_refused(store, "older than this version")
         migrate(target, OPTIONS)
         assert becomes_healthy(store)
-        migrate(target, OPTIONS, running=Running((*known, parse("900_more.cql", TABLE.format("c")))))
+        migrate(target, OPTIONS, running=MigrationEnvironment((*known, parse("900_more.cql", TABLE.format("c")))))
         with pytest.raises(StoreUnavailable, match="newer"):
             bridge.run(store.ping())
         with pytest.raises(StoreIncompatible):
@@ -157,7 +157,7 @@ def test_store_waits_for_it(target: DataCentreTarget) -> None:
 def test_early_keyspace(target: DataCentreTarget, driver: Driver) -> None:
     """A keyspace of a development version is refused by a migration, its dry run and the store, and stays as it was."""
     early = parse("000_migrations.cql", (find_directory() / "000_migrations.cql").read_text() + "-- early")
-    migrate(target, OPTIONS, replication="1", running=Running((early, SECOND)))
+    migrate(target, OPTIONS, replication="1", running=MigrationEnvironment((early, SECOND)))
     columns = Statement("SELECT table_name, column_name FROM system_schema.columns WHERE keyspace_name = ?")
     rows = Statement.make_unprepared(f"SELECT * FROM {target.keyspace}.migrations")
     before = driver.run(columns, (target.keyspace,), consistency="ONE"), driver.run(rows)
@@ -176,7 +176,7 @@ def makes_table(name: str) -> Callable[[Statement], bool]:
 
 def test_goes_on_after_a_crash(target: DataCentreTarget, driver: Driver) -> None:
     """A run that dies in the middle of a file leaves the lock and half the file; later runs wait and finish it."""
-    running, wire = Running(ALL, lock_ttl=600, lock_retry_interval=0.05), Wire()
+    running, wire = MigrationEnvironment(ALL, lock_ttl=600, lock_retry_interval=0.05), Wire()
     table = f"{target.keyspace}.migrations"
 
     wire.after_answer(
@@ -236,7 +236,7 @@ def test_lock_in_doubt(target: DataCentreTarget) -> None:
     steps, wire = (migrations._SET_LOCK, migrations._RECORD_MIGRATION, migrations._CLEAR_LOCK), Wire()
     for step in steps:
         wire.lose([step])
-    running = Running(ALL, driver=wire.driver, lock_retry_interval=0.01)
+    running = MigrationEnvironment(ALL, driver=wire.driver, lock_retry_interval=0.01)
     assert names(migrate(target, OPTIONS, replication="1", running=running).migrations) == names(ALL)
     made = len(SECOND.statements) + len(THIRD.statements) + len(FIRST.statements)
     # The lock is acquired, then renewed before each change and each record; the first of each kind is sent twice.

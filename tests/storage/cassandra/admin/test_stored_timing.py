@@ -16,7 +16,7 @@ from queuey.storage.cassandra.admin import doctor, timing_changes
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.cluster import Driver, Statement
 from queuey.storage.cassandra.cluster.options import parse_url
-from queuey.storage.cassandra.cluster.timing import MANY_CENTRES_TIMING, ONE_CENTRE_TIMING, Timing
+from queuey.storage.cassandra.cluster.timing import MANY_CENTRES_TIMING, ONE_CENTRE_TIMING, KeyspaceTiming
 from queuey.storage.cassandra.time.clock_check import REFUSE_RATIO
 from tests.servers import keyspaces
 from tests.servers.plugin import Cassandra
@@ -92,8 +92,8 @@ def test_two_changes_at_once(driver: Driver, url: str) -> None:
         timing_changes.change_timing(driver, OPTIONS, replace_difference(ONE_CENTRE_TIMING, 0.5), silent, other)
 
 
-def replace_difference(timing: Timing, difference: float) -> Timing:
-    return Timing(difference, timing.row_age, timing.levels)
+def replace_difference(timing: KeyspaceTiming, difference: float) -> KeyspaceTiming:
+    return KeyspaceTiming(difference, timing.row_age, timing.levels)
 
 
 def test_the_command(url: str) -> None:

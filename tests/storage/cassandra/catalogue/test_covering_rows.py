@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.model.messages import Meta, Queue
-from queuey.storage.cassandra.catalogue.queue_cache import MIN_LONGEST_ROW, Row, make_covering_row
+from queuey.storage.cassandra.catalogue.queue_cache import MIN_LONGEST_ROW, CachedQueue, make_covering_row
 from queuey.storage.cassandra.statements import message_codec
 from queuey.storage.cassandra.time import bucketing
 
 HOUR, DAY = 3600, 86400
 
 
-def row_with(longest_ttl: int) -> Row:
+def row_with(longest_ttl: int) -> CachedQueue:
     queue = Queue(application="acme", name="q", uid=1, qid=2)
-    return Row(queue=queue, home_class=bucketing.class_of(longest_ttl), longest_ttl=longest_ttl, read_at=0.0)
+    return CachedQueue(queue=queue, home_class=bucketing.class_of(longest_ttl), longest_ttl=longest_ttl, read_at=0.0)
 
 
 @given(st.integers(1, 388 * DAY), st.sets(st.integers(1, 388 * DAY), max_size=5), st.integers(1, 4 << 20))

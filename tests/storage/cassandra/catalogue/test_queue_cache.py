@@ -15,8 +15,8 @@ from queuey.model.messages import MAX_TTL, Queue
 from queuey.storage.cassandra.catalogue.queue_cache import (
     COLUMNS,
     MIN_LONGEST_ROW,
+    CachedQueue,
     QueueCache,
-    Row,
     next_longest_ttl,
     row_of,
 )
@@ -55,13 +55,13 @@ class Cached:
             self.driver.run(statement, ("app", name, *row))
         self.driver.sent.clear()
 
-    def current(self, queue: Queue = QUEUE, *, since: float | None = None) -> Row:
+    def current(self, queue: Queue = QUEUE, *, since: float | None = None) -> CachedQueue:
         return self.driver.run_to_end(self.rows.find_current(queue, since=since))
 
-    def read(self, name: str = "queue") -> Row:
+    def read(self, name: str = "queue") -> CachedQueue:
         return self.driver.run_to_end(self.rows.read("app", name))
 
-    def cover(self, row: Row, ttls: Collection[int], size: int, *, given: bool = False) -> Row:
+    def cover(self, row: CachedQueue, ttls: Collection[int], size: int, *, given: bool = False) -> CachedQueue:
         return self.driver.run_to_end(self.rows.cover(row, ttls, size, given=given))
 
     def slow(self, seconds: float, times: int = 1000) -> None:

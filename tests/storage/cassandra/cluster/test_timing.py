@@ -15,9 +15,9 @@ from queuey.storage.cassandra.cluster.timing import (
     MANY_CENTRES_TIMING,
     MAX_CLAIM_SECONDS,
     ONE_CENTRE_TIMING,
+    KeyspaceTiming,
     LevelTiming,
     StoredTiming,
-    Timing,
     change_values,
     decode,
     encode,
@@ -32,18 +32,18 @@ seconds = st.floats(0.001, 60.0)
 
 
 @st.composite
-def timings(draw: st.DrawFn) -> Timing:
+def timings(draw: st.DrawFn) -> KeyspaceTiming:
     difference = draw(seconds)
     levels = {}
     for name in ("strong", "very_strong"):
         deadline, undo = draw(seconds), draw(st.floats(0.0, 60.0))
         levels[name] = LevelTiming(deadline, undo, deadline + undo + difference + draw(st.floats(0.0, 10.0)))
     longest = min(level.delay for level in levels.values()) - difference
-    return Timing(difference, longest * draw(st.floats(0.01, 1.0)), levels).check()
+    return KeyspaceTiming(difference, longest * draw(st.floats(0.01, 1.0)), levels).check()
 
 
 @given(old=timings(), new=timings())
-def test_each_step_of_a_change_keeps_both_sets(old: Timing, new: Timing) -> None:
+def test_each_step_of_a_change_keeps_both_sets(old: KeyspaceTiming, new: KeyspaceTiming) -> None:
     """At each step of a change writers keep the stricter values of both timings, and readers assume the weaker ones."""
     step = make_step(make_settled(old), new, "x", 0.0)
     kept, assumed = step.kept, step.assumed
@@ -77,11 +77,11 @@ def test_claims_outlive_a_change() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (Timing(0.25, 0.75, {"strong": LevelTiming(0.4, 0.35, 0.9)}), ["strong", "0.9", "0.4", "0.35", "0.25"]),
-        (Timing(0.25, 0.8, {"strong": LevelTiming(0.4, 0.35, 1.0)}), ["strong", "0.8", "0.75"]),
+        (KeyspaceTiming(0.25, 0.75, {"strong": LevelTiming(0.4, 0.35, 0.9)}), ["strong", "0.9", "0.4", "0.35", "0.25"]),
+        (KeyspaceTiming(0.25, 0.8, {"strong": LevelTiming(0.4, 0.35, 1.0)}), ["strong", "0.8", "0.75"]),
     ],
 )
-def test_what_does_not_go_together(wrong: Timing, words: list[str]) -> None:
+def test_what_does_not_go_together(wrong: KeyspaceTiming, words: list[str]) -> None:
     """An invalid combination is refused with an error that names all its values."""
     with pytest.raises(SettingsError) as caught:
         wrong.check()
@@ -113,7 +113,7 @@ def test_the_least_delay_follows() -> None:
 
 
 @given(kept=timings(), assumed=timings())
-def test_what_stands_there_is_read_as_it_was_written(kept: Timing, assumed: Timing) -> None:
+def test_what_stands_there_is_read_as_it_was_written(kept: KeyspaceTiming, assumed: KeyspaceTiming) -> None:
     """A change compares the text that it has read."""
     stored = StoredTiming("x", kept, assumed, kept.unseen(), 1.0, 5.0)
     assert decode(encode(stored)) == stored

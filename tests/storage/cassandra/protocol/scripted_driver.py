@@ -13,7 +13,7 @@ from cassandra.cqltypes import BytesType
 from cassandra.protocol import ColumnMetadata
 from cassandra.query import PreparedStatement
 
-from queuey.storage.cassandra.cluster import Driver, Encoded, Request, Statement, connection
+from queuey.storage.cassandra.cluster import Driver, Encoded, Statement, StatementRequest, connection
 from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
 from queuey.storage.cassandra.cluster.topology import RETRY_INTERVAL, new_cluster, resolve_addresses
 from tests.replacing import replace_in
@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE_SECONDS, join
 STATEMENT = Statement(CQL)
 CHANGE = Statement("UPDATE t SET a = ? IF a = ?", idempotent=False)
 ENCODED = Encoded(STATEMENT, 1, [b"\0\0\0\1a"], b"key", "QUORUM", lambda body: [(body[-1:],)])
-CONDITIONAL = Request(CHANGE, (b"a", b"b"), "QUORUM", "SERIAL", further=[(CHANGE, (b"c", b"d"))])
+CONDITIONAL = StatementRequest(CHANGE, (b"a", b"b"), "QUORUM", "SERIAL", further=[(CHANGE, (b"c", b"d"))])
 _COLUMN = ColumnMetadata("k", "t", "a", BytesType)
 
 

@@ -17,7 +17,16 @@ from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException
 
 from queuey.model.errors import StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.cluster import Driver, Encoded, InDoubt, Request, Rows, Statement, TooManyDead, connection
+from queuey.storage.cassandra.cluster import (
+    Driver,
+    Encoded,
+    InDoubt,
+    Rows,
+    Statement,
+    StatementRequest,
+    TooManyDead,
+    connection,
+)
 from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
 from queuey.storage.cassandra.cluster.topology import RETRY_INTERVAL, new_cluster
 from queuey.storage.cassandra.protocol.errors import translate
@@ -47,7 +56,7 @@ class Adopted:
         self.scene, self.driver, self.session = scene, driver, session
         self.ended: Ends = []
 
-    def send(self, request: Request | Encoded) -> None:
+    def send(self, request: StatementRequest | Encoded) -> None:
         self.driver.send(request, lambda rows, error: self.ended.append((rows, error, threading.get_ident())))
 
     def are_up(self) -> list[bool]:
@@ -72,7 +81,7 @@ async def adopted() -> AsyncIterator[Adopted]:
 
 
 @pytest.mark.parametrize("request_", [ENCODED, CONDITIONAL])
-async def test_requests_from_the_loops_thread(adopted: Adopted, request_: Request | Encoded) -> None:
+async def test_requests_from_the_loops_thread(adopted: Adopted, request_: StatementRequest | Encoded) -> None:
     """Frequent requests and conditional batches from the loop's thread go over the client and end in that thread."""
     adopted.send(request_)
     [wire] = await adopted.scene.await_requests()
@@ -114,14 +123,16 @@ async def test_the_timeout_is_that_of_the_call_at_the_time_of_sending(adopted: A
 @pytest.mark.parametrize(
     ("request_", "asked"),
     [
-        (Request(LATE, (b"a",)), ["prepare", "execute"]),
-        (Request(STATEMENT, (b"a",)), ["execute"]),
+        (StatementRequest(LATE, (b"a",)), ["prepare", "execute"]),
+        (StatementRequest(STATEMENT, (b"a",)), ["execute"]),
         (with_fields(ENCODED, statement=LATE), ["prepare"]),
         (with_fields(CONDITIONAL, further=[(LATE, (b"a",))]), ["prepare"]),
-        (Request(Statement.make_unprepared("ALTER TABLE t")), ["execute"]),
+        (StatementRequest(Statement.make_unprepared("ALTER TABLE t")), ["execute"]),
     ],
 )
-async def test_the_loop_waits_for_no_node(adopted: Adopted, request_: Request | Encoded, asked: list[str]) -> None:
+async def test_the_loop_waits_for_no_node(
+    adopted: Adopted, request_: StatementRequest | Encoded, asked: list[str]
+) -> None:
     """A statement that is not prepared, or goes through the driver, is sent in another thread in the call's time."""
     with adopted.driver.calls.deadline.running(call_until(adopted.scene.now + 30.0)):
         adopted.send(request_)
@@ -208,10 +219,10 @@ def run_in(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: 
     asyncio.run_coroutine_threadsafe(made(), loop).result(PATIENCE_SECONDS)
 
 
-UPDATE = Request(Statement("UPDATE t SET b = ?"), (b"a",))
+UPDATE = StatementRequest(Statement("UPDATE t SET b = ?"), (b"a",))
 
 
-def ends_of(driver: Driver, *requests: Request | Encoded) -> list[tuple[Rows | None, StoreUnavailable | None]]:
+def ends_of(driver: Driver, *requests: StatementRequest | Encoded) -> list[tuple[Rows | None, StoreUnavailable | None]]:
     """Sends requests from this thread, and returns how each ended, in order of their ends."""
     ended: list[tuple[Rows | None, StoreUnavailable | None]] = []
     for request in requests:
@@ -238,7 +249,7 @@ def test_the_first_end_counts(ends: list[Any], rows: list[str] | None, outcome: 
 def test_all_pages_are_one_answer() -> None:
     """An answer in several pages has the rows of all of them."""
     with scripted_driver(ScriptedSession(pages=[["a"], [], ["b", "c"]])) as driver:
-        assert ends_of(driver, Request(STATEMENT, (b"a",))) == [(["a", "b", "c"], None)]
+        assert ends_of(driver, StatementRequest(STATEMENT, (b"a",))) == [(["a", "b", "c"], None)]
 
 
 def test_a_connection_that_ends_between_two_pages() -> None:
@@ -246,7 +257,7 @@ def test_a_connection_that_ends_between_two_pages() -> None:
     session = ScriptedSession(pages=[["a"], ["b"], ["c"]])
     with scripted_driver(session) as driver:
         session.on_page = lambda page: driver.close() if page else None
-        [(rows, error)] = ends_of(driver, Request(STATEMENT, (b"a",)))
+        [(rows, error)] = ends_of(driver, StatementRequest(STATEMENT, (b"a",)))
     assert (rows, type(error)) == (None, StoreClosed)
 
 
@@ -279,7 +290,7 @@ def test_a_request_for_one_node_goes_to_no_other() -> None:
     session = ScriptedSession()
     with scripted_driver(session) as driver:
         encoded = with_fields(ENCODED, host="127.0.0.7")
-        ends = ends_of(driver, encoded) + ends_of(driver, Request(STATEMENT, (b"a",), host="127.0.0.8"))
+        ends = ends_of(driver, encoded) + ends_of(driver, StatementRequest(STATEMENT, (b"a",), host="127.0.0.8"))
     texts = [str(error) for _, error in ends]
     assert texts == ["Cassandra node 127.0.0.7 did not answer", "Cassandra has no node 127.0.0.8"]
     assert session.asked_in == []

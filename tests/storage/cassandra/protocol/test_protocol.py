@@ -10,7 +10,7 @@ from cassandra import ConsistencyLevel
 from cassandra.protocol import BatchMessage, OverloadedErrorMessage, PreparedQueryNotFound, ReadyMessage
 from cassandra.query import BatchStatement, BatchType
 
-from queuey.storage.cassandra.cluster import UNSET, Request
+from queuey.storage.cassandra.cluster import UNSET, StatementRequest
 from queuey.storage.cassandra.protocol import encoding
 from queuey.storage.cassandra.protocol.encoding import BrokenFrame, FrameReader, decode_answer
 from queuey.storage.cassandra.read.bucket_index import SELECT_FIRST
@@ -102,7 +102,7 @@ def test_a_frequent_statement() -> None:
     """A frequent statement has the values that the driver has bound, and its rows are those of the driver."""
     bound = frames.prepared_statement(SELECT_FIRST, "keyspace").bind((7, 1))
     bound.consistency_level = ConsistencyLevel.QUORUM
-    sent = encoding.encode_bound(Request(SELECT_FIRST, (7, 1), timeout=2.0), bound)
+    sent = encoding.encode_bound(StatementRequest(SELECT_FIRST, (7, 1), timeout=2.0), bound)
     assert encoding.values_of(sent.rows[0]) == [struct.pack(">q", 7), struct.pack(">i", 1)]
     assert (sent.routing_key, sent.timeout) == (bound.routing_key, 2.0)
     rows = [(None, 1, 99, 2), (None, 2, 98, None)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import TICKS_PER_SECOND
-from queuey.storage.cassandra.cluster import Request
+from queuey.storage.cassandra.cluster import StatementRequest
 from queuey.storage.cassandra.cluster.options import CassandraOptions, Level
 from queuey.storage.cassandra.read import bucket_index
 from queuey.storage.cassandra.read.bucket_index import (
@@ -77,7 +77,9 @@ class Record:
     def record(self, *time_buckets: Bucket, part: int = 1) -> int:
         before = len(self.driver.sent)
         self.driver.run_to_end(self.index.record(KEY[0], part, time_buckets, consistency="QUORUM"))
-        return sum(1 + len(request.further) for request in self.driver.sent[before:] if isinstance(request, Request))
+        return sum(
+            1 + len(request.further) for request in self.driver.sent[before:] if isinstance(request, StatementRequest)
+        )
 
     def set_low_watermark(self, ticks: int) -> None:
         values = (9999, uuid_of((ticks, 0)), *KEY)
@@ -123,7 +125,7 @@ def test_a_record_outlives_what_it_names(at: int, kind: int, width_index: int) -
     record, time_bucket = Record(), bucketing.bucket_of(at, kind, width_index)
     record.record(time_bucket)
     [request] = record.driver.sent
-    assert isinstance(request, Request)
+    assert isinstance(request, StatementRequest)
     ttl = request.values[-1]
     assert 0 < ttl <= bucketing.max_cassandra_ttl(START)
     newest = max(START + round(PUT_RECORD_INTERVAL) * TICKS_PER_SECOND, time_bucket.end)

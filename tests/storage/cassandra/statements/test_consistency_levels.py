@@ -14,7 +14,7 @@ from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND
 from queuey.model.messages import Queue
 from queuey.storage.cassandra.cluster.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions, Level
 from queuey.storage.cassandra.statements.consistency_levels import ConsistencyLevels, find_meeting, is_empty_read_proof
-from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.clock import SteadyClock
 from queuey.storage.cassandra.time.timing_in_force import TimingInForce
 
 ONE_CENTRE = {"a": 3}
@@ -29,7 +29,7 @@ def levels_by(
     replication: Callable[[], Mapping[str, int]], options: CassandraOptions | None = None
 ) -> ConsistencyLevels:
     chosen = options or CassandraOptions()
-    return ConsistencyLevels(chosen, replication, TimingInForce(chosen, Clock()))
+    return ConsistencyLevels(chosen, replication, TimingInForce(chosen, SteadyClock()))
 
 
 def queue_with(consistency: str, read_delay: float | None = None) -> Queue:

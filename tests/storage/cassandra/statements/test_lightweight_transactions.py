@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.model.errors import StoreBusy, StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.cluster import InDoubt, Request, Statement
+from queuey.storage.cassandra.cluster import InDoubt, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.options import CassandraOptions
 from queuey.storage.cassandra.cluster.store_loop import StoreLoop, wait_for_callback
 from queuey.storage.cassandra.statements.lightweight_transactions import (
@@ -28,7 +28,9 @@ from tests.storage.cassandra.simulated import FaultlessDriver
 CHANGE = Statement("UPDATE queues SET version = ? WHERE application = ? AND name = ? IF version = ?", idempotent=False)
 REMOVE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF version = ?", idempotent=False)
 ROW = Statement("INSERT INTO queues (application, name, version) VALUES (?, ?, ?) IF NOT EXISTS", idempotent=False)
-FIND = Request(Statement("SELECT version FROM queues WHERE application = ? AND name = ?"), ("a", "q"), "SERIAL")
+FIND = StatementRequest(
+    Statement("SELECT version FROM queues WHERE application = ? AND name = ?"), ("a", "q"), "SERIAL"
+)
 OUR_VERSION, THEIR_VERSION, OLD_VERSION = 7, 8, 6
 LOST, REFUSED = InDoubt("no answer"), StoreUnavailable("no node is up", retry_after=9)
 CLOSED = StoreClosed("the store is closed")
@@ -81,7 +83,7 @@ class Changing:
     def change(self) -> ChangeResult:
         return self.run(CHANGE, (OUR_VERSION, "a", "q", OLD_VERSION), OUR_VERSION)
 
-    def run(self, *change: Any, read_back: Request | None = None) -> ChangeResult:  # noqa: ANN401 - see the transactions
+    def run(self, *change: Any, read_back: StatementRequest | None = None) -> ChangeResult:  # noqa: ANN401 - see the transactions
         return self.driver.run_to_end(self.cas.run(*change, read_back=read_back))
 
     def fail(self, *errors: StoreUnavailable) -> StoreUnavailable:

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from queuey.model.errors import StoreBusy, StoreUnavailable
-from queuey.model.groups import GroupChange, GroupRow, Head, StoredGroup
+from queuey.model.groups import GroupChange, GroupHead, GroupRow, StoredGroup
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
-from queuey.storage.cassandra.cluster import Driver, Request, Rows, Statement
+from queuey.storage.cassandra.cluster import Driver, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.tables import groups
 from queuey.storage.cassandra.tables.groups import CassandraGroups
-from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.clock import SteadyClock
 from queuey.storage.contracts.groups import SEARCH_TTL, session_ttl
 from tests.replacing import replace, replace_in
 from tests.storage.cassandra.simulated import FaultlessDriver
 
 GROUP = "acme", "group"
-CHANGE = GroupChange(Head(epoch=1), (GroupRow(1, 0, b"member"),))
+CHANGE = GroupChange(GroupHead(epoch=1), (GroupRow(1, 0, b"member"),))
 
 
 class Opened:
@@ -28,7 +28,9 @@ class Opened:
 
     def __init__(self, calm: FaultlessDriver, ahead: float = 0.0) -> None:
         self.calm = calm
-        clock = Clock(calm.clock().raw_boottime_ns, wall=lambda: round((calm.world.now + calm.ahead + ahead) * 1e9))
+        clock = SteadyClock(
+            calm.clock().raw_boottime_ns, wall=lambda: round((calm.world.now + calm.ahead + ahead) * 1e9)
+        )
         options = CassandraOptions(heartbeat=1e9)
         self.store = CassandraStore("cassandra://a/b", options, clock, driver=lambda *_, **__: calm)
         self.watch = self.store._watch
@@ -77,14 +79,14 @@ def test_a_state_is_of_one_transaction(opened: Opened) -> None:
     real, changes = Driver.ask_all, 1
     head = opened.run_call(CassandraGroups.change_group, *GROUP, 0, CHANGE)
 
-    async def meddled(driver: Driver, requests: Sequence[Request]) -> list[Rows]:
+    async def meddled(driver: Driver, requests: Sequence[StatementRequest]) -> list[Rows]:
         nonlocal changes, head
         first = await real(driver, requests[:1])
         if changes:
             changes -= 1
             rows = (GroupRow(1, 0, b"changed"),)
             head = await opened.begin(
-                CassandraGroups.change_group, *GROUP, head.version, GroupChange(Head(epoch=2), rows)
+                CassandraGroups.change_group, *GROUP, head.version, GroupChange(GroupHead(epoch=2), rows)
             )
         return first + await real(driver, requests[1:])
 
@@ -117,7 +119,7 @@ def test_made_again_by_a_clock_that_is_behind(opened: Opened) -> None:
     head = ahead.run_call(CassandraGroups.change_group, *GROUP, 0, CHANGE)
     opened.calm.advance(1)
     assert ahead.run_call(CassandraGroups.remove_group, *GROUP, head.version)
-    names = Request(Statement("SELECT name FROM group_index WHERE application = ?"), ("acme",))
+    names = StatementRequest(Statement("SELECT name FROM group_index WHERE application = ?"), ("acme",))
     assert opened.calm.run_to_end(opened.calm.ask(names)) == []
     behind.run_call(CassandraGroups.change_group, *GROUP, 0, CHANGE)
     assert opened.run_call(CassandraGroups.group_names, "acme") == ["group"]

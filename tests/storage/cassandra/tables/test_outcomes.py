@@ -13,11 +13,11 @@ import pytest
 
 from queuey.model import ids
 from queuey.model.errors import QueueyError, StoreUnavailable
-from queuey.model.groups import GroupChange, GroupRow, Head, OwnedOffset
+from queuey.model.groups import GroupChange, GroupHead, GroupRow, OwnedOffset
 from queuey.model.messages import LogEntry, OffsetChange, PostKey, Queue, QueueSpec, Record
 from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.cluster import Encoded, InDoubt, Request, Rows
+from queuey.storage.cassandra.cluster import Encoded, InDoubt, Rows, StatementRequest
 from queuey.storage.cassandra.time.clock_watch import SELECT_NOW
 from queuey.storage.cassandra.time.timing_in_force import PUBLISH_TAILS, READ_TIMING
 from tests.backends import APP, cassandra_options
@@ -50,7 +50,9 @@ class FailingCluster(InProcessCluster):
     way: Way | None = None
     meanwhile: Callable[[], object] | None = None
 
-    def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
+    def ask(
+        self, request: StatementRequest | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]
+    ) -> None:
         self.count += self.fails_at > 0 and request.statement not in BACKGROUND
         if request.statement.reads:
             self.reads |= {self.count}
@@ -93,7 +95,7 @@ class Scene:
         bridge.run(store.applications.add_key(APP, DIGESTS[0], note="first"))
         bridge.run(store.offsets.set_offsets(self.queue, "readers", [OffsetChange(1, (ids.EPOCH_TICKS, 5))]))
         self.record = bridge.run(store.records.set_record(Record("kind", APP, "r", b"value", 7)))
-        change = GroupChange(Head(epoch=1), (GroupRow(1, 0, b"row"),))
+        change = GroupChange(GroupHead(epoch=1), (GroupRow(1, 0, b"row"),))
         head = bridge.run(store.groups.change_group(APP, "g", 0, change))
         assert head is not None
         self.head = head
@@ -204,9 +206,11 @@ ACTS: dict[str, Act] = {
     ),
     "delete_group": lambda s: bridge.run(s.store.offsets.delete_group(s.queue, "readers")),
     "change_group": lambda s: bridge.run(
-        s.store.groups.change_group(APP, "g", s.head.version, GroupChange(Head(epoch=2), (GroupRow(1, 0, s.word),)))
+        s.store.groups.change_group(
+            APP, "g", s.head.version, GroupChange(GroupHead(epoch=2), (GroupRow(1, 0, s.word),))
+        )
     ),
-    "new group": lambda s: bridge.run(s.store.groups.change_group(APP, "h", 0, GroupChange(Head(epoch=2), ()))),
+    "new group": lambda s: bridge.run(s.store.groups.change_group(APP, "h", 0, GroupChange(GroupHead(epoch=2), ()))),
     "remove_group": lambda s: bridge.run(s.store.groups.remove_group(APP, "g", s.head.version)),
     "set_record": lambda s: bridge.run(s.store.records.set_record(Record("kind", APP, "new", s.word, 7))),
     "change record": lambda s: bridge.run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queuey.model import ids
 from queuey.model.ids import TICKS_PER_SECOND
-from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.clock import SteadyClock
 
 START = 1_750_000_000.0
 """A start time, in seconds since 1970."""
@@ -17,7 +17,7 @@ class Machine:
         self.boottime = 1000.0
         self.ahead = 0.0
         """Seconds by which the wall clock is ahead of the true time."""
-        self.clock = Clock(boottime=lambda: round(self.boottime * 1e9), wall=lambda: round(self.wall * 1e9))
+        self.clock = SteadyClock(boottime=lambda: round(self.boottime * 1e9), wall=lambda: round(self.wall * 1e9))
 
     @property
     def true(self) -> float:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.storage.cassandra.time.clock_check import GAP, ClockCheck, Interval
+from queuey.storage.cassandra.time.clock_check import GAP, ClockCheck, ClockDifference
 from tests.storage.cassandra.time.clocks import Machine
 
 S = 1.0
@@ -31,16 +31,18 @@ class Cluster:
         self.skew.apply_round(self.readings(errors))
         return self.skew.sound()
 
-    def readings(self, errors: Sequence[float] = (QUICK, QUICK, QUICK)) -> dict[str, Interval]:
+    def readings(self, errors: Sequence[float] = (QUICK, QUICK, QUICK)) -> dict[str, ClockDifference]:
         return {
             f"node {number}": self.reading(ahead, error)
             for number, (ahead, error) in enumerate(zip(self.nodes, errors, strict=True))
         }
 
-    def reading(self, ahead: float = 0.0, error: float = QUICK) -> Interval:
+    def reading(self, ahead: float = 0.0, error: float = QUICK) -> ClockDifference:
         machine = self.machine
         middle = round((machine.error - ahead) * 1e9) - machine.clock.offset
-        return Interval(middle - round(error * 1e9), middle + round(error * 1e9), machine.clock.raw_boottime_ns())
+        return ClockDifference(
+            middle - round(error * 1e9), middle + round(error * 1e9), machine.clock.raw_boottime_ns()
+        )
 
     def set_clock(self, ahead: float) -> None:
         """Sets how far the wall clock is ahead, and lets the store's clock accept it unchecked."""
@@ -213,9 +215,9 @@ def test_what_was_known_is_of_use_to_a_slow_answer_but_does_not_replace_it(clust
     assert cluster.skew.error == pytest.approx(QUICK + 0.001)
 
 
-def one_sided(cluster: Cluster, ahead: float, *, there: float = 0.0, back: float = 0.0) -> Interval:
+def one_sided(cluster: Cluster, ahead: float, *, there: float = 0.0, back: float = 0.0) -> ClockDifference:
     low, high, at = cluster.reading(ahead)
-    return Interval(low - round(there * 1e9), high + round(back * 1e9), at)
+    return ClockDifference(low - round(there * 1e9), high + round(back * 1e9), at)
 
 
 @pytest.mark.parametrize(("there", "back", "counts"), [(0.0, 0.9, True), (0.3, 0.0, True), (0.6, 0.0, False)])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuey.model.errors import StoreUnavailable
-from queuey.storage.cassandra.cluster import Encoded, Request
+from queuey.storage.cassandra.cluster import Encoded, StatementRequest
 from queuey.storage.cassandra.cluster.options import CassandraOptions
 from queuey.storage.cassandra.time.clock_check import ClockCheck
 from queuey.storage.cassandra.time.clock_watch import MAX_ATTEMPTS, ClockWatch
@@ -167,4 +167,4 @@ def test_a_write_is_confirmed_by_a_round_that_began_later(watched: Watched) -> N
     watched.driver.advance(0.1)
     watched.driver.fail = lambda _request: DOWN
     assert isinstance(watched.confirm(), StoreUnavailable)
-    assert sum(isinstance(request, Request) for request in watched.driver.sent) == 3 * MAX_ATTEMPTS
+    assert sum(isinstance(request, StatementRequest) for request in watched.driver.sent) == 3 * MAX_ATTEMPTS

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.storage.cassandra.time.clock_check import DRIFT, RESOLUTION, Interval, measure_difference, median_of
+from queuey.storage.cassandra.time.clock_check import DRIFT, RESOLUTION, ClockDifference, measure_difference, median_of
 
 MILLISECOND = 1_000_000
 SECOND = 1000 * MILLISECOND
@@ -55,7 +55,7 @@ class Clocks:
         self.now += duration
         self.difference += int(duration * drift / DRIFT)
 
-    def ask(self, exchange: Exchange) -> Interval:
+    def ask(self, exchange: Exchange) -> ClockDifference:
         """Advances the time by an exchange and returns the difference measured by it."""
         self.advance(exchange.pause, exchange.drift)
         sent = self.now
@@ -64,7 +64,7 @@ class Clocks:
         self.advance(exchange.back, exchange.drift)
         return measure_difference(sent, self.now, theirs)
 
-    def holds(self, known: Interval) -> bool:
+    def holds(self, known: ClockDifference) -> bool:
         low, high, _ = known.at_time(self.now)
         return low <= self.difference <= high
 
@@ -107,7 +107,7 @@ def test_a_jump_beyond_the_errors_shows(
 
 def test_of_an_even_number_those_that_are_further_apart_count() -> None:
     """The mean of two clocks that are off by the same amount in both directions is not used."""
-    intervals = [Interval(-9, -7, 0), Interval(5, 6, 0)]
-    assert median_of(intervals, 0) == Interval(-9, 6, 0)
-    assert median_of([*intervals, Interval(0, 1, 0)], 0) == Interval(0, 1, 0)
-    assert median_of([*intervals, Interval(0, 1, 0), Interval(2, 3, 0)], 0) == Interval(0, 3, 0)
+    intervals = [ClockDifference(-9, -7, 0), ClockDifference(5, 6, 0)]
+    assert median_of(intervals, 0) == ClockDifference(-9, 6, 0)
+    assert median_of([*intervals, ClockDifference(0, 1, 0)], 0) == ClockDifference(0, 1, 0)
+    assert median_of([*intervals, ClockDifference(0, 1, 0), ClockDifference(2, 3, 0)], 0) == ClockDifference(0, 3, 0)

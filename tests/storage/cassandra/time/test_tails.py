@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.storage.cassandra.time.clock import Clock
+from queuey.storage.cassandra.time.clock import SteadyClock
 from queuey.storage.cassandra.time.timing_in_force import COUNTING_INTERVAL, MIN_DURATION, STEP, DurationHistogram, Tail
 
 
@@ -14,7 +14,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.seconds = 1000.0
-        self.clock = Clock(boottime=lambda: round(self.seconds * 1e9), wall=lambda: 10**18)
+        self.clock = SteadyClock(boottime=lambda: round(self.seconds * 1e9), wall=lambda: 10**18)
 
 
 @given(st.lists(st.floats(0.0, 50.0), min_size=1, max_size=300))

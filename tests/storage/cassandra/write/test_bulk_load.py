@@ -12,7 +12,7 @@ from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Message, Queue
 from queuey.storage.arrow_format import columns_of
-from queuey.storage.cassandra.catalogue.queue_cache import Row
+from queuey.storage.cassandra.catalogue.queue_cache import CachedQueue
 from queuey.storage.cassandra.cluster import Done, Encoded
 from queuey.storage.cassandra.time import bucketing
 from queuey.storage.cassandra.write import bulk_load
@@ -67,7 +67,9 @@ def test_a_request_without_an_answer_ends_with_the_call(answered: int) -> None:
     """A load ends at the deadline of its call, if it waits for room or for the last answers."""
     deadline = Deadline(0.05)
     driver: Any = Silent(answered, deadline)
-    row = Row(queue=Queue(application="acme", name="q", uid=1, qid=2), home_class=0, longest_ttl=60, read_at=0.0)
+    row = CachedQueue(
+        queue=Queue(application="acme", name="q", uid=1, qid=2), home_class=0, longest_ttl=60, read_at=0.0
+    )
     level: Any = SimpleNamespace(writes="QUORUM")
     unused: Any = None
     loader = bulk_load.Loader(driver, unused, row, level, unused, unused)

@@ -11,7 +11,7 @@ import pytest
 from queuey.model.errors import Outcome, StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import NewMessage, Queue, QueueSpec
-from queuey.storage.cassandra.cluster import Encoded, Request, Rows
+from queuey.storage.cassandra.cluster import Encoded, Rows, StatementRequest
 from queuey.storage.cassandra.statements.message_codec import DELETE, INSERT
 from queuey.storage.cassandra.time.clock_watch import SELECT_NOW
 from tests.sim.cassandra.cluster import Cluster, NetworkFaults
@@ -29,7 +29,9 @@ class CountedCluster(Cluster):
         super().__init__(world, NetworkFaults(), nodes=1)
         self.counts: Counter[str] = Counter()
 
-    def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
+    def ask(
+        self, request: StatementRequest | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]
+    ) -> None:
         if isinstance(request, Encoded) and request.statement in KINDS:  # Rounds of the clock are not Encoded.
             self.counts[KINDS[request.statement]] += 1
         super().ask(request, end)
