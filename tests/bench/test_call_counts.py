@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 from collections import Counter
@@ -16,8 +15,8 @@ from bench.call_counts.code_lines import count_code_lines
 from bench.call_counts.operations import count_all
 from bench.call_counts.profiler import Count, Profiler, make_count
 from bench.harness import Void
-from bench.started.processes import ROOT
 from queuey.model import ids
+from tests.docs.test_walks import WALKS, rows_of_walk
 
 RECORDED = {"a": Count(2, 10), "b": Count(5, 50)}
 SOURCE = '''"""A module."""
@@ -31,28 +30,6 @@ lines"""
 '''
 
 
-WALKS = {
-    ("walk-post.md", ""): "POST",
-    ("walk-read.md", ""): "GET",
-    ("walk-claim.md", ""): "claim",
-    ("walk-group.md", ""): "fetch to commit",
-    ("walk-post.md", "queuey/storage/cassandra/"): "Cassandra append",
-    ("walk-read.md", "queuey/storage/cassandra/"): "Cassandra read",
-}
-"""Operations by the page that walks through them; the second table of a page is about files below a folder."""
-ROW = re.compile(r"(?m)^\|[^|\n]*\| `([\w/.]+\.py)` \| (.*) \|$")
-
-
-def rows_of_walk(page: str, folder: str) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Returns (path, functions) of the table on Cassandra if a folder is given, otherwise of the one before it."""
-    text = (ROOT / "docs" / page).read_text("utf-8")
-    first, _, second = text.partition("## On Cassandra")
-    return [
-        (folder + file, re.findall(r"`(?:(\w+)\.)?(\w+)`", functions))
-        for file, functions in ROW.findall(second if folder else first)
-    ]
-
-
 def strays(calls: Mapping[str, Counter[str]]) -> list[str]:
     """Returns the errors in the walks: files that an operation does not cross, and files that are missing."""
     problems = []
@@ -62,18 +39,6 @@ def strays(calls: Mapping[str, Counter[str]]) -> list[str]:
         if named != crossed:
             problems.append(f"{page}: missing {sorted(crossed - named)}, not crossed {sorted(named - crossed)}")
     return problems
-
-
-@pytest.mark.parametrize(("page", "folder"), WALKS)
-def test_a_walk_names_functions_that_exist(page: str, folder: str) -> None:
-    """Each function of a walk is defined in the file beside it."""
-    rows = rows_of_walk(page, folder)
-    assert rows
-    for file, functions in rows:
-        source = (ROOT / file).read_text("utf-8")
-        for owner, function in functions:
-            assert f"def {function}(" in source or f"def {function}[" in source, f"{page}: {function} in {file}"
-            assert not owner or f"class {owner}" in source, f"{page}: {owner} in {file}"
 
 
 def test_no_operation_crosses_more_files_or_calls_than_recorded(tmp_path: Path) -> None:

@@ -1,0 +1,42 @@
+"""The walks through the code name what there is. ``tests/bench/test_call_counts.py`` compares them with real runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WALKS = {
+    ("walk-post.md", ""): "POST",
+    ("walk-read.md", ""): "GET",
+    ("walk-claim.md", ""): "claim",
+    ("walk-group.md", ""): "fetch to commit",
+    ("walk-post.md", "queuey/storage/cassandra/"): "Cassandra append",
+    ("walk-read.md", "queuey/storage/cassandra/"): "Cassandra read",
+}
+"""Operations by the page that walks through them; the second table of a page is about files below a folder."""
+ROW = re.compile(r"(?m)^\|[^|\n]*\| `([\w/.]+\.py)` \| (.*) \|$")
+
+
+def rows_of_walk(page: str, folder: str) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Returns (path, functions) of the table on Cassandra if a folder is given, otherwise of the one before it."""
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    first, _, second = text.partition("## On Cassandra")
+    return [
+        (folder + file, re.findall(r"`(?:(\w+)\.)?(\w+)`", functions))
+        for file, functions in ROW.findall(second if folder else first)
+    ]
+
+
+@pytest.mark.parametrize(("page", "folder"), WALKS)
+def test_a_walk_names_functions_that_exist(page: str, folder: str) -> None:
+    """Each function of a walk is defined in the file beside it."""
+    rows = rows_of_walk(page, folder)
+    assert rows
+    for file, functions in rows:
+        source = (ROOT / file).read_text("utf-8")
+        for owner, function in functions:
+            assert f"def {function}(" in source or f"def {function}[" in source, f"{page}: {function} in {file}"
+            assert not owner or f"class {owner}" in source, f"{page}: {owner} in {file}"
