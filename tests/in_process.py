@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx2
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from tests.web.gateway_calls import Request, Served
 
 

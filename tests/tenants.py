@@ -14,7 +14,7 @@ import pytest
 
 from queuey.access.credentials.readers import digest_of
 from queuey.app.application import make_app
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import messages

@@ -19,8 +19,7 @@ from queuey.access.authorization import Authenticator, Authorization
 from queuey.access.credentials.members import PresentRights
 from queuey.access.credentials.readers import ApplicationKeys, CredentialReader
 from queuey.app import version_1
-from queuey.app.parts import App
-from queuey.app.service import Service
+from queuey.app.service import App, Service
 from queuey.operations import health_views, lag_metrics
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits

@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from queuey.app.parts import App
 from queuey.app.serve import LEAVE_TIMEOUT, open_service
+from queuey.app.service import App
 from queuey.settings import Include, load
 from queuey.web.gateway import Gateway, make_gateway
 from queuey.web.http.heads import RequestHead

@@ -47,7 +47,7 @@ from queuey.terminal.signals import stop_with_parent
 from queuey.web.http import processes
 
 if TYPE_CHECKING:
-    from queuey.app.parts import App
+    from queuey.app.service import App
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The use cases of queues, messages, ranges and offsets, independent of HTTP and identity. All APIs call them.
+"""The use cases of all rooms together, which all APIs call, and the application that serves them.
 
 Use cases of a queue take a :class:`~queuey.access.queue_access.QueueAccess`: its row together with the caller's check.
 """
@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
+from queuey.access.authorization import Authenticator, Authorization
 from queuey.access.issued_credentials import Keys, Sessions
 from queuey.access.queue_access import find_queue
 from queuey.claims.claims import ClaimUseCases
@@ -36,6 +39,8 @@ from queuey.runtime.metrics import Metrics
 from queuey.runtime.workers import WorkerIdentity, Workers
 from queuey.schedules.schedules import ScheduleUseCases
 from queuey.storage import Store, bridge
+from queuey.web.endpoint import Endpoint, Resources
+from queuey.web.requests import Protocol
 
 
 class Service:
@@ -142,3 +147,34 @@ class Service:
 
     def find(self, application: str, name: str) -> Queue:
         return bridge.run(find_queue(self.store, application, name))
+
+
+@dataclass(kw_only=True)
+class App:
+    """The application, as a gateway serves it. An include finds it at ``config.registry.app``.
+
+    Attributes:
+        service: The use cases.
+        authenticate: Authenticates callers.
+        authorization: Checks what callers may do.
+        shown_backlogs: Applications and patterns of their queues whose backlog is shown at ``/metrics``.
+        shown_lags: Applications and patterns of their queues whose consumer groups' lag is shown there.
+        own_api: Version 1 of the API is served. If False, an include has all paths but those for operators.
+        on_loopback: Only this machine can connect.
+        publish_metrics: Metrics are served at ``/metrics``.
+        endpoints: Endpoints by the names of their routes. Includes add some (``config.add_resource``).
+        facades: The protocols other than version 1, each for some paths. Includes add some.
+        resources: Finds resources by path; set when all includes have been called.
+    """
+
+    service: Service
+    authenticate: Authenticator
+    authorization: Authorization
+    shown_backlogs: Sequence[tuple[str, str]]
+    shown_lags: Sequence[tuple[str, str]]
+    own_api: bool
+    on_loopback: bool
+    publish_metrics: bool
+    endpoints: dict[str, Endpoint] = field(default_factory=dict)
+    facades: list[Protocol] = field(default_factory=list)
+    resources: Resources = field(init=False)

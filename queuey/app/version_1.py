@@ -14,7 +14,7 @@ import msgspec
 from queuey import __version__
 from queuey.access.operations import APP, QUEUE, Operation
 from queuey.app import file_views
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.claims import views as claim_views
 from queuey.groups import member_views, offset_views
 from queuey.messages import message_views, name_views, range_views, read_mark_views, stream_views

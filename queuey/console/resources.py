@@ -11,8 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from queuey import __version__
 from queuey.access.authorization import Authorization
-from queuey.app.parts import App
-from queuey.app.service import Service
+from queuey.app.service import App, Service
 from queuey.console import applications, cookies, messages, overview, pages, queue
 from queuey.console.acts import ActViews
 from queuey.console.charts import ChartView, sample_depths

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from queuey.access.credentials.readers import ApplicationKeys, Identity
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.facades.settings import Facades
 from queuey.model import ids
 from queuey.model.errors import NotAllowed, NotAuthenticated, QueueExists, QueueNotFound, StoreBusy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.facades.emodb.views import EmodbFacade
 from queuey.facades.facade import AccessKeyCredentials, Facade, FacadeCredentials, Setup
 from queuey.facades.mq import MqFacade

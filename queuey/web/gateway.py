@@ -113,7 +113,7 @@ class Watching(Protocol):
 
 
 class Served(Protocol):
-    """An application, as a gateway serves it (:class:`queuey.app.parts.App`)."""
+    """An application, as a gateway serves it (:class:`queuey.app.service.App`)."""
 
     @property
     def service(self) -> UseCases: ...

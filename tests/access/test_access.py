@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.access.credentials.readers import digest_of
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import QueueSpec, Scope
 from queuey.model.rights import matches

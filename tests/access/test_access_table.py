@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from queuey.access.credentials.readers import Identity, digest_of
 from queuey.app.application import make_app
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.app.version_1 import OPERATIONS
 from queuey.model.errors import QueueNotFound
 from queuey.model.messages import OPERATORS, NewMessage, OffsetChange, Queue, QueueSpec, Scope

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.console.resources import make_console
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade, SqsFacade
 from queuey.model.messages import QueueSpec

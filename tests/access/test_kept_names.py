@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from tests.tenants import GUEST_KEY
 from tests.web.gateway_calls import KEY, Request, serve
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 
 from queuey.access.credentials.readers import digest_of
 from queuey.app.application import make_app
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.facades.settings import Facades, SqsFacade
 from queuey.model.messages import Scope
 from queuey.model.rights import VERBS, Verb, parse_scope

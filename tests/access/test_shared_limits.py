@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.groups import groups
 from queuey.groups.rules import group_state, state_draft
 from queuey.schedules import schedules

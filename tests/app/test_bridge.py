@@ -16,7 +16,7 @@ from pyramid.session import SignedCookieSessionFactory
 
 from queuey.access.credentials.readers import digest_of
 from queuey.app.application import make_app
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.model.errors import TooManyRequests
 from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from queuey.access.credentials.readers import digest_of
 from queuey.app.application import make_app
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.app.version_1 import EXAMPLES, OPERATIONS, document
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store

@@ -13,7 +13,7 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from queuey.api.values import Done
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.app.version_1 import OPERATIONS, document
 from queuey.runtime.limits import Limits
 from queuey.web.responses import Response

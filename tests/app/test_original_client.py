@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from tests.tenants import KEY
 from tests.web.caller import Caller, Reply
 

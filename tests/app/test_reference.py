@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 
 from deploy.npm import NAME, pack
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.app.version_1 import OPERATIONS
 from tests.app.alike import AnsweredValues, is_like, values_in
 from tests.contract.samples import eventually

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import QueueSpec
 from queuey.runtime.limits import Limits

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuey.app.parts import App
-from queuey.app.service import Service
+from queuey.app.service import App, Service
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.rules.partition_state import MAX_OUTSTANDING
 from queuey.model.messages import Record

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from tests.claims.test_claims import bodies
 from tests.waiting import until
 from tests.web.caller import Caller, Reply

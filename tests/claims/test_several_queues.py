@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.runtime.limits import Limits
 from queuey.storage import Store
 from queuey.web.gateway import Gateway

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.client import AsyncClient, Client
 from queuey.client.credentials.profile import read_profile
 from tests.client.live import LOCAL, LOCAL_KEY, Bridge, Served, application

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 
 from queuey.app.application import make_app
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.client import AsyncClient
 from queuey.model.rights import parse_scope
 from queuey.storage import bridge

@@ -17,7 +17,7 @@ import httpx2
 import msgspec
 import pytest
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.client import (
     ApiError,
     AsyncClient,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import urlencode
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from tests.web.gateway_calls import Reply, Request, serve
 
 HOST = "localhost:5000"

@@ -8,7 +8,7 @@ import pytest
 
 from queuey.access.credentials.readers import digest_of
 from queuey.app.application import make_app
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.console.resources import make_console
 from queuey.model.messages import OPERATORS, Finding
 from queuey.model.rights import parse_scope

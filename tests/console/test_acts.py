@@ -12,7 +12,7 @@ import pytest
 from queuey.access.credentials.readers import digest_of
 from queuey.access.queue_access import QueueAccess
 from queuey.api.progress import RecordedOffsets
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.console.acts import APPLICATION_ACTS, MAX_ACT_RATE, QUEUE_ACTS
 from queuey.groups.offsets import OffsetUseCases
 from queuey.model.errors import StoreUnavailable

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from itertools import pairwise
 from typing import Any
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.console import charts, cookies, queue
 from queuey.console.charts import sample_depths
 from queuey.model.messages import NewMessage, QueueSpec

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import pytest
 
 from queuey.access.credentials.readers import digest_of
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.console import pages, queue
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import Meta, NewMessage, OffsetChange, QueueSpec, is_readable

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 import pytest
 
 from queuey.access.credentials.readers import digest_of
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.model.rights import parse_scope
 from queuey.storage import Store, bridge
 from tests.console.acting import act, follow_redirect, read_form

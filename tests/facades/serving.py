@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from queuey.app.application import make_app
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.facades.protocols import facades
 from queuey.facades.settings import Facades
 from queuey.settings import Include

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queuey.access.credentials.readers import digest_of
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.facades.emodb import views
 from queuey.facades.settings import EmodbFacade, Facades
 from queuey.model.errors import StoreUnavailable

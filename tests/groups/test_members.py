@@ -16,7 +16,7 @@ import pytest
 from queuey.access.credentials.members import PresentRights, credential_of
 from queuey.access.credentials.readers import ApplicationKeys, Identity, digest_of
 from queuey.app.application import make_app
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.groups.groups import GroupUseCases
 from queuey.model.rights import Caller as Known
 from queuey.model.rights import Grant, parse_scope

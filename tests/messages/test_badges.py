@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from queuey.access.queue_access import QueueAccess
-from queuey.app.parts import App
-from queuey.app.service import Service
+from queuey.app.service import App, Service
 from queuey.messages import read_marks, streams
 from queuey.messages.ranges import OTHER_PARTITIONS
 from queuey.messages.read_marks import UnreadCount, make_reader_group

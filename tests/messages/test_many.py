@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.messages.streams import Cursor
 from queuey.model.ids import parse_position
 from queuey.storage import Store, bridge

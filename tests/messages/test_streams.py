@@ -16,8 +16,7 @@ from queuey.access.authorization import Authenticator
 from queuey.access.credentials.readers import Identity
 from queuey.app.application import make_app
 from queuey.app.asgi import answer
-from queuey.app.parts import App
-from queuey.app.service import Service
+from queuey.app.service import App, Service
 from queuey.model.messages import QueueSpec
 from queuey.model.rights import Grant, Verb
 from queuey.storage import Store, bridge

@@ -8,8 +8,7 @@ import pytest
 
 from queuey.access.credentials.readers import Identity
 from queuey.app.application import make_app
-from queuey.app.parts import App
-from queuey.app.service import Service
+from queuey.app.service import App, Service
 from queuey.messages.ranges import OTHER_PARTITIONS
 from queuey.messages.streams import Cursor
 from queuey.model import ids

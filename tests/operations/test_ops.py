@@ -10,8 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import queuey
-from queuey.app.parts import App
-from queuey.app.service import Service
+from queuey.app.service import App, Service
 from queuey.model.errors import StoreFull, StoreUnavailable
 from queuey.operations import lag_metrics
 from queuey.operations.health_views import HEARTBEAT_INTERVAL, OpsViews

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from queuey.access.credentials.readers import Identity, digest_of
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.model.errors import NotAuthenticated
 from queuey.model.rights import parse_scope
 from queuey.storage import Store, bridge

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from httpx2 import Headers
 
 from queuey.app.asgi import answer
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.app.version_1 import SLASH
 from queuey.facades.facade import Facade
 from queuey.runtime.event_loop import Core

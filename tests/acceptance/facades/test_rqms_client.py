@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.client import ClientError, Conflict, InvalidAnswer, InvalidArgument, Timing
 from queuey.client.rqms import FETCH_INTERVAL, Item, Queue
 from queuey.facades.settings import Facades, RqmsFacade

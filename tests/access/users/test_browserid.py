@@ -22,7 +22,7 @@ from queuey.access.credentials import users as makers
 from queuey.access.credentials.readers import digest_of
 from queuey.access.credentials.users import make_readers
 from queuey.app.application import make_app
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.model.errors import SettingsError
 from queuey.settings import UserIssuer
 from queuey.storage import Store, bridge

@@ -13,7 +13,7 @@ from queuey.access.authorization import Authorization
 from queuey.access.credentials.bearer import Bearer
 from queuey.access.credentials.readers import digest_of
 from queuey.app.application import make_app
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.model.messages import QueueSpec
 from queuey.model.rights import VERBS, Action, parse_principals, parse_scope
 from queuey.model.user_queues import queue_name, user_name

@@ -15,7 +15,7 @@ import pytest
 from msgspec import UNSET
 
 from queuey.api.jobs import JobInfo
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.client import (
     AsyncClient,
     Client,

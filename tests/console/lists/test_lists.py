@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from html import unescape
 
 from queuey.access.credentials.readers import digest_of
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.console import applications, overview
 from queuey.model.rights import parse_scope
 from queuey.storage import Store, bridge

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from queuey.access.credentials.readers import digest_of
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.console import applications, groups
 from queuey.console.filters import moment_absolute
 from queuey.model.messages import QueueSpec

@@ -12,7 +12,7 @@ import pytest
 from queuey.access.credentials.readers import digest_of
 from queuey.access.issued_credentials import LINK_SECONDS, Sessions
 from queuey.app.application import make_app
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.console import cookies, pages
 from queuey.console.resources import make_console
 from queuey.model.errors import NotAuthenticated

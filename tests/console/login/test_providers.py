@@ -17,7 +17,7 @@ from queuey.access.credentials import code_flow
 from queuey.access.credentials.code_flow import MAX_EXCHANGES
 from queuey.access.credentials.readers import digest_of
 from queuey.app.application import make_app
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.console import cookies, login
 from queuey.console.login import MAX_EXCHANGE_RATE, MAX_WRONG_CODE_RATE
 from queuey.console.resources import make_console

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.facades.settings import Facades
 from queuey.storage import Store, bridge
 from tests.facades.serving import facade_app

@@ -12,7 +12,7 @@ from botocore.auth import SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.facades.sqs import access_keys
 from queuey.model.rights import parse_scope
 from queuey.storage import Store, bridge

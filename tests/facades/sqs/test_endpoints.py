@@ -10,7 +10,7 @@ import pytest
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.config import Config
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.facades.settings import Facades, SqsFacade
 from queuey.storage import Store, bridge
 from tests.facades.serving import facade_app

@@ -10,7 +10,7 @@ import pytest
 
 from queuey.access.credentials.readers import digest_of
 from queuey.app.application import make_app
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
 from queuey.model.rights import Caller, Grant
 from queuey.model.user_queues import queue_name, user_name

@@ -12,7 +12,7 @@ import pytest
 from queuey.access.credentials.readers import Identity, digest_of
 from queuey.app.application import make_app
 from queuey.app.asgi import answer
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.model.rights import USERS_TENANT_PREFIX, Grant
 from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge

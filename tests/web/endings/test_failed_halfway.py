@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.model.errors import QueueyError, StoreUnavailable, TooManyRequests
 from queuey.web.admission.scheduling import FairPool
 from queuey.web.gateway import Gateway

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.web.gateway import Gateway
 from tests.web.caller import Caller
 from tests.web.gateway_calls import Request, Run, make_runner, until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from tests.web.gateway_calls import Run, make_runner
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.model import ids
 from queuey.model.errors import Outcome, StoreClosed
 from queuey.storage import Messages, bridge

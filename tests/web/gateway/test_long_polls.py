@@ -10,8 +10,7 @@ import pytest
 
 from queuey.access.credentials.readers import digest_of
 from queuey.app.application import make_app
-from queuey.app.parts import App
-from queuey.app.service import Service
+from queuey.app.service import App, Service
 from queuey.runtime.limits import Limits
 from queuey.storage import Messages, Store, bridge
 from queuey.web.gateway import Gateway

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.app.version_1 import OPERATIONS
 from queuey.settings import Rates
 from queuey.web.admission.rates import RateLimits

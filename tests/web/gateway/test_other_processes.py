@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from queuey.app.application import make_app
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.operations.lag_metrics import COUNTS_TOPIC, Collection, WorkerCounts
 from queuey.runtime.metrics import Snapshot
 from queuey.runtime.workers import Answer, WorkerIdentity, Workers

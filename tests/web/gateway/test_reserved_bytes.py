@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.model.messages import MAX_ESCAPED_BYTES, MAX_MESSAGE_FRAME_BYTES
 from queuey.runtime.limits import Limits
 from queuey.web.gateway import Gateway

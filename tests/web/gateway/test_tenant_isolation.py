@@ -12,7 +12,7 @@ import pytest
 
 from queuey.access.authorization import Authorization
 from queuey.app.asgi import answer
-from queuey.app.parts import App
+from queuey.app.service import App
 from queuey.storage import Messages, Names
 from queuey.storage.deadlines import in_thread
 from queuey.web.endpoint import Match
