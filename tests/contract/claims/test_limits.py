@@ -111,7 +111,7 @@ def test_an_expired_claim(store: Store, other: Store) -> None:
     queue = make_limited(store, max_claimed_per_key=1)
     here, there = enter(store, queue), enter(other, queue)
     send(*here, "a1", "a2")
-    [first] = claim(here, limit=1, ttl=0.2)
+    [first] = claim(here, limit=1, ttl=1)
     with closing(EventWaiter(there[0].reader.watchers)) as waiter:
         assert claim(there, limit=1, waiter=waiter) == []
         [again] = claim_when_woken(there, waiter)

@@ -23,7 +23,7 @@ from tests.contract.samples import eventually, make_queue
 from tests.contract.schedules.processes import bodies, plan, seconds
 from tests.interposed_store import InterposedStore
 
-FAST_TIMING = DueTiming(search=0.05, overdue=3.0, max_pause=0.05)
+FAST_TIMING = DueTiming(search=0.05, overdue=20.0, max_pause=0.05)
 COUNTED_METHODS: tuple[Callable[..., Any], ...] = (
     *(Records.record, Ledger.ids_ahead, Catalogue.queue, Records.set_record, Records.due_records),
     KeyedPosts.append_once,
