@@ -88,3 +88,13 @@ def call_until(ends: float) -> StoreCall:
     call = StoreCall()
     call.ends = ends
     return call
+
+
+class MovedClock:
+    """A clock in seconds that a test moves by its attribute ``now``."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now

@@ -8,16 +8,11 @@ from queuey.access.authorization import MAX_CREDENTIALS, MAX_HEADER, MAX_PARTS, 
 from queuey.access.credentials.readers import Identity
 from queuey.model.errors import NotAuthenticated
 from queuey.model.rights import ANYBODY, Caller, Grant
+from tests.waiting import MovedClock
 
 
-class Clock:
+class Clock(MovedClock):
     """A clock moved by hand; its wall time is ahead."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
     def wall(self) -> float:
         return self.now + 1e9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -59,3 +60,11 @@ def test_contents_are_those_of_the_product(tmp_path: Path) -> None:
     (tmp_path / "qdo" / "b.py").rename(tmp_path / "qdo" / "d.py")
     hashes.append(hash_product(tmp_path))
     assert len(set(hashes)) == 2 + len(names)
+
+
+def test_each_line_for_users_has_a_side() -> None:
+    """The page has as many lines of a measure as the program has sides of it."""
+    page = (DOCS / pages.PAGE_FOR_USERS).read_text("utf-8")
+    # Those with rates and times, not those of memory.
+    lines = re.findall(r"(?m)^\|(?:[^|\n]*\|){6} `([\w-]+)`[^|\n]*\|$", page)
+    assert {name: lines.count(name) for name in lines} == {name: len(sides) for name, sides in pages.SUMMARY.items()}

@@ -14,30 +14,21 @@ from queuey.claims.log.claim_search import (
     MIN_TURN_SECONDS,
     PartitionRotation,
 )
+from tests.waiting import MovedClock
 
 QUEUE = 7
-
-
-class Clock:
-    """A clock in seconds that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def never(_number: int) -> float:
     return -1e9
 
 
-def turns(clock: Clock, first: float = 0.0) -> PartitionRotation:
+def turns(clock: MovedClock, first: float = 0.0) -> PartitionRotation:
     return PartitionRotation(clock, lambda: first)
 
 
 def heads(
-    known: PartitionRotation, clock: Clock, partitions: int, seconds: float, last_conflict: Callable[[int], float]
+    known: PartitionRotation, clock: MovedClock, partitions: int, seconds: float, last_conflict: Callable[[int], float]
 ) -> list[int]:
     """Returns which partition comes first over the time, each once until another takes its place."""
     numbers_seen: list[int] = []
@@ -52,7 +43,7 @@ def heads(
 @given(partitions=st.integers(2, 400), first=st.floats(0, 1, exclude_max=True))
 def test_no_partition_starves(partitions: int, first: float) -> None:
     """Every partition comes first within a bounded time, even if all the others always have messages."""
-    clock = Clock()
+    clock = MovedClock()
     claim_turns = turns(clock, first)
     longest = max(MAX_ROTATION_SECONDS, partitions * MIN_TURN_SECONDS)
     first_partitions = heads(claim_turns, clock, partitions, 1.3 * longest + 2 * MAX_TURN_SECONDS, never)
@@ -61,7 +52,7 @@ def test_no_partition_starves(partitions: int, first: float) -> None:
 
 def test_a_partition_with_nothing_to_give_loses_its_turn() -> None:
     """After an empty partition the next claim begins at another one; late news of an earlier partition is ignored."""
-    clock = Clock()
+    clock = MovedClock()
     claim_turns = turns(clock)
     head, following, *_ = claim_turns.order(QUEUE, 8, never)
     claim_turns.end_turn(QUEUE, head)
@@ -72,7 +63,7 @@ def test_a_partition_with_nothing_to_give_loses_its_turn() -> None:
 
 def test_where_another_process_is_at_work_comes_last_for_a_while() -> None:
     """A partition where another process is at work comes last for a while."""
-    clock = Clock()
+    clock = MovedClock()
     claim_turns = turns(clock)
     head = claim_turns.order(QUEUE, 8, never)[0]
     clock.now += 0.001

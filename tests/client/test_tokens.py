@@ -23,6 +23,7 @@ from queuey.client.credentials.profile import read_profile, write_profile
 from queuey.client.credentials.tokens import MAX_TOKEN_BYTES, KeptToken, TokenCommand, TokenFile, read_token
 from tests.client.conftest import Connect
 from tests.client.scripted import ONE, Script, async_client, ok, receipts, sync_client
+from tests.waiting import MovedClock
 
 SECRET = "tok3n-that-must-never-show"
 
@@ -211,20 +212,10 @@ def test_a_token_is_in_no_log_and_no_repr(connect: Connect, caplog: pytest.LogCa
     assert SECRET not in f"{client!r}{caught.value!r}{Token(SECRET)!r}{caplog.text}"
 
 
-class Clock:
-    """A clock that a test advances."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.mark.parametrize("expires", [1600.0, datetime.fromtimestamp(1600, UTC)])
 def test_a_token_is_replaced_before_its_known_end(expires: float | datetime) -> None:
     """Half a minute before its end a token is replaced; a source that fails then can retry until the end."""
-    clock = Clock()
+    clock = MovedClock()
     kept = KeptToken("Bearer", clock)
     assert kept.is_due()
     kept.keep(Token("a", expires))
@@ -265,7 +256,7 @@ def test_the_end_of_a_jwt_is_known_and_other_tokens_have_none() -> None:
 
 def test_a_wrong_clock_does_not_ask_for_a_token_at_each_call() -> None:
     """A token that has ended by this machine's clock is used until the server refuses it."""
-    kept = KeptToken("Bearer", Clock())
+    kept = KeptToken("Bearer", MovedClock())
     kept.keep(Token("a", 500.0))
     assert not kept.is_due()
 

@@ -107,21 +107,6 @@ def find_unresolved(source: Source, pattern: re.Pattern[str]) -> Iterator[tuple[
                 yield match["name"], f"{source.at(line)}: {match['name']}"
 
 
-@pytest.mark.parametrize(
-    ("name", "exists"),
-    [
-        ("Slice.make_postponed_page", True),
-        ("queuey.client.Client.rights", True),
-        (".errors.QueueNotFound", True),
-        ("datetime.timedelta", True),
-        ("Queue._replaced", False),
-        (".structs", False),
-        ("timedelta", False),
-    ],
-)
-def test_names_are_looked_up(name: str, exists: bool) -> None:  # noqa: FBT001 - a column of the table above
-    """A name is found in its class, its module, a base class, an import or a package, and nowhere else."""
-    assert documented.sources()["queuey.model.messages"].knows(name, 1) == exists
 
 
 # Phrases and words that leave

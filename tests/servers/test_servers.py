@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,14 +12,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 RUN_SECONDS = 300
 
-LOGGING = """
-import pytest
-
-@pytest.mark.parametrize("number", range(4))
-def test_asks_and_fails(zookeeper, number):
-    print("asked for", zookeeper.connect_string)
-    assert not "the test's own words"
-"""
 BROKEN = """
 from deploy.local import zookeeper as kind
 kind.MAIN = "no.such.Server"
@@ -62,18 +52,3 @@ def test_a_server_that_cannot_start_fails_the_run(tmp_path: Path) -> None:
     assert "1 error" in done.stdout
     assert "no.such.Server" in done.stdout
     assert "ended while starting" in done.stdout
-
-
-@pytest.mark.parametrize("processes", [0, 2])
-def test_one_server_serves_all_processes(tmp_path: Path, processes: int) -> None:
-    """Several processes use one server, which ends with the run; the report of a failure has the server's log."""
-    done = run_suite(tmp_path, LOGGING, f"--numprocesses={processes}")
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED
-    assert "the test's own words" in done.stdout
-    assert "Log of zookeeper" in done.stdout
-    assert "binding to port" in done.stdout
-    addresses = re.findall(r"asked for ([\d.]+):(\d+)", done.stdout)
-    assert len(addresses) == 4
-    [(host, port)] = set(addresses)
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((host, int(port)))

@@ -9,55 +9,45 @@ import pytest
 
 from queuey.model.errors import StoreUnavailable
 from queuey.storage.deadlines import Deadline
-from tests.waiting import call_until
-
-
-class Hand:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def __call__(self) -> float:
-        return self.seconds
+from tests.waiting import MovedClock, call_until
 
 
 @pytest.fixture
-def clock() -> Hand:
-    return Hand()
+def clock() -> MovedClock:
+    return MovedClock(100.0)
 
 
 @pytest.fixture
-def deadline(clock: Hand) -> Deadline:
+def deadline(clock: MovedClock) -> Deadline:
     return Deadline(15, clock)
 
 
-def test_a_call_has_what_is_left(clock: Hand, deadline: Deadline) -> None:
+def test_a_call_has_what_is_left(clock: MovedClock, deadline: Deadline) -> None:
     """Each wait gets the rest of the call's time, or less if it needs less."""
     with deadline.running():
         assert deadline.time_left() == 15
-        clock.seconds += 10
+        clock.now += 10
         assert (deadline.time_left(), deadline.time_left(4)) == (5, 4)
-        clock.seconds += 5
+        clock.now += 5
         with pytest.raises(StoreUnavailable, match="deadline of 15 s") as raised:
             deadline.time_left(4)
         assert raised.value.outcome == "none"
 
 
-def test_a_call_that_has_sent_a_change_ends_in_doubt(clock: Hand, deadline: Deadline) -> None:
+def test_a_call_that_has_sent_a_change_ends_in_doubt(clock: MovedClock, deadline: Deadline) -> None:
     """A change is unknown when the call's time is over after it was sent; the next call is not affected."""
     for sent in (True, False):
         with deadline.running():
             if sent:
                 deadline.mark_sent()
-            clock.seconds += 16
+            clock.now += 16
             with pytest.raises(StoreUnavailable) as raised:
                 deadline.time_left()
         assert raised.value.outcome == ("unknown" if sent else "none")
         deadline.mark_sent()
 
 
-def test_what_a_preparation_changes_does_not_count(clock: Hand, deadline: Deadline) -> None:
+def test_what_a_preparation_changes_does_not_count(clock: MovedClock, deadline: Deadline) -> None:
     """If the time is over in a preparation or after it, nothing is written, unless something was sent before."""
 
     def prepare_late() -> None:
@@ -71,7 +61,7 @@ def test_what_a_preparation_changes_does_not_count(clock: Hand, deadline: Deadli
                 deadline.mark_sent()
             with deadline.preparing():
                 deadline.mark_sent()
-            clock.seconds += 16
+            clock.now += 16
             with pytest.raises(StoreUnavailable) as after:
                 deadline.time_left()
             with pytest.raises(StoreUnavailable) as within:
@@ -79,13 +69,13 @@ def test_what_a_preparation_changes_does_not_count(clock: Hand, deadline: Deadli
             assert {after.value.outcome, within.value.outcome} == {"unknown" if sent else "none"}
 
 
-def test_a_call_within_another_has_no_more_time(clock: Hand, deadline: Deadline) -> None:
+def test_a_call_within_another_has_no_more_time(clock: MovedClock, deadline: Deadline) -> None:
     """A call made by another call ends with it, whatever its own time."""
     with deadline.running():
-        clock.seconds += 10
+        clock.now += 10
         with deadline.running():
             assert deadline.time_left() == 5
-        with deadline.running(call_until(clock.seconds + 1)):
+        with deadline.running(call_until(clock.now + 1)):
             assert deadline.time_left() == 1
         assert deadline.time_left() == 5
 

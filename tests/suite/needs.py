@@ -45,7 +45,6 @@ BY_PATH: dict[str, str | None] = {
     "tests/acceptance/": "needs_programs",
     "tests/acceptance/facades/test_emodb_java.py": "needs_java",
     "tests/bench/": "needs_programs",
-    "tests/bench/test_result_tables.py": None,
     "tests/console/chromium/": "needs_chromium",
     "tests/deploy/": "needs_programs",
     "tests/deploy/test_local_addresses.py": None,

@@ -15,7 +15,6 @@ ALLOWED = {
     "tests/suite/test_architecture.py",
     "tests/replacing.py",
     "tests/model/test_messages.py",
-    "tests/suite/test_replacing.py",
 }
 """These rules, the helper for replacements and its test, and a test that fields cannot be set."""
 PATCHED = re.compile(

@@ -6,12 +6,10 @@ import subprocess
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from tests.suite.needs import BY_PATH, NEEDS, ROOT, UnmarkedProgramError, pytest_ignore_collect
+from tests.suite.needs import BY_PATH, NEEDS, ROOT, UnmarkedProgramError
 
 
 @pytest.mark.parametrize("path", sorted(BY_PATH))
@@ -19,21 +17,6 @@ def test_every_path_of_the_table_exists(path: str) -> None:
     """Every path of the table exists; a moved one would leave its tests without a mark."""
     assert (ROOT / path).exists()
     assert BY_PATH[path] in {None, *NEEDS}
-
-
-@pytest.mark.parametrize(
-    ("suite", "path", "ignored"),
-    [
-        ("test", "tests/acceptance", True),
-        ("test", "tests/spark", None),
-        ("test", "tests/spark/test_writing.py", True),
-        (None, "tests/acceptance", None),
-    ],
-)
-def test_folders_are_left_out_only_where_all_their_tests_are(suite: str | None, path: str, ignored: object) -> None:
-    """A folder is not imported if none of its tests can belong to make test: the longest path of the table counts."""
-    config = cast("Any", SimpleNamespace(getoption=lambda _: suite))
-    assert pytest_ignore_collect(ROOT / path, config) == ignored
 
 
 def test_no_folder_is_passed_over(pytestconfig: pytest.Config) -> None:

@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
-
 import pytest
 
 from tests.waiting import until, until_async
-
-
-@pytest.mark.needs_programs
-def test_a_wait_is_over_when_its_process_has_ended() -> None:
-    """A wait for a process fails as soon as the process has ended, and reports the exit code."""
-    began = time.monotonic()
-    with (
-        subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as process,
-        pytest.raises(AssertionError, match="ended with 3"),
-    ):
-        until(lambda: False, 300, process=process)
-    assert time.monotonic() - began < 200
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -1,4 +1,4 @@
-"""A service whose answers a test gives one by one, and a clock that only the test moves."""
+"""A service whose answers a test gives one by one."""
 
 from __future__ import annotations
 
@@ -94,13 +94,3 @@ class ScriptedService(httpx2.AsyncBaseTransport):
 
     async def wait_for_leave(self) -> PendingRequest:
         return await self._next("DELETE")
-
-
-class HandClock:
-    """A clock that the test sets, in seconds."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds

@@ -13,7 +13,8 @@ from qdo.coordination import Event, Member, ServiceCoordinator, ServiceSession
 from qdo.errors import CoordinationLost, SessionLost
 from qdo.partitions import Partition, Queue, subscribe
 from queuey.client import AsyncClient, RetryPolicy
-from tests.qdo.service.scripted import PATIENCE, SESSION, STORE, HandClock, ScriptedService
+from tests.qdo.service.scripted import PATIENCE, SESSION, STORE, ScriptedService
+from tests.waiting import MovedClock
 
 QUEUE = Queue(STORE, "queuey", "orders")
 ONE = Partition(QUEUE, 1)
@@ -33,7 +34,7 @@ class Joined:
     """
 
     def __init__(
-        self, service: ScriptedService, clock: HandClock, session: ServiceSession, events: list[Event]
+        self, service: ScriptedService, clock: MovedClock, session: ServiceSession, events: list[Event]
     ) -> None:
         self.service = service
         self.clock = clock
@@ -61,7 +62,7 @@ async def join() -> AsyncIterator[Callable[..., Any]]:
     async with AsyncExitStack() as opened:
 
         async def joined(*, static: bool = False) -> Joined:
-            service, clock, events = ScriptedService(), HandClock(), list[Event]()
+            service, clock, events = ScriptedService(), MovedClock(), list[Event]()
             client = AsyncClient(
                 "http://127.0.0.1:5000/v1/queuey/", key="a-key", transport=service, retry=RetryPolicy(deadline=0)
             )
@@ -90,12 +91,12 @@ async def test_a_session_counts_from_the_sending_of_its_heartbeat(join: Callable
     """A session lasts from the sending of its heartbeat, however long the answer takes, and ends without a request."""
     member = await join()
     beat = await member.service.heartbeat()
-    member.clock.seconds += 6
+    member.clock.now += 6
     beat.beat(take={"orders": {1: assignment_row(5)}})
     await member.owns(ONE)
-    member.clock.seconds += SESSION - 6 - 0.01
+    member.clock.now += SESSION - 6 - 0.01
     assert member.session.state == "connected"
-    member.clock.seconds += 0.01
+    member.clock.now += 0.01
     assert member.session.state == "lost"
     with pytest.raises(SessionLost):
         await member.session.assignment()
@@ -105,7 +106,7 @@ async def test_an_answer_after_the_end_counts_as_none(join: Callable[..., Any]) 
     """An answer that renews the session after the member gave it up is ignored: the session stays lost."""
     member = await join()
     beat = await member.service.heartbeat()
-    member.clock.seconds += SESSION
+    member.clock.now += SESSION
     beat.beat(take={"orders": {1: assignment_row(5)}})
     await member.until(lambda: member.events == ["lost"])
     assert member.session.state == "lost"

@@ -12,9 +12,9 @@ import pytest
 from qdo.keepalive import relay
 from qdo.keepalive.relay import Encryption, Relay
 from qdo.keepalive.vitals import Vitals, now
-from tests.qdo.unit.zookeeper.test_handler import ANSWER, EVENT, GREETING, REQUEST, Hand
+from tests.qdo.unit.zookeeper.test_handler import ANSWER, EVENT, GREETING, REQUEST
 from tests.replacing import replace_in
-from tests.waiting import join
+from tests.waiting import MovedClock, join
 
 PATIENCE = 60.0
 
@@ -34,7 +34,7 @@ class Relayed:
             opened.enter_context(end).settimeout(PATIENCE)
         for end in (program, server):
             end.settimeout(0.0)
-        self.vitals, self.hand = Vitals.create(60.0), Hand()
+        self.vitals, self.hand = Vitals.create(60.0), MovedClock()
         opened.callback(self.vitals.close)
         opened.enter_context(replace_in(relay, now, self.hand))
         self.thread = threading.Thread(target=self._run, args=(program, server))

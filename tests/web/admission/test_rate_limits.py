@@ -14,21 +14,12 @@ from queuey.model.errors import SettingsError
 from queuey.model.rights import USERS_TENANT_PREFIX, Caller, name_within
 from queuey.settings import OwnRates, Rates
 from queuey.web.admission.rates import Buckets, Rate, RateLimits
+from tests.waiting import MovedClock
 
 SHOP = Caller(names=frozenset({"app:shop"}), tenant="app:shop")
 NEWS = Caller(names=frozenset({"app:news"}), tenant="app:news")
 ANN = Caller(names=frozenset({name_within("shop", "user:x.ann")}), tenant=f"{USERS_TENANT_PREFIX}shop")
 BOB = Caller(names=frozenset({name_within("shop", "user:x.bob")}), tenant=f"{USERS_TENANT_PREFIX}shop")
-
-
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def count_passed(limits: RateLimits, caller: Caller, count: int) -> int:
@@ -66,7 +57,7 @@ def test_a_bucket_lets_through_what_was_promised_and_no_more(rate: float, burst:
 
 def test_each_application_and_each_user_has_a_bucket() -> None:
     """Requests of one caller do not count for others; those of users count for their application as well."""
-    limits = RateLimits(Rates(application=5, user=2), clock=Clock())
+    limits = RateLimits(Rates(application=5, user=2), clock=MovedClock())
     assert count_passed(limits, ANN, 9) == 2
     assert count_passed(limits, BOB, 9) == 2
     assert count_passed(limits, SHOP, 9) == 1
@@ -76,14 +67,14 @@ def test_each_application_and_each_user_has_a_bucket() -> None:
 
 def test_who_is_over_the_own_limit_takes_nothing_from_the_application() -> None:
     """A user's refused requests do not use up tokens of the application."""
-    limits = RateLimits(Rates(application=10, user=2), clock=Clock())
+    limits = RateLimits(Rates(application=10, user=2), clock=MovedClock())
     assert count_passed(limits, ANN, 1000) == 2
     assert count_passed(limits, SHOP, 99) == 8
 
 
 def test_headers_say_what_is_left_and_a_refusal_when_to_come_again() -> None:
     """Headers have the form of structured fields, with a member for each limit of the caller."""
-    clock = Clock()
+    clock = MovedClock()
     limits = RateLimits(Rates(application=500, user=5, user_burst=20), clock=clock)
     headers, refusal = limits.count(ANN, "shop")
     assert refusal is None
@@ -105,7 +96,7 @@ def test_headers_say_what_is_left_and_a_refusal_when_to_come_again() -> None:
 
 def test_buckets_are_bounded_and_the_fullest_go_first() -> None:
     """With a flood of users, those near an empty bucket are kept, and memory is bounded."""
-    clock = Clock()
+    clock = MovedClock()
     buckets, rate = Buckets(max_buckets=100), Rate(1, 10)
     for _ in range(10):
         buckets.take("greedy", buckets.peek("greedy", rate, clock.now), clock.now)

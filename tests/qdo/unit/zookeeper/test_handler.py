@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from qdo.coordination.zookeeper.handler import CLOSE_TIMEOUT, MAX_READ_BYTES, Handler, SessionLease, Wire
 from qdo.keepalive.vitals import Vitals
+from tests.waiting import MovedClock
 
 GREETING = struct.pack(">iiiq", 16, 0, 6000, 99)
 REQUEST = struct.pack(">iii", 8, 1, 3)
@@ -28,8 +29,8 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def make(ours: socket.socket, closing: float = CLOSE_TIMEOUT) -> tuple[Wire, Handler, SessionLease, Hand]:
-    hand = Hand()
+def make(ours: socket.socket, closing: float = CLOSE_TIMEOUT) -> tuple[Wire, Handler, SessionLease, MovedClock]:
+    hand = MovedClock()
     lease = SessionLease(3.0, hand)
     return Wire(ours, lease), Handler(lease, None, closing), lease, hand
 
@@ -101,7 +102,7 @@ def test_answers_renew_the_lease(ends: tuple[socket.socket, socket.socket]) -> N
 def test_a_server_has_little_time_for_its_first_answer(ends: tuple[socket.socket, socket.socket]) -> None:
     """A connection attempt ends early, whatever kazoo allows, so that others can be tried in time."""
     ours, _ = ends
-    hand = Hand()
+    hand = MovedClock()
     handler = Handler(SessionLease(0.05, hand), None)
     assert handler.select([Wire(ours, SessionLease(0.05, hand))], [], [], 3600.0) == ([], [], [])
 
@@ -122,16 +123,8 @@ def test_closing_takes_little_time(ends: tuple[socket.socket, socket.socket]) ->
 INSTANTS = st.lists(st.floats(0.0, 30.0), min_size=1, max_size=20)
 
 
-class Hand:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def granted_lease(timeout: float = 10.0) -> tuple[SessionLease, Hand]:
-    hand = Hand()
+def granted_lease(timeout: float = 10.0) -> tuple[SessionLease, MovedClock]:
+    hand = MovedClock()
     lease = SessionLease(1.0, hand)
     lease.grant(timeout, hand.now)
     return lease, hand
@@ -149,7 +142,7 @@ def test_silence_breaks_then_lapses() -> None:
 
 def test_what_was_found_lapsed_stays_so() -> None:
     """A lapse that was seen is final, even if another process hears the servers in the same instant."""
-    hand, vitals = Hand(), Vitals.create(60.0)
+    hand, vitals = MovedClock(), Vitals.create(60.0)
     lease = SessionLease(10.0, hand, vitals)
     vitals.record_answer(hand.now)
     hand.now += 11

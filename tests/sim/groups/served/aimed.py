@@ -173,17 +173,6 @@ class Changing(Aimed):
         web.run(call, lambda _value, _error: None)
 
 
-class Restless(Aimed):
-    """Members come and go all the time, and processes stop briefly between two calls."""
-
-    between, session = 0.8, 6.0
-    troubles = Faults(lost=0.03, hesitant=0.02, slow=0.02)
-    habits = Habits(pace=0.2, hurry=0.2, repeats=0.2, late=0.05)
-
-    def list_faults(self) -> Sequence[Callable[[], None]]:
-        return [*super().list_faults(), self._replace]
-
-
 class Generous(Aimed):
     """Members give back partitions that no other member waits for, and requests are repeated late."""
 
@@ -209,13 +198,6 @@ class Lagging(Aimed):
     """Plain writes reach most replicas late."""
 
     troubles = Faults(late=0.7, slow=0.01)
-
-
-class Hesitant(Aimed):
-    """Processes stop after they have read the sessions."""
-
-    processes = (3,)
-    troubles = Faults(reading=0.1)
 
 
 class Dying(Aimed):
@@ -263,41 +245,3 @@ class Apart(Standing):
 
     def list_faults(self) -> Sequence[Callable[[], None]]:
         return [self._cut]
-
-
-class Forgetful(Aimed):
-    """Answers are lost."""
-
-    between, session, processes = 0.7, 8.0, (2,)
-    habits = Habits(pace=1.0, loses=0.3)
-
-    def list_faults(self) -> Sequence[Callable[[], None]]:
-        return [self._leave_and_restart, self._crash, self._replace]
-
-
-class Listing(Aimed):
-    """Members ask for queues by patterns, and lists may lack some queues."""
-
-    naming = 0.0
-    troubles = Faults(lacking=0.3)
-
-
-class Recreated(Aimed):
-    """Only queues change: they are recreated."""
-
-    between = 4.0
-
-    def list_faults(self) -> Sequence[Callable[[], None]]:
-        return [self._recreate_all]
-
-    def _recreate_all(self) -> None:
-        for name in list(self.stored.queues):
-            self.recreate(name)
-
-
-class Returning(Aimed):
-    """Static members leave and come back."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.settings = structs.replace(self.settings, grace=3.0)
