@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from qdo.assignment import plan_assignment
 from qdo.consumer.rebalance.group_member import GroupMembership
 from qdo.consumer.rebalance.session_events import SessionOptions
-from qdo.coordination import Coordinator, Member, Session
+from qdo.coordination import Coordinator, Member, Session, SessionOffset
 from qdo.errors import CoordinationIncompatible, CoordinationLost, CoordinationRefused, MemberExists, SessionLost
 from qdo.partitions import Partition, Queue, Subscription
 from tests.qdo.contract.simulated import SimulatedService
@@ -141,6 +141,21 @@ async def test_a_call_that_fails_once(setup: Setup, call: Callable[..., Any], er
     assert len(setup.owner.refusals) == (error == "not allowed")
     await group.stop()
     assert (setup.owner.have, await setup.members()) == (set(), {"b"})
+
+
+async def test_a_commit_that_is_refused(setup: Setup) -> None:
+    """A partition whose commit is refused is lost and released, so that the group becomes stable again."""
+
+    async def refuse(_session: Session, offsets: Iterable[tuple[SessionOffset, str]]) -> dict[Partition, None]:
+        return {held.partition: None for held, _ in offsets}
+
+    group, refused = setup.make(), min(PARTITIONS)
+    await group.start()
+    await setup.wait_until_at_rest(group)
+    with replace(Session.commit, refuse):
+        assert await group.table.record({refused: "1" * 32}) == {refused}
+    await setup.wait_until_at_rest(group)
+    assert setup.owner.lost_partitions == {refused}
 
 
 @pytest.mark.parametrize(
