@@ -218,21 +218,20 @@ class ClaimUseCases:
             StoreUnavailable: Its ``outcome`` says whether something may have been claimed or acknowledged. Also raised
                 if the claims may expire before the answer arrives; they are released then.
         """
-        self.logs.check(queue, partitions)
+        parts = {} if ack is None or ack.settled is not None else group_by_partition(ack.receipts)
+        self.logs.check(queue, [*(partitions or ()), *parts])
         order = self._search_order(queue, partitions, limit)
         if waiter is not None:
             waiter.subscribe([(queue, order, self._trigger)])
         ack = ack or PiggybackedAck()
-        settles: Mapping[int, SettleRequest] = {}
-        if ack.is_pending:
-            if ack.results:
-                await self._write_valid_results(queue, ack.results)
-            parts = group_by_partition(ack.receipts)
-            self.logs.check(queue, list(parts))
-            if parts.keys() != {order[0]} and not self._has_entries(queue, parts):
-                # If a receipt names an entry that never existed, nothing may be claimed.
-                await self._check_receipts(queue, parts)
-            settles = {number: SettleRequest(queue, "acknowledge", receipts) for number, receipts in parts.items()}
+        settles: dict[int, SettleRequest] = {}
+        if parts and ack.results:
+            await self._write_valid_results(queue, ack.results)
+        if parts and parts.keys() != {order[0]} and not self._has_entries(queue, parts):
+            # If a receipt names an entry that never existed, nothing may be claimed.
+            await self._check_receipts(queue, parts)
+        for number, receipts in parts.items():
+            settles[number] = SettleRequest(queue, "acknowledge", receipts)
         poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes), worker)
         search = ClaimSearch(self._log_cache, self._rotation, queue, poll, gather=gather)
         try:

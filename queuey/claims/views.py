@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from zlib import crc32
 
@@ -46,6 +47,7 @@ Refusals = dict[str, QueueyError]
 """Errors by the names of queues."""
 MAX_RESULT_SIZE = 1 << 53
 """Max value in ``too_large``: bytes of a result that the caller did not send."""
+_message_of = attrgetter("message")
 _MAX_JOB_BYTES = MAX_RESULT + 2 * api.MAX_STATE + api.MAX_TEXT
 """Max bytes of a job in an answer, approximately."""
 _MAX_STATES_BYTES = api.MAX_STATES * api.MAX_STATE
@@ -606,7 +608,7 @@ def render_claims(
     ]
     fields = dict(more or {}) | ({"acknowledged": acknowledged} if acknowledged else {})
     end = b"]," + encode(fields)[1:] if fields else b"]}"
-    return [b'{"status":"ok","messages":[', *render_messages([claim.message for claim in claims], parts), end]
+    return [b'{"status":"ok","messages":[', *render_messages(list(map(_message_of, claims)), parts), end]
 
 
 def _render_earlier(claim: ClaimDelivery) -> bytes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from operator import attrgetter
 from typing import Annotated, Literal, get_args, get_type_hints
 
 import msgspec
@@ -342,6 +343,10 @@ class Message(msgspec.Struct, array_like=True, gc=False):
         return ids.timestamp_text(self.ticks)
 
 
+position_of: Callable[[Message], Position] = attrgetter("ticks", "low")
+"""Returns ``Message.position``, for many messages at less cost."""
+
+
 def body_bytes(body: str | bytes) -> int:
     return len(body) if isinstance(body, bytes) or body.isascii() else len(body.encode())
 
@@ -366,14 +371,13 @@ def bytes_of(messages: Iterable[Message]) -> int:
 
 def bytes_at_most(messages: Iterable[Message]) -> int:
     """Returns an upper bound of :func:`bytes_of` that is cheaper to compute."""
-    return sum(
-        [
-            MAX_MESSAGE_FRAME_BYTES + MAX_ESCAPED_BYTES * len(message.body)
-            if message.meta is None
-            else rendered_bytes(message.body, message.meta)
-            for message in messages
-        ]
-    )
+    size = 0
+    for message in messages:
+        if message.meta is None:
+            size += MAX_MESSAGE_FRAME_BYTES + MAX_ESCAPED_BYTES * len(message.body)
+        else:
+            size += rendered_bytes(message.body, message.meta)
+    return size
 
 
 class Slice(msgspec.Struct, frozen=True, gc=False):

@@ -89,10 +89,6 @@ class PiggybackedAck(msgspec.Struct):
     settled: list[ReceiptOutcome] | None = None
     in_doubt: bool = False
 
-    @property
-    def is_pending(self) -> bool:
-        return self.settled is None and bool(self.receipts)
-
     async def wait(self, settles: Mapping[int, SettleRequest]) -> None:
         """Waits for the results and sets :attr:`settled`; from then on, errors of the request are in doubt.
 

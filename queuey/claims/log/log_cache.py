@@ -56,11 +56,10 @@ class LogCache:
     def add(self, key: Key, *requests: LogRequest) -> None:
         """Adds requests to a log, unless another process was at work on it and a worker takes them."""
         log = self._logs.get(key)
-        if log is not None and log.last_conflict >= 0:
-            requests = tuple(self._forwarding.forward(key, log.last_conflict, requests))
-            if not requests:
-                return
-        self.add_here(key, *requests)
+        if log is None or log.last_conflict < 0:
+            self.add_here(key, *requests)
+        elif remaining := self._forwarding.forward(key, log.last_conflict, requests):
+            self.add_here(key, *remaining)
 
     def add_here(self, key: Key, *requests: LogRequest) -> None:
         log = self._logs.get(key)

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, cast
 from zlib import crc32
 
@@ -27,6 +28,7 @@ from queuey.storage.deadlines import GivenUp
 
 Key = tuple[int, int]
 """A queue's ``qid``, and a partition."""
+_number_of = attrgetter("number")
 SettleKind = Literal["acknowledge", "renew", "release", "fail", "give_up", "verify", "check"]
 Claimed = tuple[Message, int, ClaimReceipt, int, int, bool]
 """A claimed message: the message, the number of the attempt, the receipt, the expiry (milliseconds since 1970), the
@@ -71,13 +73,6 @@ class LogRequest:
             self.future.exception()  # Mark as retrieved: the caller may not await it.
         return True
 
-    def enter(self) -> bool:
-        """Marks the request as sent with the next entry; returns False if it was given up or already answered."""
-        if self.future.done():
-            return False
-        self.sent = True
-        return True
-
     def edit(self, draft: EntryDraft) -> None:
         """Adds the request's part to the next entry."""
 
@@ -102,13 +97,19 @@ class PollRequest(LogRequest):
         self.beside = beside
 
     def enter(self) -> bool:
-        # Discards messages of an earlier attempt, and fails the poll if a request beside it has failed.
+        """Marks the poll as sent with the next entry, without messages of an earlier attempt.
+
+        Returns False if it was given up or already answered. It fails if a request beside it has failed.
+        """
         self.poll.given = []
         for request in self.beside:
             future = request.future
             if future.done() and not future.cancelled() and (error := future.exception()):
                 self.answer(None, cast("Exception", error))
-        return super().enter()
+        if self.future.done():
+            return False
+        self.sent = True
+        return True
 
     def list_claimed(self, state: State, partition: int, number: int) -> list[Claimed]:
         """Returns the messages that entry ``number`` has claimed for the poll, or all of them if its TTL is 0."""
@@ -167,7 +168,7 @@ class SettleRequest(LogRequest):
         super().__init__(queue, len(receipts))
         self.kind = kind
         self.receipts = receipts
-        self.newest = max([receipt.number for receipt in receipts], default=0)
+        self.newest = max(map(_number_of, receipts), default=0)
         self.ttl = ttl
         self.begun = begun
         self.settlements: list[ReceiptOutcome] = []
@@ -242,13 +243,9 @@ class JobRequest(LogRequest):
 
 
 class SentRequest(ChangeRequest):
-    """Records that dead letters were published. It does not time out."""
+    """Records that dead letters were published. An entry carries it even if it was answered, as after a timeout."""
 
     __slots__ = ()
-
-    def enter(self) -> bool:
-        super().enter()
-        return True
 
 
 class StateQuery(LogRequest):
@@ -362,9 +359,10 @@ async def gather_answers(requests: Mapping[int, LogRequest]) -> dict[int, Any]:
         GivenUp: The caller cancelled the call.
     """
     errors: list[QueueyError] = []
-    for request in requests.values():
+    answers: dict[int, Any] = {}
+    for number, request in requests.items():
         try:
-            await request.future
+            answers[number] = await request.future
         except QueueyError as error:
             errors.append(error)
         except asyncio.CancelledError:
@@ -375,7 +373,7 @@ async def gather_answers(requests: Mapping[int, LogRequest]) -> dict[int, Any]:
         raise (
             in_doubt(errors[0]) if len(requests) > 1 and combine_outcomes(requests.values()) == "unknown" else errors[0]
         )
-    return {number: request.future.result() for number, request in requests.items()}
+    return answers
 
 
 def list_polls(requests: Iterable[LogRequest]) -> list[PollRequest]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -42,6 +43,7 @@ from queuey.storage import Store
 MAX_COVERS = 5_000
 """Max covers of representatives below the cursor that a state keeps; with more, covers are written to the store."""
 TICKS_PER_MILLISECOND = 10_000
+_limit_of, _max_bytes_of = attrgetter("poll.limit"), attrgetter("poll.max_bytes")
 
 
 class Duplicates:
@@ -182,9 +184,9 @@ class Finder:
             await self.duplicates.write(state)
         now = self._store.claim_logs.claim_now()
         expired = self._timing.expiry_limit(now)
-        limits = [request.poll.limit for request in polls]
+        limits = list(map(_limit_of, polls))
         max_messages, max_per_key = min(MAX_ENTRY_IDS, sum(limits)), max(limits)
-        max_bytes = min(self._limits.page_bytes, sum([request.poll.max_bytes for request in polls]))
+        max_bytes = min(self._limits.page_bytes, sum(map(_max_bytes_of, polls)))
         candidates = Candidates(
             by_key=self.ordered is not None, covers=state.covers.version, includes_ended=state.keeps_expired
         )

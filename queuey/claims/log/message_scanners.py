@@ -23,7 +23,7 @@ from queuey.claims.rules.order import MAX_WAITING, Waiting
 from queuey.claims.rules.partition_state import MAX_ABOVE, State
 from queuey.model import ids
 from queuey.model.ids import FIRST, LOW_MIN, Position
-from queuey.model.messages import Location, Message, Page, Slice, bytes_of, rendered_bytes
+from queuey.model.messages import Location, Message, Page, Slice, bytes_of, position_of, rendered_bytes
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 
@@ -257,7 +257,7 @@ class Scanner:
         for _ in range(MAX_SCAN_PAGES):
             page = await self._read(part)
             self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
-            positions = [message.position for message in page.messages]
+            positions = list(map(position_of, page.messages))
             new = state.find_unknown(positions)
             if new and self.split is None and self.split_ended is not None:
                 unknown = [message for message in page.messages if message.position in new]
@@ -290,7 +290,7 @@ class Scanner:
         for _ in range(MAX_SCAN_PAGES):
             page = await self._read(part)
             self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
-            positions = [(message.ticks, message.low) for message in page.messages]
+            positions = list(map(position_of, page.messages))
             unknown = state.find_unknown(positions) - found_positions
             end = page.next if page.next is not None else part.lower
             if chained:
@@ -298,7 +298,9 @@ class Scanner:
             if forward:
                 result.ahead += positions
                 result.end = end if page.more else None
-            fresh = [message for message, position in zip(page.messages, positions, strict=True) if position in unknown]
+            fresh = page.messages
+            if len(unknown) < len(positions):
+                fresh = [message for message in fresh if message.position in unknown]
             if self.split is not None:
                 fresh = await self.split(state, result.copies, fresh)
             if self.split_ended is not None:

@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from operator import attrgetter
+from typing import Literal, NamedTuple, TypeVar
 
 from queuey.access.queue_access import find_same_queue
 from queuey.claims.log.follow_ups import FollowUpRunner, LogCompaction, SnapshotPolicy
@@ -55,7 +56,6 @@ from queuey.model.errors import (
     StoreUnavailable,
     in_doubt,
 )
-from queuey.model.ids import Position
 from queuey.model.messages import LogEntry, LogPage, Queue
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
@@ -72,6 +72,15 @@ MIN_CURSOR_ADVANCE = 500
 MAX_LOOP_BYTES = 1 << 16
 """Max bytes of entries applied in the event loop; more take several milliseconds and are applied in a thread."""
 T = TypeVar("T")
+Fate = Literal["written", "unneeded", "outdated", "postponed", "refused"]
+"""What became of a round's entry. ``written`` and ``unneeded`` end the round; otherwise it decides anew:
+
+* ``unneeded``: it would change nothing, and the state is current.
+* ``outdated``: it would change nothing, but entries of other processes were read meanwhile.
+* ``postponed``: a snapshot or a record was written first, which takes time, and claims expire from the decision on.
+* ``refused``: an entry of another process came first, so this one was certainly not written.
+"""
+_row_of, _version_of, _status_of = attrgetter("queue"), attrgetter("version"), attrgetter("status")
 RecordOutbox = Callable[[Queue], Awaitable[None] | None]
 """Makes sure that other processes publish the dead letters of a queue if this one ends; returns None if they will."""
 
@@ -196,67 +205,55 @@ class PartitionLog:
     # A round
 
     async def _round(self, requests: list[LogRequest]) -> None:
-        """Answers requests: reads what they need, decides on an entry, appends it; decides anew if another was first.
+        """Answers requests: reads what they need, decides on an entry and writes it, anew until its fate is final.
 
         While claims are paused, polls get nothing. They are answered only if the row was current at some moment of the
         round: each append and each read of the log is refused for an outdated row.
         """
-        queue = self._use_newest_row(requests)
+        queue = await self._prepare(requests)
         is_paused = queue.claims == "paused"
-        await self._prepare(queue, requests)
         candidates: Candidates | None = None
         while True:
             # Reading a snapshot replaces the state, when this process has fallen far behind.
-            state = self.state
+            state, start = self.state, self.state.number
             polls = [] if is_paused else list_polls(requests)
             if polls and candidates is None:
                 candidates = await self._finder.find(state, requests, polls)
             if isinstance(requests[0], ReadingRequest):
                 await self._finder.gather_for(state, requests[0])
             self._queue.take_without_reads(requests, state.number)
-            chosen = self._core.boottime()
+            decided = self._core.boottime()
             draft, passed_count = self._decide(queue, requests, candidates)
-            # With keys, nothing is read beyond what may be remembered, so the cursor must move.
-            worth = 1 if candidates is not None and candidates.by_key and candidates.scan.full else MIN_CURSOR_ADVANCE
-            if not draft.has_changes_beyond_cursor and passed_count < worth:
+            entry = self._make_entry(queue, draft) if _is_needed(draft, candidates, passed_count) else None
+            if entry is None:
                 mark_unsent(requests)
-                if await self._catch_up_for(queue, requests, always=is_paused):
-                    candidates = None
-                    continue
-                end = RoundEnd(0, chosen, self._must_search_again(candidates, draft, 0, is_written=False))
-                self._totals.count_round(requests, None, self.state)
-                await self._answer_requests(requests, polls, candidates, end)
-                # This round adds no follow-up work, but another process may have died before it did its own.
-                await self._follow_ups.delete(queue, self.state, 0)
-                await self._follow_up(queue, ())
-                return
-            entry, number = self._make_entry(queue, draft), state.number + 1
-            if (entry.outs or self._compaction.is_due()) and await self._write_before(entry, queue, requests):
-                continue
-            if await self._append(queue, entry, requests):
-                end = RoundEnd(
-                    number, chosen, self._must_search_again(candidates, draft, passed_count, is_written=True)
-                )
-                self._totals.count_round(requests, entry, self.state)
-                if self.state.pending_deletes:
-                    await self._follow_ups.delete(queue, self.state, number)
-                await self._answer_requests(requests, polls, candidates, end)
-                if draft.lapsed:
-                    await self._follow_ups.record_expired_claims(queue, draft.lapsed)
-                await self._follow_up(queue, entry.outs)
-                return
-            # The entry was certainly not applied.
-            mark_unsent(requests)
-            self._queue.take_without_reads(requests, self.state.number, polls=True)
-            self._give_up_late(requests)
-            current = self.state is state and self.state.withdrawn < number and set(list_polls(requests)) <= set(polls)
-            candidates = candidates if current and self._has_deliverable(self.state, candidates) else None
+                is_outdated = await self._catch_up_for(queue, requests, always=is_paused)
+                fate: Fate = "outdated" if is_outdated else "unneeded"
+            elif (entry.outs or self._compaction.is_due()) and await self._write_before(entry, queue, requests):
+                fate = "postponed"
+            else:
+                fate = "written" if await self._append(queue, entry, requests) else "refused"
+            if fate in {"written", "unneeded"}:
+                break
+            if fate == "outdated":
+                candidates = None
+            elif fate == "refused":
+                mark_unsent(requests)
+                self._queue.take_without_reads(requests, self.state.number, polls=True)
+                self._give_up_late(requests)
+                is_same = self.state is state and state.withdrawn <= start and set(list_polls(requests)) <= set(polls)
+                candidates = candidates if is_same and self._has_deliverable(self.state, candidates) else None
+        is_written = entry is not None
+        again = self._must_search_again(candidates, draft, passed_count if is_written else 0, is_written=is_written)
+        end = RoundEnd(start + 1 if is_written else 0, decided, again)
+        self._totals.count_round(requests, entry, self.state)
+        if entry is not None and self.state.pending_deletes:
+            await self._follow_ups.delete(queue, self.state, end.number)
+        await self._answer_requests(requests, polls, candidates, end)
+        await self._follow_up(queue, entry, draft)
 
     async def _write_before(self, entry: ClaimEntry, queue: Queue, requests: Sequence[LogRequest]) -> bool:
-        """Writes a record of the entry's dead letters, or a snapshot that is due; returns whether it had to.
-
-        Then decide anew: it may take long, and claims expire from the decision on.
-        """
+        """Writes a record of the entry's dead letters, or a snapshot that is due; returns whether it had to."""
         recording = self._record_outbox(queue) if entry.outs else None
         if recording is None and not self._compaction.is_due():
             return False
@@ -264,22 +261,16 @@ class PartitionLog:
         await (recording or self._write_snapshot(queue))
         return True
 
-    def _use_newest_row(self, requests: Sequence[LogRequest]) -> Queue:
-        """Returns the newest row among the requests, after switching the finder to it."""
-        newest = requests[0].queue
-        for request in requests:
-            if request.queue.version > newest.version:
-                newest = request.queue
-        if newest is not self._row:
-            self._row = newest
-            self._finder.use_row(newest)
-        return newest
-
-    async def _prepare(self, queue: Queue, requests: Sequence[LogRequest]) -> None:
+    async def _prepare(self, requests: Sequence[LogRequest]) -> Queue:
         """Loads the state if needed, and reads entries until the state has all that the requests name.
 
         Settlements that name entries which the log does not have fail. After loading, open deletions are carried out.
+        Returns the newest row among the requests, after switching the finder to it.
         """
+        queue: Queue = max(map(_row_of, requests), key=_version_of)
+        if queue is not self._row:
+            self._row = queue
+            self._finder.use_row(queue)
         if not self._is_loaded:
             await self._read_from(queue, State(), newest=True)
             self._is_loaded = True
@@ -299,6 +290,7 @@ class PartitionLog:
             if settle.newest > last:
                 text = f"a receipt names entry {settle.newest} of partition {self._partition}, which has only {last}"
                 settle.answer(None, InvalidRequest({"receipts": f"{text}. It is of another queue or a purged one."}))
+        return queue
 
     def _has_deliverable(self, state: State, candidates: Candidates | None) -> bool:
         """Returns whether candidates of an earlier state may be delivered now; never with keys."""
@@ -326,11 +318,11 @@ class PartitionLog:
         draft.records_ends = queue.result_ttl > 0
         polls: list[Poll] = []
         for request in requests:
-            if not request.enter():
-                continue
             if isinstance(request, PollRequest):
-                polls.append(request.poll)
-            else:
+                if request.enter():
+                    polls.append(request.poll)
+            elif not request.future.done() or isinstance(request, SentRequest):
+                request.sent = True
                 request.edit(draft)
         if isinstance(requests[0], ReadingRequest):
             return draft, requests[0].passed
@@ -397,17 +389,15 @@ class PartitionLog:
 
         A settlement fails as a whole if one of its receipts was refused.
         """
-        if candidates is not None and (
-            unanswered := [poll for poll in polls if not self._answer_poll(poll, candidates, end)]
-        ):
-            self._queue.put_back(unanswered)
         if candidates is None:
             for poll in list_polls(requests):
                 poll.answer([])
+        elif unanswered := [poll for poll in polls if not self._answer_poll(poll, candidates, end)]:
+            self._queue.put_back(unanswered)
         for request in requests:
             if isinstance(request, SettleRequest):
                 request.decided = end.decided
-                statuses = {settlement.status for settlement in request.settlements}
+                statuses = {*map(_status_of, request.settlements)}
                 if ReceiptStatus.REFUSED in statuses:
                     outcome: Outcome = "unknown" if ReceiptStatus.DONE in statuses else "none"
                     request.answer(None, too_many_claims_error(self._partition, outcome))
@@ -558,11 +548,16 @@ class PartitionLog:
             raise QueueChanged(queue.name)
         return fresh
 
-    async def _follow_up(self, queue: Queue, new_letters: Sequence[tuple[Position, str, int]]) -> None:
-        """Publishes dead letters, an entry's ``new_letters`` first, and removes covers that are no longer needed.
+    async def _follow_up(self, queue: Queue, entry: ClaimEntry | None, draft: EntryDraft) -> None:
+        """Publishes dead letters, those of a round's entry first, and removes covers that are no longer needed.
 
         The next round records what was published, and continues.
         """
+        new_letters = () if entry is None else entry.outs
+        if entry is None:  # It adds no follow-up work, but another process may have died before it did its own.
+            await self._follow_ups.delete(queue, self.state, 0)
+        elif draft.lapsed:
+            await self._follow_ups.record_expired_claims(queue, draft.lapsed)
         if self.state.outbox or self._follow_ups.known.open:
             own_letters = [position for position, _, _ in new_letters]
             published = await self._follow_ups.publish(queue, self.state, own_letters, self._finder.scanner.horizon)
@@ -582,6 +577,15 @@ class PartitionLog:
         except QueueyError:
             return
         self._compaction.record_snapshot_written(state.number, len(body))
+
+
+def _is_needed(draft: EntryDraft, candidates: Candidates | None, passed_count: int) -> bool:
+    """Returns whether an entry must be written: it changes more than the cursor, or the cursor passes enough messages.
+
+    With keys, nothing is read beyond what may be remembered, so the cursor must move.
+    """
+    worth = 1 if candidates is not None and candidates.by_key and candidates.scan.full else MIN_CURSOR_ADVANCE
+    return draft.has_changes_beyond_cursor or passed_count >= worth
 
 
 async def _await_in_doubt(work: Awaitable[T]) -> T:

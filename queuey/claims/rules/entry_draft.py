@@ -18,7 +18,7 @@ from queuey.claims.rules.places import ClaimLimits, FreePlaces, Places, compute_
 from queuey.claims.rules.receipts import ClaimReceipt, LastDelivery, ReceiptOutcome, ReceiptStatus
 from queuey.model import ids
 from queuey.model.ids import Position
-from queuey.model.messages import Message, bytes_at_most, rendered_bytes
+from queuey.model.messages import Message, bytes_at_most, position_of, rendered_bytes
 
 MAX_ENTRY_IDS = 1000
 """Max ids in one entry."""
@@ -412,17 +412,19 @@ class EntryDraft:
             fresh = self._drop_expired(fresh, done=any(poll.ttl for poll in polls))
         room = MAX_OUTSTANDING - len(self._state.outstanding) - self._new_outstanding
         messages = [m for m in again if self._may_redeliver(m.position, max_deliveries)] if again else []
-        positions = [(message.ticks, message.low) for message in fresh]
+        positions = list(map(position_of, fresh))
         new = self._state.find_unknown(positions)
         new.difference_update(self._finals, self._claims, self._renewals, self._releases, self._outs, self._superseded)
-        messages += [m for m, position in zip(fresh, positions, strict=True) if position in new][: max(0, room)]
+        if len(new) < len(positions):
+            fresh = [message for message in fresh if message.position in new]
+        messages += fresh[: max(0, room)]
         if self._waiting is None:
             return messages, None
         messages.sort(key=lambda message: message.position)
         return messages, OrderCheck(self._state, self._waiting, self.is_ended_here, self._may_redeliver)
 
     def _claim(self, poll: Poll) -> None:
-        positions = [(message.ticks, message.low) for message in poll.given]
+        positions = list(map(position_of, poll.given))
         self._claims.update(positions)
         self.size += len(positions)
         for position in positions:

@@ -70,19 +70,18 @@ class ClaimTiming:
         margin: S, the max difference between the clocks of two processes (seconds), or a function that returns it.
     """
 
-    __slots__ = ("_margin",)
+    __slots__ = ("_read_margin",)
 
     def __init__(self, margin: float | Callable[[], float] = 1.0) -> None:
-        self._margin = margin
+        self._read_margin = margin if callable(margin) else lambda: margin
 
     @property
     def margin(self) -> float:
-        margin = self._margin
-        return margin() if callable(margin) else margin
+        return self._read_margin()
 
     def expiry_limit(self, now: int) -> int:
         """Returns the expiry (milliseconds since 1970) below which claims are over for other processes at ``now``."""
-        return now - round(self.margin * 1000)
+        return now - round(self._read_margin() * 1000)
 
     def seconds_left(self, expires: float, now: int) -> float:
         """Returns the seconds until a claim is over for all processes, at least 0."""
@@ -90,7 +89,7 @@ class ClaimTiming:
 
     def seconds_to_answer(self, ttl: float) -> float:
         """Returns for how many seconds after its decision a claim may be sent: ``ttl`` less S, at least ``ttl / 2``."""
-        return ttl - min(self.margin, ttl / 2)
+        return ttl - min(self._read_margin(), ttl / 2)
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
@@ -224,7 +223,8 @@ class State:
             self._apply_claims(entry)
         if entry.cancels:
             self.cancelled = self.cancelled | (self.outstanding.keys() & entry.cancels)
-        self._advance_cursor(number, entry)
+        if entry.covers is not None or entry.cursor > self.cursor:
+            self._advance_cursor(number, entry)
         if self.superseded and (entry.at > self._next_prune or len(self.superseded) > MAX_SUPERSEDED):
             self._prune_superseded(entry.at)
         self.snapshot = max(self.snapshot, entry.snapshot)
@@ -273,31 +273,28 @@ class State:
         move.ended = move.ended or step.ended
 
     def _apply_claims(self, entry: ClaimEntry) -> None:
+        """Begins a claim of each message and counts a delivery; ends its rest and its cancellation."""
+        outstanding, number, now = self.outstanding, self.number, entry.at
         workers = entry.workers or [""] * len(entry.claims)
         for (expires, positions), secret, worker in zip(entry.claims, entry.secrets, workers, strict=True):
-            self._claim(positions, expires, secret, worker, entry.at)
-        for (_, positions), keys in zip(entry.claims, entry.keys, strict=False):
-            self._record_keys(positions, keys)
-
-    def _claim(self, positions: list[Position], expires: int, secret: int, worker: str, now: int) -> None:
-        """Begins a claim of each message and counts a delivery; ends its rest and its cancellation."""
-        outstanding, number = self.outstanding, self.number
-        self._last_expiry = max(self._last_expiry, expires)
-        for position in positions:
-            before = outstanding.get(position)
-            if before is None:
-                outstanding[position] = LastDelivery(number, 1, expires, secret, worker, 0, now)
-            else:
-                deliveries = before.attempts + 1
-                claim = LastDelivery(number, deliveries, expires, secret, worker, before.key, now)
-                claim.uncounted = before.uncounted + (not before.begun)
-                claim.suspected = self.is_suspected(position)
-                outstanding[position] = claim
-            self._ended.pop(position, None)
-            self.resting.discard(position)
-            heappush(self._expiries, (expires, position))
+            self._last_expiry = max(self._last_expiry, expires)
+            for position in positions:
+                before = outstanding.get(position)
+                if before is None:
+                    outstanding[position] = LastDelivery(number, 1, expires, secret, worker, 0, now)
+                else:
+                    deliveries = before.attempts + 1
+                    claim = LastDelivery(number, deliveries, expires, secret, worker, before.key, now)
+                    claim.uncounted = before.uncounted + (not before.begun)
+                    claim.suspected = self.is_suspected(position)
+                    outstanding[position] = claim
+                self._ended.pop(position, None)
+                self.resting.discard(position)
+                heappush(self._expiries, (expires, position))
         if len(self._expiries) > 2 * len(outstanding) + _MAX_STALE_EXPIRIES:
             self._rebuild_expiries()
+        for (_, positions), keys in zip(entry.claims, entry.keys, strict=False):
+            self._record_keys(positions, keys)
 
     def _record_keys(self, positions: list[Position], keys: list[int]) -> None:
         """Makes keys busy. Skips key 0, and messages whose key is known already."""
