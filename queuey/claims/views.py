@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import lru_cache, partial
-from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from zlib import crc32
 
@@ -21,7 +20,7 @@ from queuey.api.values import Done, nesting_depth
 from queuey.claims.claims import QUEUE_ERRORS, ClaimUseCases, HandlerFailure
 from queuey.claims.job_ends import JobResult
 from queuey.claims.jobs import JobAnswer, JobPoll
-from queuey.claims.log.claim_search import ClaimDelivery, PiggybackedAck
+from queuey.claims.log.claim_search import ClaimDelivery, PiggybackedAck, message_of
 from queuey.claims.log.log_requests import ClaimUndecided
 from queuey.claims.rules.operator_acts import JobStanding
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus, format_delivery, parse_receipt
@@ -47,7 +46,6 @@ Refusals = dict[str, QueueyError]
 """Errors by the names of queues."""
 MAX_RESULT_SIZE = 1 << 53
 """Max value in ``too_large``: bytes of a result that the caller did not send."""
-_message_of = attrgetter("message")
 _MAX_JOB_BYTES = MAX_RESULT + 2 * api.MAX_STATE + api.MAX_TEXT
 """Max bytes of a job in an answer, approximately."""
 _MAX_STATES_BYTES = api.MAX_STATES * api.MAX_STATE
@@ -608,7 +606,7 @@ def render_claims(
     ]
     fields = dict(more or {}) | ({"acknowledged": acknowledged} if acknowledged else {})
     end = b"]," + encode(fields)[1:] if fields else b"]}"
-    return [b'{"status":"ok","messages":[', *render_messages(list(map(_message_of, claims)), parts), end]
+    return [b'{"status":"ok","messages":[', *render_messages(list(map(message_of, claims)), parts), end]
 
 
 def _render_earlier(claim: ClaimDelivery) -> bytes:

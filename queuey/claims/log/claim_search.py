@@ -10,6 +10,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -70,6 +71,9 @@ class ClaimDelivery(msgspec.Struct, gc=False):
     @property
     def handed_out(self) -> int:
         return self.deliveries + self.uncounted
+
+
+message_of: Callable[[ClaimDelivery], Message] = attrgetter("message")
 
 
 class PiggybackedAck(msgspec.Struct):
@@ -236,9 +240,12 @@ class ClaimSearch:
         Collects the messages in ``_deliveries``, and ends the turn of a partition that had none.
         """
         refused: QueueyError | None = None
+        poll: Poll | None = self._poll
         acks = [settles[partitions[0]]] if partitions[0] in settles else []
         for number in partitions:
-            request = PollRequest(self._queue, self._remaining_poll(), settles.values())
+            if poll is None:
+                return None
+            request = PollRequest(self._queue, poll, settles.values())
             self._requests.append(request)
             self._logs.add((self._queue.qid, number), *acks, request)
             acks = []
@@ -259,21 +266,19 @@ class ClaimSearch:
                 ClaimDelivery(message, receipt, deliveries, expires / 1000, *marks)
                 for message, deliveries, receipt, expires, *marks in claimed
             ]
-            if self._has_enough():
-                return None
+            poll = self._find_rest()
         return refused
 
-    def _remaining_poll(self) -> Poll:
-        if not self._deliveries:
-            return self._poll
-        poll, weight = self._poll, bytes_of(delivery.message for delivery in self._deliveries)
-        return Poll(poll.limit - len(self._deliveries), poll.ttl, poll.max_bytes - weight, poll.worker)
-
-    def _has_enough(self) -> bool:
-        if not self._deliveries or not self._gather or self._deliveries[-1].suspected:
-            return bool(self._deliveries)
-        remaining = self._remaining_poll()
-        return remaining.limit <= 0 or remaining.max_bytes <= 0
+    def _find_rest(self) -> Poll | None:
+        """Returns what the poll still requests, or None if it has enough."""
+        poll, deliveries = self._poll, self._deliveries
+        if not deliveries:
+            return poll
+        limit = poll.limit - len(deliveries)
+        if not self._gather or limit <= 0 or deliveries[-1].suspected:
+            return None
+        max_bytes = poll.max_bytes - bytes_of(map(message_of, deliveries))
+        return Poll(limit, poll.ttl, max_bytes, poll.worker) if max_bytes > 0 else None
 
     def _give_up(self) -> bool:
         """Releases the claims; returns whether there are any. If the release fails, they expire."""

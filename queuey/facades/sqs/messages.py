@@ -269,29 +269,34 @@ def render_received(
         names: Names of the requested message attributes; one that ends with ``.*`` is a prefix.
     """
     message = delivery.message
-    sqs_fields = _sqs_attributes(message)
     text = message.body if isinstance(message.body, str) else b64encode(message.body).decode()
-    chosen = {name: value for name, value in sqs_fields.attributes.items() if _is_requested(name, names)}
-    source, location = _find_origin(message, queue)
-    attributes = (
-        _system_attributes(delivery, sqs_fields, queue, (source, location[1]), region, now, system) if system else {}
-    )
-    fields = {
+    sqs_fields, source, location = _NO_ATTRIBUTES, "", (message.partition, message.position)
+    if message.meta is not None:
+        sqs_fields = _sqs_attributes(message.meta)
+        source, location = _find_origin(message, queue)
+    fields: dict[str, Any] = {
         "MessageId": message_id(location),
         # Its part with the time of the receive limits later changes of the visibility.
         "ReceiptHandle": f"{delivery.receipt}-{int(now):08x}-{receipt_suffix(queue.qid)}",
         "MD5OfBody": md5_of(text),
-        "Body": text,
-        "Attributes": attributes,
-        "MD5OfMessageAttributes": md5_of_attributes(chosen),
-        "MessageAttributes": {name: msgspec.to_builtins(value) for name, value in chosen.items()},
     }
-    return {name: value for name, value in fields.items() if value}
+    if text:
+        fields["Body"] = text
+    if system and (
+        attributes := _system_attributes(delivery, sqs_fields, queue, (source, location[1]), region, now, system)
+    ):
+        fields["Attributes"] = attributes
+    if sqs_fields.attributes and (
+        chosen := {name: value for name, value in sqs_fields.attributes.items() if _is_requested(name, names)}
+    ):
+        fields["MD5OfMessageAttributes"] = md5_of_attributes(chosen)
+        fields["MessageAttributes"] = msgspec.to_builtins(chosen)
+    return fields
 
 
-def _sqs_attributes(message: Message) -> SqsAttributes:
+def _sqs_attributes(meta: Meta) -> SqsAttributes:
     """Returns a message's SQS fields; empty ones if the header is missing or cannot be read."""
-    for name, value in () if message.meta is None else message.meta.headers:
+    for name, value in meta.headers:
         if name == SQS_HEADER:
             try:
                 return _decode(value)

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
-import msgspec
-
 from queuey.facades.sqs.errors import THROTTLED, UNAVAILABLE, SqsError
 from queuey.model.errors import InvalidRequest
 from queuey.web.requests import Request
@@ -119,20 +117,6 @@ def read_call(request: Request, body: bytes) -> ActionCall:
     fields = _read_form(request.query) | _read_form(body.decode("latin-1"))
     action = fields.pop("Action", "")
     return ActionCall(action, _nest(fields))
-
-
-def read_parameters(call: ActionCall, kind: type[T]) -> T:
-    """Converts the parameters of an action to a struct; numbers may be given as text.
-
-    Raises:
-        SqsError: A parameter is missing or has the wrong type.
-    """
-    try:
-        return msgspec.convert(call.parameters, kind, strict=False)
-    except msgspec.ValidationError as error:
-        text = str(error)
-        name = "MissingParameter" if "missing required field" in text else "InvalidParameterValue"
-        raise SqsError(name, f"{call.action}: {text}") from None
 
 
 def _read_form(text: str) -> dict[str, str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, ValidationError, convert
 
 from queuey.facades.sqs.attributes import ACCOUNT
-from queuey.facades.sqs.errors import missing
-from queuey.facades.sqs.protocols import ActionCall, read_parameters
+from queuey.facades.sqs.errors import SqsError, missing
+from queuey.facades.sqs.protocols import ActionCall
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 
@@ -193,7 +193,17 @@ class SignedRequest(NamedTuple):
     queue: str
 
     def read(self, kind: type[T]) -> T:
-        return read_parameters(self.call, kind)
+        """Converts the parameters of the action to a struct; numbers may be given as text.
+
+        Raises:
+            SqsError: A parameter is missing or has the wrong type.
+        """
+        try:
+            return convert(self.call.parameters, kind, strict=False)
+        except ValidationError as error:
+            text = str(error)
+            name = "MissingParameter" if "missing required field" in text else "InvalidParameterValue"
+            raise SqsError(name, f"{self.call.action}: {text}") from None
 
     def match_of_url(self, url: str) -> Match:
         """Returns application and queue of a URL, or of the request's path if the URL names none.
@@ -206,7 +216,7 @@ class SignedRequest(NamedTuple):
         name = unquote(url.rpartition("/")[2]) or self.queue
         if not name:
             raise missing("QueueUrl")
-        return self.match_of_name(name)
+        return {"app": self.application, "queue": name}
 
     def match_of_name(self, name: str) -> Match:
         return {"app": self.application, "queue": name}
