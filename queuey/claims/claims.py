@@ -24,14 +24,14 @@ from queuey.claims.jobs import JobUseCases, JobWatch
 from queuey.claims.log.claim_search import (
     ClaimDelivery,
     ClaimSearch,
+    LogCache,
     PartitionRotation,
     PiggybackedAck,
+    QueueLogs,
     group_by_partition,
     order_settlements,
 )
 from queuey.claims.log.expiry_turns import ExpiryRequest, ExpiryTurn
-from queuey.claims.log.follow_ups import SnapshotPolicy
-from queuey.claims.log.log_cache import LogCache, QueueLogs
 from queuey.claims.log.log_requests import (
     ChangeRequest,
     ClaimTotals,
@@ -43,7 +43,7 @@ from queuey.claims.log.log_requests import (
     too_late_error,
 )
 from queuey.claims.log.move_turns import MoveOrder, MoveRequest, MoveTurn
-from queuey.claims.log.partition_log import PartitionLog
+from queuey.claims.log.partition_log import PartitionLog, SnapshotPolicy
 from queuey.claims.log.wakeups import ClaimWakeups
 from queuey.claims.overview import ClaimOverview
 from queuey.claims.rules.entry_draft import EntryDraft, Poll

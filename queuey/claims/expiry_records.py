@@ -30,9 +30,9 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey.access.queue_access import find_same_queue
+from queuey.claims.log.claim_search import QueueLogs
 from queuey.claims.log.expiry_turns import ExpiryTurn
 from queuey.claims.log.follow_ups import OVERDUE_SECONDS
-from queuey.claims.log.log_cache import QueueLogs
 from queuey.claims.rules.expiry import ticks_until_due
 from queuey.model.errors import QueueChanged, QueueyError, RecordChanged, StoreBusy, StoreUnavailable, in_doubt
 from queuey.model.ids import FIRST, TICKS_MAX, TICKS_PER_SECOND, Position

@@ -12,8 +12,8 @@ import msgspec
 from queuey.api.jobs import UNFINISHED, JobInfo
 from queuey.claims.attempts import AttemptRecords
 from queuey.claims.job_ends import EXPIRED_ERROR, JobEnd, Leaving, Results
+from queuey.claims.log.claim_search import LogCache, QueueLogs
 from queuey.claims.log.follow_ups import TOO_MANY_DELIVERIES_ERROR
-from queuey.claims.log.log_cache import LogCache, QueueLogs
 from queuey.claims.log.log_requests import JobRequest, Key, StateQuery, too_many_done_error
 from queuey.claims.log.partition_log import PartitionLog
 from queuey.claims.rules.entry_draft import EntryDraft

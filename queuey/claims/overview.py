@@ -13,7 +13,7 @@ import msgspec
 from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import Backlog, ClaimCounts, DeliveredJob, JobStatus, PartitionClaims, QueueSize
 from queuey.claims.attempts import AttemptRecords, DeliveryRecord
-from queuey.claims.log.log_cache import QueueLogs
+from queuey.claims.log.claim_search import QueueLogs
 from queuey.claims.rules.partition_state import State
 from queuey.model import ids
 from queuey.model.body_digests import compute_body_digest

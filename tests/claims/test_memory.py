@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import queuey
-from queuey.claims.log.claim_search import ClaimDelivery
-from queuey.claims.log.log_cache import LogCache
+from queuey.claims.log.claim_search import ClaimDelivery, LogCache
 from queuey.claims.log.log_requests import ClaimTotals, Key
 from queuey.model.messages import Queue
 from queuey.runtime.event_loop import Core

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from queuey.claims.log import message_scanners
+from queuey.claims.log import message_finder
 from queuey.claims.rules.order import MAX_WAITING
 from queuey.claims.rules.partition_state import MAX_ABOVE
 from tests.harness.checking.claims import SIMULATED
@@ -53,8 +53,8 @@ def test_guarantees_in_many_histories(name: str) -> None:
         assert find_violations(range(FIRST, FIRST + (MANY if name == "any" else MANY // 4)), kind.play) == []
 
 
-ABOVE: Patches = [(message_scanners, MAX_ABOVE, 2)]
-WAITING: Patches = [(message_scanners, MAX_WAITING, 2)]
+ABOVE: Patches = [(message_finder, MAX_ABOVE, 2)]
+WAITING: Patches = [(message_finder, MAX_WAITING, 2)]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queuey.claims.log import message_scanners
+from queuey.claims.log import message_finder
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.log.log_requests import ClaimUndecided
 from queuey.claims.log.wakeups import MAX_POLLS, POLL_INTERVAL
@@ -122,7 +122,7 @@ def test_a_release_in_this_process_wakes_at_once(scene: Scene) -> None:
 
 def test_who_waits_is_tried_again_where_messages_may_be_free(scene: Scene) -> None:
     """If a partition was read up to its limit and has more messages, a waiting claim gets one, and no empty answer."""
-    with replace_in(message_scanners, MAX_ABOVE, 20):
+    with replace_in(message_finder, MAX_ABOVE, 20):
         scene.post(*[1] * 40)
         receipts = scene.claim_soon(scene.one, limit=20)
         begin(scene.one.core, scene.one.claims.acknowledge(QUEUE, receipts))

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from queuey.claims.claims import ClaimUseCases
-from queuey.claims.log.follow_ups import SnapshotPolicy
+from queuey.claims.log.partition_log import SnapshotPolicy
 from queuey.claims.rules.partition_state import ClaimTiming
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from queuey.claims.log.message_scanners import MAX_COPIES, MAX_PAGE_MESSAGES
-from queuey.claims.log.move_turns import ReadingRequest, Sources
+from queuey.claims.log.message_finder import MAX_COPIES, MAX_PAGE_MESSAGES, ReadingRequest, Sources
 from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS, EntryDraft
 from queuey.claims.rules.expiry import CLAIMED_GRACE_SECONDS, ticks_until_due
 from queuey.claims.rules.partition_state import State

@@ -1,4 +1,4 @@
-"""Work that follows an entry of the log: delete messages, publish dead letters, and keep the log short.
+"""Work that follows an entry of the log: delete messages and publish dead letters.
 
 The log lists deletions and dead letters until an entry says that they are done. If a process dies before that, another
 one does the work. Doing it twice has the same effect as once.
@@ -7,7 +7,6 @@ one does the work. Doing it twice has the same effect as once.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -41,8 +40,6 @@ MAX_CONCURRENT_BATCHES = 8
 KEY_TTL = 7 * 86_400
 """Number of seconds for which the key of a dead letter is remembered. A letter published again later may be stored
 twice."""
-MARK_INTERVAL = 5.0
-"""Interval in seconds between two marks of the log's growth."""
 _MAX_ATTEMPTS = 3
 
 Letters = Mapping[Position, tuple[str, int]]
@@ -331,75 +328,3 @@ async def _find_target(store: Store, queue: Queue, name: str, *, fresh: bool) ->
     if target.partitions < queue.partitions and may_grow:
         target = await store.catalogue.update_queue(target, QueueSpec(partitions=queue.partitions))
     return target
-
-
-class SnapshotPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Policy that keeps a log short.
-
-    Attributes:
-        entries: Min entries between snapshots; together they must also be as long as the last snapshot.
-        most_entries: Number of entries after which a snapshot is made in any case.
-        kept_entries: Number of entries that truncation leaves.
-        kept_seconds: Age in seconds up to which truncation leaves entries, too.
-    """
-
-    entries: int = 256
-    most_entries: int = 2048
-    kept_entries: int = 256
-    kept_seconds: float = 60.0
-
-
-class LogCompaction:
-    """A log's growth as one process has seen it, and when to write snapshots and truncate.
-
-    Attributes:
-        to_name: Number of the snapshot that the next entry names, unless the log already names a newer one.
-    """
-
-    __slots__ = ("_bytes", "_entries", "_marks", "_snapshot", "_upkeep", "to_name")
-
-    def __init__(self, upkeep: SnapshotPolicy) -> None:
-        self._upkeep = upkeep
-        self._entries = self._bytes = self._snapshot = 0
-        self._marks: deque[tuple[float, int]] = deque()
-        self.to_name = 0
-
-    def add_entry(self, number: int, length: int, written: float) -> None:
-        """Counts an entry and its bytes; marks its time if the last mark is older than ``MARK_INTERVAL``.
-
-        Drops marks older than ``kept_seconds``, except the latest of them.
-        """
-        self._entries += 1
-        self._bytes += length
-        if not self._marks or written - self._marks[-1][0] >= min(MARK_INTERVAL, self._upkeep.kept_seconds):
-            self._marks.append((written, number))
-            while len(self._marks) > 1 and self._marks[1][0] <= written - self._upkeep.kept_seconds:
-                self._marks.popleft()
-
-    def record_snapshot_read(self, length: int) -> None:
-        self._snapshot = length
-        self._entries = self._bytes = 0
-
-    def is_due(self) -> bool:
-        if self._entries < self._upkeep.entries:
-            return False
-        return self._bytes >= self._snapshot or self._entries >= self._upkeep.most_entries
-
-    def record_snapshot_begun(self) -> None:
-        """Resets the counts, so if the snapshot fails, it is due after as many entries again."""
-        self._entries = self._bytes = 0
-
-    def record_snapshot_written(self, number: int, length: int) -> None:
-        self._snapshot = length
-        self.to_name = number
-
-    def find_truncatable(self, last: int, now: float) -> int | None:
-        """Returns the number below which entries may be removed by an entry that names :attr:`to_name`, or None.
-
-        Drops the old marks, so an immediate second call finds None.
-        """
-        last_old = 0
-        while self._marks and self._marks[0][0] <= now - self._upkeep.kept_seconds:
-            last_old = self._marks.popleft()[1]
-        below = min(last_old, self.to_name + 1, last - self._upkeep.kept_entries)
-        return below if below > 1 else None

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import islice
-from typing import NamedTuple
 
 import msgspec
 
-from queuey.claims.log.log_requests import LogRequest
-from queuey.claims.log.message_scanners import MAX_SCAN_PAGES, ContiguousRead, Fetch, Read, SplitDuplicates, SplitEnded
-from queuey.claims.rules.covers import ScanDuplicates
+from queuey.claims.log.message_finder import MAX_SCAN_PAGES, ReadingRequest, Sources
 from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS, EntryDraft
-from queuey.claims.rules.expiry import EndedMessages
 from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_OUTSTANDING, State
 from queuey.model import ids
-from queuey.model.deadletters import queue_for
-from queuey.model.ids import FIRST, LAST, LOW_MIN, Position
+from queuey.model.ids import FIRST, LOW_MIN, Position
 from queuey.model.messages import Message, Queue, Slice, bytes_of, rendered_bytes
 
 MAX_CHUNK_MESSAGES = MAX_ENTRY_IDS
@@ -74,61 +68,6 @@ class MoveTurn(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool = False
     left: int = 0
     blocked: bool = False
-
-
-class Sources(NamedTuple):
-    """What a :class:`ReadingRequest` reads with.
-
-    Attributes:
-        partition: Number of the partition.
-        expired: Claims with an expiry below this are over (milliseconds since 1970).
-        split: Separates messages from copies, in a dedup queue; else None.
-        split_ended: Separates live messages from ended ones, in a log that keeps these.
-    """
-
-    partition: int
-    expired: int
-    fetch: Fetch
-    read: Read
-    split: SplitDuplicates | None
-    split_ended: SplitEnded
-
-    async def split_copies(self, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
-        """Returns messages that are not copies and records the copies; all unless the queue dedups."""
-        return messages if self.split is None else await self.split(state, copies, messages)
-
-
-class ReadingRequest(LogRequest):
-    """A request that reads messages for itself and has an entry to itself."""
-
-    __slots__ = ("chain", "copies", "ended", "horizon", "passed")
-
-    def __init__(self, queue: Queue) -> None:
-        super().__init__(queue, MAX_ENTRY_IDS)
-        self._reset()
-
-    def _reset(self) -> None:
-        self.chain = ContiguousRead()
-        """Contiguous reads from the cursor, up to the horizon."""
-        self.copies = ScanDuplicates()
-        """Copies found in a dedup queue, which are not moved."""
-        self.ended = EndedMessages()
-        """Messages that have ended, in a log that keeps them."""
-        self.horizon: Position = FIRST
-        """The horizon of the first read."""
-        self.passed = 0
-        """Number of messages that the cursor passes."""
-
-    @property
-    def below(self) -> Position:
-        return LAST
-
-    @abstractmethod
-    async def gather(self, state: State, sources: Sources) -> None:
-        """Reads what :meth:`edit` adds to the next entry. If another process appends first, it is called again."""
-
-    def add_dead_letters(self, draft: EntryDraft) -> None:
-        draft.expire(self.ended, queue_for(self.queue.name, self.queue.dead_letter))
 
 
 class MoveRequest(ReadingRequest):

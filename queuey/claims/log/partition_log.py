@@ -14,13 +14,16 @@ One round is under way at a time; requests that come meanwhile wait for the next
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeVar
 
+import msgspec
+
 from queuey.access.queue_access import find_same_queue
-from queuey.claims.log.follow_ups import FollowUpRunner, LogCompaction, SnapshotPolicy
+from queuey.claims.log.follow_ups import FollowUpRunner
 from queuey.claims.log.log_requests import (
     ClaimTotals,
     ClaimUndecided,
@@ -37,9 +40,7 @@ from queuey.claims.log.log_requests import (
     too_many_claims_error,
     too_many_waiting_error,
 )
-from queuey.claims.log.message_finder import Duplicates, Finder
-from queuey.claims.log.message_scanners import Candidates, OrderedScanner
-from queuey.claims.log.move_turns import ReadingRequest
+from queuey.claims.log.message_finder import Candidates, Duplicates, Finder, OrderedScanner, ReadingRequest
 from queuey.claims.rules.covers import CoverDraft, ScanDuplicates
 from queuey.claims.rules.entries import ClaimEntry, UnknownFormat, decode_entry, encode_entry
 from queuey.claims.rules.entry_draft import EntryDraft, Poll
@@ -69,6 +70,8 @@ MAX_BACK_OFF = 0.02
 """Max seconds to wait after another process's entry was first; at most as long as this process's last append took."""
 MIN_CURSOR_ADVANCE = 500
 """Min messages that the cursor must pass to justify an entry of its own."""
+MARK_INTERVAL = 5.0
+"""Interval in seconds between two marks of the log's growth."""
 MAX_LOOP_BYTES = 1 << 16
 """Max bytes of entries applied in the event loop; more take several milliseconds and are applied in a thread."""
 T = TypeVar("T")
@@ -83,6 +86,78 @@ Fate = Literal["written", "unneeded", "outdated", "postponed", "refused"]
 _row_of, _version_of, _status_of = attrgetter("queue"), attrgetter("version"), attrgetter("status")
 RecordOutbox = Callable[[Queue], Awaitable[None] | None]
 """Makes sure that other processes publish the dead letters of a queue if this one ends; returns None if they will."""
+
+
+class SnapshotPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Policy that keeps a log short.
+
+    Attributes:
+        entries: Min entries between snapshots; together they must also be as long as the last snapshot.
+        most_entries: Number of entries after which a snapshot is made in any case.
+        kept_entries: Number of entries that truncation leaves.
+        kept_seconds: Age in seconds up to which truncation leaves entries, too.
+    """
+
+    entries: int = 256
+    most_entries: int = 2048
+    kept_entries: int = 256
+    kept_seconds: float = 60.0
+
+
+class LogCompaction:
+    """A log's growth as one process has seen it, and when to write snapshots and truncate.
+
+    Attributes:
+        to_name: Number of the snapshot that the next entry names, unless the log already names a newer one.
+    """
+
+    __slots__ = ("_bytes", "_entries", "_marks", "_snapshot", "_upkeep", "to_name")
+
+    def __init__(self, upkeep: SnapshotPolicy) -> None:
+        self._upkeep = upkeep
+        self._entries = self._bytes = self._snapshot = 0
+        self._marks: deque[tuple[float, int]] = deque()
+        self.to_name = 0
+
+    def add_entry(self, number: int, length: int, written: float) -> None:
+        """Counts an entry and its bytes; marks its time if the last mark is older than ``MARK_INTERVAL``.
+
+        Drops marks older than ``kept_seconds``, except the latest of them.
+        """
+        self._entries += 1
+        self._bytes += length
+        if not self._marks or written - self._marks[-1][0] >= min(MARK_INTERVAL, self._upkeep.kept_seconds):
+            self._marks.append((written, number))
+            while len(self._marks) > 1 and self._marks[1][0] <= written - self._upkeep.kept_seconds:
+                self._marks.popleft()
+
+    def record_snapshot_read(self, length: int) -> None:
+        self._snapshot = length
+        self._entries = self._bytes = 0
+
+    def is_due(self) -> bool:
+        if self._entries < self._upkeep.entries:
+            return False
+        return self._bytes >= self._snapshot or self._entries >= self._upkeep.most_entries
+
+    def record_snapshot_begun(self) -> None:
+        """Resets the counts, so if the snapshot fails, it is due after as many entries again."""
+        self._entries = self._bytes = 0
+
+    def record_snapshot_written(self, number: int, length: int) -> None:
+        self._snapshot = length
+        self.to_name = number
+
+    def find_truncatable(self, last: int, now: float) -> int | None:
+        """Returns the number below which entries may be removed by an entry that names :attr:`to_name`, or None.
+
+        Drops the old marks, so an immediate second call finds None.
+        """
+        last_old = 0
+        while self._marks and self._marks[0][0] <= now - self._upkeep.kept_seconds:
+            last_old = self._marks.popleft()[1]
+        below = min(last_old, self.to_name + 1, last - self._upkeep.kept_entries)
+        return below if below > 1 else None
 
 
 class RoundEnd(NamedTuple):

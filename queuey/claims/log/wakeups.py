@@ -20,9 +20,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from queuey.claims.log.log_cache import LogCache
+from queuey.claims.log.claim_search import LogCache
 from queuey.claims.log.log_requests import Key, StateQuery
-from queuey.claims.log.message_scanners import LOOK_BACK_INTERVAL
+from queuey.claims.log.message_finder import LOOK_BACK_INTERVAL
 from queuey.claims.log.partition_log import PartitionLog
 from queuey.claims.rules.partition_state import ClaimTiming, State
 from queuey.claims.rules.places import find_claim_limits

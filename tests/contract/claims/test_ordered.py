@@ -10,10 +10,10 @@ import pytest
 
 from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
-from queuey.claims.log import message_scanners
+from queuey.claims.log import message_finder
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.log.log_requests import ClaimUndecided
-from queuey.claims.log.message_scanners import MAX_PAGE_MESSAGES
+from queuey.claims.log.message_finder import MAX_PAGE_MESSAGES
 from queuey.claims.rules.order import MAX_WAITING
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.messages.posts import Draft
@@ -251,7 +251,7 @@ def test_very_much_waits(store: Store) -> None:
     queue = make_ordered(store)
     here = enter(store, queue)
     send(*here, *(f"a{number}" for number in range(8)), "b1")
-    with replace_in(message_scanners, MAX_WAITING, 5), replace_in(message_scanners, MAX_PAGE_MESSAGES, 2):
+    with replace_in(message_finder, MAX_WAITING, 5), replace_in(message_finder, MAX_PAGE_MESSAGES, 2):
         first = claim(here, limit=1)
         with pytest.raises(ClaimUndecided, match="wait until earlier messages"):
             claim(here)

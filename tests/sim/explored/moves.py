@@ -15,7 +15,8 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from queuey.claims.log.move_turns import MAX_CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn, Sources
+from queuey.claims.log.message_finder import Sources
+from queuey.claims.log.move_turns import MAX_CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn
 from queuey.claims.rules.covers import CoverDraft, ScanDuplicates, split_duplicates
 from queuey.claims.rules.entry_draft import EntryDraft, Poll
 from queuey.claims.rules.partition_state import ClaimTiming, State

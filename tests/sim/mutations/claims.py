@@ -14,8 +14,7 @@ from msgspec.structs import replace as changed
 from queuey.claims.log.follow_ups import FollowUps, publish
 from queuey.claims.log.forwarding import Forwarding
 from queuey.claims.log.log_requests import Key, LogRequest, PollRequest, SettleRequest
-from queuey.claims.log.message_finder import Duplicates
-from queuey.claims.log.message_scanners import Candidates, ContiguousRead, OrderedScanner, ScanDemand
+from queuey.claims.log.message_finder import Candidates, ContiguousRead, Duplicates, OrderedScanner, ScanDemand
 from queuey.claims.log.partition_log import REQUEST_TIMEOUT, PartitionLog, RoundEnd
 from queuey.claims.rules.entries import ClaimEntry
 from queuey.claims.rules.entry_draft import EntryDraft

@@ -12,12 +12,19 @@ from typing import Any, NamedTuple
 
 from queuey.claims.claims import ClaimUseCases
 from queuey.claims.expiry_records import ExpiryRecords
-from queuey.claims.log import expiry_turns, follow_ups, message_finder, message_scanners
+from queuey.claims.log import expiry_turns, follow_ups, message_finder
 from queuey.claims.log.expiry_turns import ExpiryRequest
 from queuey.claims.log.follow_ups import MAX_LETTERS, FollowUps
 from queuey.claims.log.forwarding import Forwarding
-from queuey.claims.log.message_finder import MAX_COVERS, Duplicates, Finder
-from queuey.claims.log.message_scanners import MAX_PAGE_MESSAGES, MAX_SCAN_PAGES, Candidates, OrderedScanner
+from queuey.claims.log.message_finder import (
+    MAX_COVERS,
+    MAX_PAGE_MESSAGES,
+    MAX_SCAN_PAGES,
+    Candidates,
+    Duplicates,
+    Finder,
+    OrderedScanner,
+)
 from queuey.claims.log.partition_log import PartitionLog
 from queuey.claims.rules import entry_draft
 from queuey.claims.rules.covers import CoverDraft
@@ -41,7 +48,7 @@ LETTERS: Patches = [(follow_ups, MAX_LETTERS, 1)]
 """Dead letters are published one by one."""
 LITTLE: Patches = [(message_finder, MAX_COVERS, 1), *LETTERS]
 """Besides, a state has one cover at most."""
-SHORT_SCANS: Patches = [(message_scanners, MAX_PAGE_MESSAGES, 2), (message_scanners, MAX_SCAN_PAGES, 1)]
+SHORT_SCANS: Patches = [(message_finder, MAX_PAGE_MESSAGES, 2), (message_finder, MAX_SCAN_PAGES, 1)]
 
 
 class Kind(NamedTuple):
