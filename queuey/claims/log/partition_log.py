@@ -299,7 +299,7 @@ class PartitionLog:
             self._queue.take_without_reads(requests, state.number)
             decided = self._core.boottime()
             draft, passed_count = self._decide(queue, requests, candidates)
-            entry = self._make_entry(queue, draft) if _is_needed(draft, candidates, passed_count) else None
+            entry = self._make_entry(queue, draft, candidates, passed_count)
             if entry is None:
                 mark_unsent(requests)
                 is_outdated = await self._catch_up_for(queue, requests, always=is_paused)
@@ -422,7 +422,14 @@ class PartitionLog:
         copies = ScanDuplicates() if candidates is None else candidates.scan.copies
         return duplicates.begin_draft(self.state, copies, self._finder.scanner.horizon, now)
 
-    def _make_entry(self, queue: Queue, draft: EntryDraft) -> ClaimEntry:
+    def _make_entry(
+        self, queue: Queue, draft: EntryDraft, candidates: Candidates | None, passed_count: int
+    ) -> ClaimEntry | None:
+        """Returns the entry, or None if only the cursor moves, and past too few messages to justify one."""
+        # With keys, nothing is read beyond what may be remembered, so the cursor must move.
+        worth = 1 if candidates is not None and candidates.by_key and candidates.scan.full else MIN_CURSOR_ADVANCE
+        if not draft.has_changes_beyond_cursor and passed_count < worth:
+            return None
         state, duplicates = self.state, self._finder.duplicates
         deleted = self._follow_ups.known.find_last_deleted(state) if state.pending_deletes else 0
         snapshot = self._compaction.to_name if self._compaction.to_name > state.snapshot else 0
@@ -652,15 +659,6 @@ class PartitionLog:
         except QueueyError:
             return
         self._compaction.record_snapshot_written(state.number, len(body))
-
-
-def _is_needed(draft: EntryDraft, candidates: Candidates | None, passed_count: int) -> bool:
-    """Returns whether an entry must be written: it changes more than the cursor, or the cursor passes enough messages.
-
-    With keys, nothing is read beyond what may be remembered, so the cursor must move.
-    """
-    worth = 1 if candidates is not None and candidates.by_key and candidates.scan.full else MIN_CURSOR_ADVANCE
-    return draft.has_changes_beyond_cursor or passed_count >= worth
 
 
 async def _await_in_doubt(work: Awaitable[T]) -> T:

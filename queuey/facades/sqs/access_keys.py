@@ -31,6 +31,7 @@ def new_access_key() -> str:
     return "QK" + b32encode(secrets.token_bytes(12)).decode()[:18]
 
 
+@lru_cache(1024)
 def digest_of(access_key: str) -> bytes:
     return sha256(_ID_HASH_PREFIX + access_key.encode()).digest()
 

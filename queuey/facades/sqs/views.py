@@ -115,19 +115,7 @@ class SqsFacade(Facade):
         return make_error_answer(request, as_sqs(error, status, text), as_uuid(f"{getrandbits(128):032x}"))
 
     async def answer(self, request: Request, match: Match) -> Response:
-        signed = await self._read_signed(request, match)
-        name = signed.call.action
-        if (action := self._actions.get(name)) is not None:
-            result = await action(signed)
-        elif (blocking := self._blocking.get(name)) is not None:
-            result = await request.in_pool(partial(blocking, signed))
-        else:
-            raise SqsError("InvalidAction", f"The action {name[:100]!r} is not valid for this endpoint.")
-        # A request id for logs, from getrandbits: a system call would take 10 microseconds.
-        return make_answer(request, name, result, as_uuid(f"{getrandbits(128):032x}"))
-
-    async def _read_signed(self, request: Request, match: Match) -> SignedRequest:
-        """Identifies the caller, verifies the signature unless that is done, and parses the request.
+        """Identifies the caller, verifies the signature unless that is done, and carries out the action.
 
         Raises:
             NoSuchResource: The path is not one of the facade's.
@@ -143,4 +131,13 @@ class SqsFacade(Facade):
             request.verify(request)
         call = await request.read(partial(read_call, request, request.body or b""))
         application, queue = application_of_owner(caller.tenant), match.get("queue", "")
-        return SignedRequest(request, call, application, state.signature.region, self._prefix, queue)
+        signed = SignedRequest(request, call, application, state.signature.region, self._prefix, queue)
+        name = call.action
+        if (action := self._actions.get(name)) is not None:
+            result = await action(signed)
+        elif (blocking := self._blocking.get(name)) is not None:
+            result = await request.in_pool(partial(blocking, signed))
+        else:
+            raise SqsError("InvalidAction", f"The action {name[:100]!r} is not valid for this endpoint.")
+        # A request id for logs, from getrandbits: a system call would take 10 microseconds.
+        return make_answer(request, name, result, as_uuid(f"{getrandbits(128):032x}"))
