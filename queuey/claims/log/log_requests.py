@@ -1,4 +1,4 @@
-"""Requests to one partition's log, their queue and their counters.
+"""Requests to one partition's log, and their counters.
 
 Each request is answered once. Requests that wait at the same time share an entry.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -16,7 +15,7 @@ from zlib import crc32
 
 from queuey.claims.log.follow_ups import delivery_limit
 from queuey.claims.rules.entries import ClaimEntry
-from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS, EntryDraft, Poll
+from queuey.claims.rules.entry_draft import EntryDraft, Poll
 from queuey.claims.rules.operator_acts import JobStanding
 from queuey.claims.rules.order import MAX_WAITING
 from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_OUTSTANDING, State
@@ -259,91 +258,6 @@ class StateQuery(LogRequest):
 
     def result(self, state: State) -> Any:  # noqa: ANN401 - depends on the query
         return self.query(state)
-
-
-class RequestQueue:
-    """Requests that wait for one log. One round at a time takes them.
-
-    :meth:`stop` keeps them; the next :meth:`add` then starts the rounds again.
-
-    Attributes:
-        pending_ids: Number of ids in all requests that wait or are being answered.
-    """
-
-    __slots__ = ("_answering", "_busy", "_waiting", "pending_ids")
-
-    def __init__(self) -> None:
-        self._waiting: deque[LogRequest] = deque()
-        self._busy = False
-        self.pending_ids = self._answering = 0
-
-    @property
-    def idle(self) -> bool:
-        return not self._busy
-
-    def add(self, requests: Iterable[LogRequest], now: float) -> bool:
-        """Adds requests at a boot time; returns whether the caller must start the log's rounds.
-
-        The rounds continue until :meth:`take` returns no requests.
-        """
-        for request in requests:
-            request.arrived = request.arrived or now
-            self._waiting.append(request)
-            self.pending_ids += request.weight
-        was_idle, self._busy = not self._busy, True
-        return was_idle
-
-    def put_back(self, requests: Sequence[LogRequest]) -> None:
-        """Puts requests back at the front. Only while a round is running."""
-        self._waiting.extendleft(reversed(requests))
-        self.pending_ids += sum(request.weight for request in requests)
-
-    def take(self) -> list[LogRequest]:
-        """Removes up to ``MAX_ENTRY_IDS`` ids of requests for one entry, in order of arrival; at least one request.
-
-        Requests that are answered already are dropped. If none is left, the log is idle.
-        """
-        taken: list[LogRequest] = []
-        weight = 0
-        self.pending_ids -= self._answering
-        while self._waiting and (not taken or weight + self._waiting[0].weight <= MAX_ENTRY_IDS):
-            request = self._waiting.popleft()
-            if request.future.done():
-                self.pending_ids -= request.weight
-            else:
-                taken.append(request)
-                weight += request.weight
-        self._answering = weight
-        if not taken:
-            self._busy = False
-        return taken
-
-    def take_without_reads(self, taken: list[LogRequest], number: int, *, polls: bool = False) -> None:
-        """Adds waiting requests that need no further reads to an entry.
-
-        Args:
-            taken: Requests of the entry.
-            number: Receipts of entries up to this number need no reads.
-            polls: Also add polls.
-        """
-        while self._waiting:
-            request = self._waiting[0]
-            settles = isinstance(request, SettleRequest) and request.newest <= number
-            is_full = self._answering + request.weight > MAX_ENTRY_IDS
-            if is_full or not (settles or (polls and isinstance(request, PollRequest))):
-                return
-            taken.append(self._waiting.popleft())
-            self._answering += request.weight
-
-    def list_waiting(self) -> list[LogRequest]:
-        """Returns the requests that no round has taken yet; drops answered ones."""
-        unanswered = [request for request in self._waiting if not request.future.done()]
-        self._waiting = deque(unanswered)
-        self.pending_ids = self._answering + sum(request.weight for request in unanswered)
-        return unanswered
-
-    def stop(self) -> None:
-        self._busy = False
 
 
 def combine_outcomes(requests: Iterable[LogRequest]) -> Outcome:

@@ -29,7 +29,6 @@ from queuey.claims.log.log_requests import (
     ClaimUndecided,
     LogRequest,
     PollRequest,
-    RequestQueue,
     SentRequest,
     SettleRequest,
     StateQuery,
@@ -43,7 +42,7 @@ from queuey.claims.log.log_requests import (
 from queuey.claims.log.message_finder import Candidates, Duplicates, Finder, OrderedScanner, ReadingRequest
 from queuey.claims.rules.covers import CoverDraft, ScanDuplicates
 from queuey.claims.rules.entries import ClaimEntry, UnknownFormat, decode_entry, encode_entry
-from queuey.claims.rules.entry_draft import EntryDraft, Poll
+from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS, EntryDraft, Poll
 from queuey.claims.rules.partition_state import ClaimTiming, State
 from queuey.claims.rules.receipts import SECRET_BITS, ReceiptStatus
 from queuey.model.deadletters import queue_for
@@ -83,7 +82,8 @@ Fate = Literal["written", "unneeded", "outdated", "postponed", "refused"]
 * ``postponed``: a snapshot or a record was written first, which takes time, and claims expire from the decision on.
 * ``refused``: an entry of another process came first, so this one was certainly not written.
 """
-_row_of, _version_of, _status_of = attrgetter("queue"), attrgetter("version"), attrgetter("status")
+_row_of, _version_of = attrgetter("queue"), attrgetter("version")
+_status_of, _weight_of = attrgetter("status"), attrgetter("weight")
 RecordOutbox = Callable[[Queue], Awaitable[None] | None]
 """Makes sure that other processes publish the dead letters of a queue if this one ends; returns None if they will."""
 
@@ -215,7 +215,12 @@ class PartitionLog:
         self._totals = totals
         self._after = after
         self._record_outbox = record_outbox
-        self._queue = RequestQueue()
+        self._waiting: deque[LogRequest] = deque()
+        """Requests that no round has taken yet."""
+        self.idle = True
+        """True if no round is under way and no request waits."""
+        self.pending_ids = self._answering_ids = 0
+        """Number of ids in all requests that wait or are being answered, and in those that are being answered."""
         self._append_seconds = 0.0
         self._finder = Finder(store, self._partition, core, timing, limits)
         self._row: Queue | None = None
@@ -235,21 +240,50 @@ class PartitionLog:
         ordered = self._finder.ordered
         return self.state.weight if ordered is None else self.state.weight + ordered.weight
 
-    @property
-    def idle(self) -> bool:
-        return self._queue.idle
-
-    @property
-    def pending_ids(self) -> int:
-        return self._queue.pending_ids
-
     def add(self, *requests: LogRequest) -> None:
-        if self._queue.add(requests, self._core.boottime()):
+        """Adds requests, and starts the rounds if none is under way. They go on until no request waits."""
+        now = self._core.boottime()
+        for request in requests:
+            request.arrived = request.arrived or now
+            self._waiting.append(request)
+            self.pending_ids += request.weight
+        if self.idle:
+            self.idle = False
             self._rounds = self._core.spawn(self._answer_all())
+
+    def _take(self) -> list[LogRequest]:
+        """Removes up to ``MAX_ENTRY_IDS`` ids of requests for one entry, in order of arrival; at least one request.
+
+        Requests that are answered already are dropped. If none is left, the log is idle.
+        """
+        taken: list[LogRequest] = []
+        weight = 0
+        self.pending_ids -= self._answering_ids
+        while self._waiting and (not taken or weight + self._waiting[0].weight <= MAX_ENTRY_IDS):
+            request = self._waiting.popleft()
+            if request.future.done():
+                self.pending_ids -= request.weight
+            else:
+                taken.append(request)
+                weight += request.weight
+        self._answering_ids = weight
+        self.idle = not taken
+        return taken
+
+    def _take_without_reads(self, taken: list[LogRequest], *, polls: bool = False) -> None:
+        """Adds waiting settlements to an entry whose receipts need no further reads; with ``polls``, also polls."""
+        while self._waiting:
+            request = self._waiting[0]
+            settles = isinstance(request, SettleRequest) and request.newest <= self.state.number
+            is_full = self._answering_ids + request.weight > MAX_ENTRY_IDS
+            if is_full or not (settles or (polls and isinstance(request, PollRequest))):
+                return
+            taken.append(self._waiting.popleft())
+            self._answering_ids += request.weight
 
     async def _answer_all(self) -> None:
         """Answers in rounds until none wait. A bug is raised, and the next round loads the state again."""
-        while requests := self._queue.take():
+        while requests := self._take():
             try:
                 try:
                     await self._round(requests)
@@ -259,7 +293,7 @@ class PartitionLog:
             except BaseException as error:  # A bug, or the loop is ending.
                 self._fail(requests, StoreUnavailable(f"claims failed: {error!r}", outcome="unknown"))
                 self._is_loaded = False
-                self._queue.stop()
+                self.idle = True
                 if isinstance(error, Exception):
                     self.add()  # Start a round for the waiting requests.
                 raise
@@ -296,7 +330,7 @@ class PartitionLog:
                 candidates = await self._finder.find(state, requests, polls)
             if isinstance(requests[0], ReadingRequest):
                 await self._finder.gather_for(state, requests[0])
-            self._queue.take_without_reads(requests, state.number)
+            self._take_without_reads(requests)
             decided = self._core.boottime()
             draft, passed_count = self._decide(queue, requests, candidates)
             entry = self._make_entry(queue, draft, candidates, passed_count)
@@ -314,7 +348,7 @@ class PartitionLog:
                 candidates = None
             elif fate == "refused":
                 mark_unsent(requests)
-                self._queue.take_without_reads(requests, self.state.number, polls=True)
+                self._take_without_reads(requests, polls=True)
                 self._give_up_late(requests)
                 is_same = self.state is state and state.withdrawn <= start and set(list_polls(requests)) <= set(polls)
                 candidates = candidates if is_same and self._has_deliverable(self.state, candidates) else None
@@ -475,7 +509,8 @@ class PartitionLog:
             for poll in list_polls(requests):
                 poll.answer([])
         elif unanswered := [poll for poll in polls if not self._answer_poll(poll, candidates, end)]:
-            self._queue.put_back(unanswered)
+            self._waiting.extendleft(reversed(unanswered))
+            self.pending_ids += sum(map(_weight_of, unanswered))
         for request in requests:
             if isinstance(request, SettleRequest):
                 request.decided = end.decided
@@ -520,9 +555,10 @@ class PartitionLog:
 
     def _give_up_late(self, requests: Sequence[LogRequest]) -> None:
         """Fails requests older than ``REQUEST_TIMEOUT``, including requests that no round has taken yet."""
-        all_requests = [*requests, *self._queue.list_waiting()]
+        self._waiting = deque(request for request in self._waiting if not request.future.done())
+        self.pending_ids = self._answering_ids + sum(map(_weight_of, self._waiting))
         oldest = self._core.boottime() - REQUEST_TIMEOUT
-        for request in all_requests:
+        for request in [*requests, *self._waiting]:
             if request.arrived < oldest and not request.future.done():
                 outcome: Outcome = "unknown" if request.sent else "none"
                 request.answer(None, StoreUnavailable("The claim log could not be written in time.", outcome=outcome))

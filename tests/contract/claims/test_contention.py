@@ -37,7 +37,7 @@ def test_a_mistake_in_one_round_does_not_leave_others_waiting(store: Store) -> N
             await rounds(log, taken)
             return
         failing.set()
-        await asyncio.to_thread(until, lambda: bool(log._queue._waiting))
+        await asyncio.to_thread(until, lambda: bool(log._waiting))
         raise ValueError("a mistake")
 
     claim = partial(blocking(service.claims).claim, access, limit=1, ttl=60)
