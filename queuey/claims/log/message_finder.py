@@ -33,7 +33,7 @@ from queuey.claims.rules.order import (
     find_ended_in_order,
     find_freed_keys,
 )
-from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_OUTSTANDING, ClaimTiming, State
+from queuey.claims.rules.partition_state import MAX_ABOVE, ClaimTiming, State
 from queuey.claims.rules.places import ClaimLimits, LikelyPlaces, compute_limited_key_digest, find_claim_limits
 from queuey.model import ids
 from queuey.model.deadletters import queue_for
@@ -736,7 +736,7 @@ class Finder:
         candidates = Candidates(
             by_key=self.ordered is not None, covers=state.covers.version, includes_ended=state.keeps_expired
         )
-        candidates.full = len(state.outstanding) >= MAX_OUTSTANDING
+        candidates.full = state.is_full
         places = (
             None if self.claim_limits is None else LikelyPlaces(state, self.claim_limits, expired, _find_ending(taken))
         )

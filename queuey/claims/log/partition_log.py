@@ -220,7 +220,7 @@ class PartitionLog:
         self.idle = True
         """True if no round is under way and no request waits."""
         self.pending_ids = self._answering_ids = 0
-        """Number of ids in all requests that wait or are being answered, and in those that are being answered."""
+        """Number of ids in the requests that wait or are being answered; the second number leaves out waiting ones."""
         self._append_seconds = 0.0
         self._finder = Finder(store, self._partition, core, timing, limits)
         self._row: Queue | None = None

@@ -189,6 +189,11 @@ class State:
         return position <= self.cursor or position in self.above
 
     @property
+    def is_full(self) -> bool:
+        """True if no new message can be delivered, because ``MAX_OUTSTANDING`` messages are outstanding."""
+        return len(self.outstanding) >= MAX_OUTSTANDING
+
+    @property
     def weight(self) -> int:
         """Approximate bytes in memory, with what a process keeps for each partition beside the state."""
         pending_deletes = sum(map(len, self.pending_deletes.values())) if self.pending_deletes else 0
