@@ -11,13 +11,13 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import subprocess
 import sys
 import textwrap
 from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.servers.processes import run_to_end
 from tests.servers.served import Served, environment
 
 ROOT = Path(__file__).parents[1]
@@ -182,15 +182,6 @@ class Reader:
         if block.language == "python":
             exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / page), "exec"), self._names)
             return ""
-        ended = subprocess.run(
-            ["/bin/sh", "-eu", "-c", block.text],
-            cwd=self._directory,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        ended = run_to_end(["/bin/sh", "-eu", "-c", block.text], cwd=self._directory, env=self._environment)
         assert ended.returncode == 0, f"{page}:{block.line}\n{block.text}\n{ended.stdout}{ended.stderr}"
         return ended.stdout

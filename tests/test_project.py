@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import queuey
+from tests.servers.processes import run_well
 
 ROOT = Path(__file__).parent.parent
 LONGEST_FILE = 1000
@@ -126,10 +127,7 @@ def test_private_names_are_used_less_and_less() -> None:
 def test_import_contracts_hold() -> None:
     """Every module has its place in the layers and imports only what that place allows."""
     lint_imports = Path(sys.executable).with_name("lint-imports")
-    result = subprocess.run(
-        [lint_imports, "--no-logo", "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    run_well([lint_imports, "--no-logo", "--no-cache"], cwd=ROOT)
 
 
 @pytest.mark.parametrize("package", ["queuey", "qdo"])

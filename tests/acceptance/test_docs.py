@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from queuey.storage.sqlite import check
 from tests.access.users.issuer import Issuer, serving
 from tests.app.alike import is_like, values_in
 from tests.pages import Block, Reader, blocks, runnable_blocks
+from tests.servers.processes import run_to_end
 from tests.servers.served import Served, environment
 
 
@@ -132,9 +132,7 @@ def test_key_of_the_readme(tmp_path: Path, variable: str, directory: str, profil
     write_profile(Profile(url="http://127.0.0.1:5000/v1/", key="0a1b", application="queuey"), path)
     plain = {name: value for name, value in environment().items() if name != "XDG_CONFIG_HOME"}
     variables = plain | {variable: str(tmp_path / directory)}
-    ended = subprocess.run(
-        ["/bin/sh", "-euc", f'{line}\necho "$KEY"'], env=variables, capture_output=True, text=True, check=False
-    )
+    ended = run_to_end(["/bin/sh", "-euc", f'{line}\necho "$KEY"'], env=variables)
     assert (ended.stdout, ended.stderr) == ("0a1b\n", "")
 
 

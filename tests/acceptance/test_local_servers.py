@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.test_serve_stop import has_ended
+from tests.servers.processes import is_alive
 from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -38,9 +38,9 @@ def test_killed_parent(servers: ExitStack) -> None:
         try:
             assert parent.stdout is not None
             pid, home = parent.stdout.readline().split()
-            assert not has_ended(int(pid))
+            assert is_alive(int(pid))
             os.kill(parent.pid, signal.SIGKILL)
-            until(lambda: has_ended(int(pid)) and not Path(home).exists())
+            until(lambda: not is_alive(int(pid)) and not Path(home).exists())
         finally:
             os.killpg(parent.pid, signal.SIGKILL)
 
@@ -76,5 +76,5 @@ def test_foreground(end: signal.Signals, nodes: int, kept: set[str], tmp_path: P
             assert process.wait(SECONDS) == 0
         finally:
             process.kill()
-    assert [pid for pid in pids if not has_ended(pid)] == []
+    assert [pid for pid in pids if is_alive(pid)] == []
     assert {path.name for path in tmp_path.iterdir()} == kept

@@ -12,29 +12,9 @@ import pytest
 
 from queuey.storage.sqlite import check
 from queuey.storage.sqlite.connection import FILE
+from tests.servers.processes import is_alive
 from tests.servers.served import Served
 from tests.waiting import until
-
-
-def worker_pids(served: Served) -> list[int]:
-    """Returns the worker processes among the service's children."""
-    pids = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-            command = (path.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if int(fields[1]) == served.process.pid and b"spawn_main" in command:
-            pids.append(int(path.parent.name))
-    return pids
-
-
-def has_ended(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 class HalfRequest:
@@ -58,13 +38,13 @@ class HalfRequest:
 def test_sigterm_when_idle(tmp_path: Path, workers: int) -> None:
     """SIGTERM ends an idle service with 0 and leaves no process behind; its file is whole by itself, without a WAL."""
     with Served(tmp_path, ["--workers", str(workers)]) as served:
-        until(lambda: len(worker_pids(served)) == workers)
-        pids = worker_pids(served)
+        until(lambda: len(served.workers()) == workers)
+        pids = served.workers()
         with served.client() as client:
             client.create_queue("q")
             client.send("q", "x")
             assert served.end(signal.SIGTERM) == 0
-        assert all(has_ended(process) for process in pids)
+        assert not any(map(is_alive, pids))
     assert check(served.data) == []
     assert not list(served.data.glob("*-wal"))
 
@@ -93,10 +73,10 @@ def test_a_store_that_does_not_close_does_not_hold_it_up(tmp_path: Path) -> None
     with Served(
         tmp_path, ["--shutdown-timeout", "1"], variables=variables_with_startup_code(tmp_path, HANGS)
     ) as served:
-        pids = worker_pids(served)
+        pids = served.workers()
         assert served.end(signal.SIGTERM) == 0
         assert "Killing" not in served.output
-        assert all(has_ended(process) for process in pids)
+        assert not any(map(is_alive, pids))
 
 
 def test_sigint_of_a_terminal(tmp_path: Path) -> None:
@@ -132,10 +112,10 @@ def test_hanging_client_does_not_hold_it_up(tmp_path: Path) -> None:
         half = HalfRequest(served, "q")
         with served.client() as client:
             client.heartbeat()
-        pids = worker_pids(served)
+        pids = served.workers()
         assert served.end(signal.SIGTERM) == 0
         assert "did not finish within the shutdown timeout" in served.output
-        assert all(has_ended(process) for process in pids)
+        assert not any(map(is_alive, pids))
         assert half.answer() == b""
     assert check(served.data) == []
 
@@ -146,22 +126,22 @@ def test_second_signal_stops_at_once(tmp_path: Path) -> None:
         with served.client() as client:
             client.create_queue("q")
         half = HalfRequest(served, "q")
-        pids = worker_pids(served)
+        pids = served.workers()
         served.process.send_signal(signal.SIGTERM)
         served.wait_for("Stopping")
         assert served.end(signal.SIGTERM) == 128 + signal.SIGTERM
-        until(lambda: all(has_ended(process) for process in pids))
+        until(lambda: not any(map(is_alive, pids)))
         half.socket.close()
 
 
 def test_hangup_is_ignored(tmp_path: Path) -> None:
     """Closing the terminal stops neither the service nor its workers."""
     with Served(tmp_path) as served:
-        pids = worker_pids(served)
+        pids = served.workers()
         os.killpg(served.process.pid, signal.SIGHUP)
         with served.client() as client:
             client.heartbeat()
-        assert worker_pids(served) == pids
+        assert served.workers() == pids
         assert served.end(signal.SIGTERM) == 0
 
 
@@ -174,7 +154,7 @@ def test_worker_that_cannot_open_the_store(tmp_path: Path) -> None:
         connection.set_busy_timeout(60_000)
         version = connection.pragma("user_version")
         connection.pragma("user_version", 9999)
-        for process in worker_pids(served):
+        for process in served.workers():
             os.kill(process, signal.SIGKILL)
         until(lambda: served.output.count("The worker cannot start") >= 2, process=served.process)
         connection.pragma("user_version", version)
@@ -188,9 +168,9 @@ def test_worker_that_cannot_open_the_store(tmp_path: Path) -> None:
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     """When the parent is killed, its workers stop in order and free the port for the next start."""
     with Served(tmp_path) as served:
-        pids = worker_pids(served)
+        pids = served.workers()
         assert served.end(signal.SIGKILL) == -signal.SIGKILL
-        until(lambda: all(has_ended(process) for process in pids))
+        until(lambda: not any(map(is_alive, pids)))
         with Served(tmp_path, port=served.port) as again, again.client() as client:
             client.heartbeat()
 
@@ -199,12 +179,12 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
 def test_signals_in_a_burst(tmp_path: Path, count: int) -> None:
     """However many SIGTERMs a supervisor sends to the whole group, nothing hangs and nothing stays."""
     with Served(tmp_path) as served:
-        pids = worker_pids(served)
+        pids = served.workers()
         for _ in range(count):
             for process in pids:
                 with contextlib.suppress(ProcessLookupError):  # The first one may have ended it.
                     os.kill(process, signal.SIGTERM)
-        until(lambda: all(has_ended(process) for process in pids) or worker_pids(served) != pids)
+        until(lambda: not any(map(is_alive, pids)) or served.workers() != pids)
         assert served.end(signal.SIGTERM) in {0, 1}
 
 

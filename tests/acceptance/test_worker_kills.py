@@ -14,7 +14,8 @@ from typing import Self
 import pytest
 
 from queuey.client import ClientError
-from tests.acceptance.test_serve_stop import has_ended, variables_with_startup_code, worker_pids
+from tests.acceptance.test_serve_stop import variables_with_startup_code
+from tests.servers.processes import is_alive
 from tests.servers.served import Served
 from tests.waiting import join, until
 
@@ -62,13 +63,13 @@ def test_workers_are_killed_at_random_moments(tmp_path: Path, count: int) -> Non
         with Writer(served) as writer:
             for number in range(KILLS):
                 time.sleep(draw.uniform(0.0, LONGEST_LIFE))
-                pids = worker_pids(served)
+                pids = served.workers()
                 for process in pids if number % 4 == 0 else pids[:1]:
                     with suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
             before = len(writer.acknowledged)
             until(lambda: len(writer.acknowledged) > before + 10, process=served.process)
-            until(lambda: len(worker_pids(served)) == count, process=served.process)
+            until(lambda: len(served.workers()) == count, process=served.process)
         with served.client(deadline=300) as client:
             assert {message.id for message in client.read_all("q", delay=False)} >= set(writer.acknowledged)
         assert "ended unexpectedly" in served.output
@@ -81,22 +82,22 @@ def test_a_worker_that_cannot_start_again(tmp_path: Path, fate: str) -> None:
     with Served(
         tmp_path, ["--workers", "2"], variables=variables_with_startup_code(tmp_path, ENDS_AT_ITS_START)
     ) as served:
-        until(lambda: len(worker_pids(served)) == 2)
+        until(lambda: len(served.workers()) == 2)
         (tmp_path / "hindered" / "fate").write_text(fate)
-        [first, second] = worker_pids(served)
+        [first, second] = served.workers()
         os.kill(first, signal.SIGKILL)
         until(lambda: served.output.count("ended unexpectedly") >= 4, process=served.process)
         for _ in range(30):
             with served.client(timeout=5.0, deadline=0) as client:
                 client.heartbeat()
         (tmp_path / "hindered" / "fate").unlink()
-        until(lambda: len(worker_pids(served)) == 2, process=served.process)
+        until(lambda: len(served.workers()) == 2, process=served.process)
         os.kill(second, signal.SIGKILL)
-        until(lambda: has_ended(second))
+        until(lambda: not is_alive(second))
         with served.client(deadline=300) as client:
             client.heartbeat()
         (tmp_path / "hindered" / "fate").write_text(fate)
-        for process in worker_pids(served):
+        for process in served.workers():
             os.kill(process, signal.SIGKILL)
         until(lambda: served.output.count("ended unexpectedly") >= 9, process=served.process)
         assert served.end(signal.SIGTERM) == 0

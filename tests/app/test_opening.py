@@ -16,6 +16,7 @@ from queuey.model.errors import SettingsError, StoreUnavailable
 from queuey.model.extras import install_command
 from queuey.settings.definitions import ReadLevel, WriteLevel
 from queuey.storage.cassandra.cluster.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions
+from tests.servers.processes import run_to_end
 from tests.servers.served import environment
 
 CASSANDRA = {"QUEUEY_STORE": "cassandra://h1,h2:9043/Space"}
@@ -126,7 +127,7 @@ def test_patience_ends() -> None:
 def run_without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     program = f"import sys; sys.modules[{module!r}] = None; from queuey.cli import main; main()"
     command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    return run_to_end(command, env=environment())
 
 
 @pytest.mark.needs_programs

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +13,12 @@ from urllib.request import urlopen
 
 import pytest
 
-from deploy.npm import NAME, pack
 from queuey.app.service import App
 from queuey.app.version_1 import OPERATIONS
 from tests.app.alike import AnsweredValues, is_like, values_in
+from tests.app.programs import install_client, make_operator_key, run_module
 from tests.contract.samples import eventually
-from tests.javascript.test_node import NODE, needs_node
+from tests.javascript.test_node import needs_node
 from tests.pages import Block, Reader, blocks
 from tests.servers.served import Served
 
@@ -91,9 +88,7 @@ def test_each_example_has_three_languages() -> None:
 def test_curl(served: Served, tmp_path: Path) -> None:
     """Each command succeeds, and the last one of a block answers as the page shows below it."""
     (tmp_path / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\n")
-    with served.command("app", "key-add", "@all", "--data", str(served.data), "--json") as command:
-        operator = re.findall(r"[0-9A-Za-z_-]{40,}", command.communicate(timeout=60)[0])[0]
-    reader = Reader(served, tmp_path, CURL_HOME=str(tmp_path), OPERATOR=operator)
+    reader = Reader(served, tmp_path, CURL_HOME=str(tmp_path), OPERATOR=make_operator_key(served))
     answers, ran = AnsweredValues(), []
     [(_, first), *others] = every("sh", "json")
     output = ""
@@ -123,23 +118,10 @@ def test_python(app: App, served: Served, monkeypatch: pytest.MonkeyPatch) -> No
 @needs_node
 def test_javascript(app: App, served: Served, tmp_path: Path) -> None:
     """Each block runs after those before it in a module, and together they use every route."""
-    with tarfile.open(pack(tmp_path)) as package:
-        package.extractall(tmp_path / "node_modules" / NAME, filter="data")
-    for path in (tmp_path / "node_modules" / NAME / "package").iterdir():
-        path.rename(path.parents[1] / path.name)
+    install_client(tmp_path)
     lines: list[str] = []
     for number, (page, block) in enumerate(every("javascript")):
         lines += [f"{'{ ' if number else ''}// {page}:{block.line}"]
         lines += [*block.text.replace(URL, served.profile.url).splitlines(), "}" if number else ""]
-    (tmp_path / "api.mjs").write_text("\n".join(lines))
-    done = subprocess.run(
-        [str(NODE), "api.mjs"],
-        cwd=tmp_path,
-        env={**os.environ, "KEY": str(served.profile.key)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    run_module(tmp_path, "\n".join(lines), str(served.profile.key))
     assert eventually(lambda: find_unused(app, served) == set(), 10), find_unused(app, served)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx2
 import pytest
 
-from deploy.npm import NAME, pack
 from queuey.access.credentials.readers import digest_of
 from queuey.app.api_page import ADDRESS, FIRST_PYTHON_CALL, PROGRAM_STARTS
 from queuey.app.application import make_app
@@ -24,9 +20,10 @@ from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from queuey.web.openapi import Example, make_samples
 from tests.app.alike import AnsweredValues, is_like, values_in
+from tests.app.programs import install_client, make_operator_key, run_module
 from tests.app.test_examples import OPERATIONS_BY_ID
 from tests.in_process import InProcess
-from tests.javascript.test_node import NODE, needs_node
+from tests.javascript.test_node import needs_node
 from tests.pages import Block, Reader
 from tests.servers.served import Served
 from tests.web.gateway_calls import KEY
@@ -87,16 +84,10 @@ def served(tmp_path: Path) -> Iterator[Served]:
         yield served
 
 
-def operator_key(served: Served) -> str:
-    with served.command("app", "key-add", "@all", "--data", str(served.data), "--json") as command:
-        [key] = re.findall(r"[0-9A-Za-z_-]{40,}", command.communicate(timeout=60)[0])
-    return str(key)
-
-
 def test_curl(served: Served, tmp_path: Path) -> None:
     """Each command, typed after the first lines of the page, is answered as the page shows."""
     (tmp_path / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\n")
-    keys = {"listApplications": operator_key(served)}
+    keys = {"listApplications": make_operator_key(served)}
     answers = AnsweredValues()
     for example in EXAMPLES:
         key = keys.get(example.operation, str(served.profile.key))
@@ -173,46 +164,23 @@ process.on("exit", () => writeFileSync("exchanges.json", JSON.stringify(exchange
 """
 
 
-@pytest.fixture
-def run_module(served: Served, tmp_path: Path) -> Callable[..., list[Exchange]]:
-    """Runs a program next to the client's package; returns what it sent."""
-    with tarfile.open(pack(tmp_path)) as package:
-        package.extractall(tmp_path / "node_modules" / NAME, filter="data")
-    for path in (tmp_path / "node_modules" / NAME / "package").iterdir():
-        path.rename(path.parents[1] / path.name)
-
-    def run(source: str, key: str) -> list[Exchange]:
-        (tmp_path / "sample.mjs").write_text(
-            RECORDER + PROGRAM_STARTS["JavaScript"].replace(ADDRESS, served.profile.url) + source
-        )
-        done = subprocess.run(
-            [str(NODE), "sample.mjs"],
-            cwd=tmp_path,
-            env={**os.environ, "KEY": key},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, ""), source + done.stdout + done.stderr
-        return [Exchange(*each) for each in json.loads((tmp_path / "exchanges.json").read_text())]
-
-    return run
-
-
 @needs_node
-def test_javascript(served: Served, run_module: Callable[..., list[Exchange]]) -> None:
+def test_javascript(served: Served, tmp_path: Path) -> None:
     """Each program calls the operation that it stands at; programs of claims use what was claimed before."""
-    keys = {"listApplications": operator_key(served)}
+    install_client(tmp_path)
+    keys = {"listApplications": make_operator_key(served)}
     answers, claimed = AnsweredValues(), "[]"
+    begin = RECORDER + PROGRAM_STARTS["JavaScript"].replace(ADDRESS, served.profile.url)
     for example in EXAMPLES:
         source = answers.translate(source_of(example, "JavaScript"))
         if "claimed[" in source:
             source = f"const claimed = {claimed};\n{source}"
         if example.operation in FOLLOW_OPERATIONS:
             source = f"setTimeout(() => process.exit(), 2000);\n{source}"
-        exchanges = run_module(f"{{\n{source}\n}}", keys.get(example.operation, str(served.profile.key)))
-        answer = answer_to(example, exchanges)
+        key = keys.get(example.operation, str(served.profile.key))
+        run_module(tmp_path, f"{begin}{{\n{source}\n}}", key)
+        exchanges = json.loads((tmp_path / "exchanges.json").read_text())
+        answer = answer_to(example, [Exchange(*each) for each in exchanges])
         if example.operation == "claimMessages":
             claimed = json.dumps(answer["messages"])
         answers.learn(example.answer, answer)

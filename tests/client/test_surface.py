@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-import subprocess
 import sys
 from typing import Literal, get_type_hints
 
@@ -19,6 +18,7 @@ from queuey.client import (
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.send_calls import Outgoing
 from queuey.client.credentials import tokens
+from tests.servers.processes import run_well
 
 
 def test_all_is_sorted_and_complete() -> None:
@@ -62,8 +62,7 @@ import queuey.client
 print(sorted({"httpx2", "asyncio", "ssl", "platformdirs", "tomllib", "email"} & set(sys.modules)))
 print([name for name in opened if isinstance(name, str) and "site-packages" not in name and not os.path.isdir(name)])
 """
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert out.splitlines() == ["[]", "[]"]
+    assert run_well([sys.executable, "-c", program]).splitlines() == ["[]", "[]"]
 
 
 def test_options_of_a_queue_with_few_values_have_a_type() -> None:

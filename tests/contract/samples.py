@@ -14,9 +14,11 @@ from typing import Any, ParamSpec, TypeVar
 from msgspec import structs
 
 from queuey.access.queue_access import QueueAccess
+from queuey.app.service import Service
 from queuey.claims.claims import ClaimUseCases
 from queuey.model import ids
-from queuey.model.errors import Outcome, StoreUnavailable
+from queuey.model.deadletters import queue_for
+from queuey.model.errors import Outcome, QueueNotFound, StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import (
     LogEntry,
@@ -211,6 +213,21 @@ def pages(store: Store, queue: Queue, part: Slice, sizes: Iterator[int] | None =
             part = structs.replace(part, upper=ids.following(page.next), limit=limit)
         else:
             part = structs.replace(part, lower=page.next, limit=limit)
+
+
+def dead_letters(store: Store, queue: Queue) -> list[Message]:
+    try:
+        letters = bridge.run(store.catalogue.queue(APP, queue_for(queue.name), fresh=True))
+    except QueueNotFound:
+        return []
+    return read_one(store, letters, structs.replace(whole_partition(), delayed=False)).messages
+
+
+def idle_service(store: Store) -> Service:
+    """Returns a service that takes no steps of records by itself."""
+    stopping = threading.Event()
+    stopping.set()
+    return Service(store, stopping=stopping)
 
 
 def positions(messages: Sequence[Message]) -> list[Position]:

@@ -132,8 +132,7 @@ def test_queues_that_cannot_be_claimed_from_drop_what_expires(store: Store) -> N
 
 def test_named_and_moved_messages_are_kept(store: Store) -> None:
     """In a queue that does not drop expired messages, moved ones and values of names without a TTL are kept."""
-    spec = QueueSpec(read_delay=0.0, consistency=PROMPT, on_ack="delete", on_expiry="dead-letter")
-    target, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
+    target = make_queue(store, consistency=PROMPT, on_ack="delete", on_expiry="dead-letter")
     between, stored = InterposedStore(store), list[NewMessage]()
 
     def write_named(queue: Queue, name: str, item: NewMessage, content: bytes, seen: Named | None) -> Named:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from queuey.model.messages import NewMessage, QueueSpec
 from queuey.storage import bridge, cassandra
 from queuey.storage.cassandra.admin import migrations
 from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
+from tests.servers.processes import run_well
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "operations-cassandra.md"
@@ -49,9 +49,7 @@ def run_as_operator(node: CassandraNode, directory: Path, text: str) -> str:
     for place, actual in places.items():
         text = re.sub(rf"(?<![\w/]){place}\b", str(actual), text)
     variables = {"PATH": f"{directory}:/usr/bin:/bin"}
-    ended = subprocess.run(["/bin/sh", "-euc", text], env=variables, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
+    return run_well(["/bin/sh", "-euc", text], env=variables)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ import pytest
 from queuey import settings
 from tests.deploy import dockerfile
 from tests.deploy.dockerfile import Stage
+from tests.servers.processes import run_to_end, run_well
 from tests.servers.served import environment, free_port
 from tests.waiting import PATIENCE_SECONDS
 
@@ -110,8 +111,7 @@ def test_port_is_the_one_it_listens_on(final: Stage) -> None:
 @pytest.mark.skipif(shutil.which("hadolint") is None, reason="needs hadolint")
 def test_linter() -> None:
     """A linter for such files finds nothing."""
-    ended = subprocess.run(["hadolint", FILE], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout
+    run_well(["hadolint", FILE])
 
 
 def run_as_image(final: Stage, home: Path, programs: Path) -> None:
@@ -145,10 +145,7 @@ def run_as_image(final: Stage, home: Path, programs: Path) -> None:
 
 
 def is_healthy(check: list[str], programs: Path, variables: Mapping[str, str]) -> bool:
-    ended = subprocess.run(
-        check, executable=programs / check[0], env=variables, capture_output=True, timeout=300, check=False
-    )
-    return ended.returncode == 0
+    return run_to_end(check, executable=programs / check[0], env=variables).returncode == 0
 
 
 def test_command_and_health_check(final: Stage, tmp_path: Path) -> None:
@@ -173,16 +170,12 @@ def test_steps(stages: list[Stage], tmp_path: Path) -> None:
     (step,) = (one for one in build.all("RUN") if " install " in one.rest)
     shell = re.sub(r"--mount=\S+\s*", "", step.rest).replace("/opt/queuey", str(target))
     shell = shell.replace("python -m venv", f"{sys.executable} -m venv", 1)
-    ended = subprocess.run(["/bin/sh", "-euc", shell], cwd=source, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    run_well(["/bin/sh", "-euc", shell], cwd=source)
     shutil.rmtree(source)
     run_as_image(final, home, target / "bin")
     code = (
         "import cassandra.cluster; from queuey.storage.cassandra.admin.migrations import read_known_migrations;"
         " print(len(read_known_migrations()))"
     )
-    shown = subprocess.run(
-        [target / "bin" / "python", "-c", code], cwd=home, capture_output=True, text=True, check=False
-    )
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.split() == [str(len(list((ROOT / "cql").glob("*.cql"))))]
+    shown = run_well([target / "bin" / "python", "-c", code], cwd=home)
+    assert shown.split() == [str(len(list((ROOT / "cql").glob("*.cql"))))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.time.clock import SteadyClock
 from queuey.storage.sqlite import open_store as open_sqlite
+from tests.servers.processes import run_well
 
 ROOT = Path(__file__).parents[2]
 DIRECTORY = ROOT / "deploy" / "prometheus"
@@ -67,8 +67,7 @@ def common_families(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def promtool(*arguments: str | Path) -> None:
-    ended = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    run_well(["promtool", *map(str, arguments)])
 
 
 @with_promtool
@@ -88,8 +87,7 @@ def test_they_speak_when_they_should() -> None:
 def test_blackbox_exporter_accepts_its_modules() -> None:
     """The blackbox exporter takes the modules."""
     command = ["prometheus-blackbox-exporter", "--config.check", f"--config.file={BLACKBOX}"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
+    run_well(command)
 
 
 def test_metrics_exist(

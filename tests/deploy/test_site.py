@@ -23,6 +23,7 @@ from deploy.site.pages import BACKGROUND, KEYWORDS, OUTSIDE
 from tests.console.chromium.seeing import COLOR_RULES, find_accessibility_violations
 from tests.pages import blocks
 from tests.servers import chromium
+from tests.servers.processes import run_to_end
 
 ROOT = Path(__file__).parents[2]
 NODE = shutil.which("node")
@@ -48,16 +49,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-f", "deploy/site/mkdocs.yml"]
     quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    ended = subprocess.run(
-        [*build, "-d", folder],
-        cwd=ROOT,
-        env=quiet,
-        check=False,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert (ended.returncode, ended.stdout) == (0, "")
+    ended = run_to_end([*build, "-d", folder], cwd=ROOT, env=quiet)
+    assert (ended.returncode, ended.stdout + ended.stderr) == (0, "")
     return folder
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.servers.processes import run_well
+
 import subprocess
 import sys
 import tomllib
@@ -25,8 +27,7 @@ class Built(NamedTuple):
 
 def build(tree: Path, target: Path) -> Built:
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(target)]
-    ended = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    run_well(command, cwd=tree)
     (wheel,), (sdist,) = target.glob("*.whl"), target.glob("*.tar.gz")
     return Built(wheel, sdist)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.servers.processes import run_well
+
 import os
 import shlex
 import subprocess
@@ -32,17 +34,7 @@ class Environment:
     def shell(self, command: str, directory: Path, **variables: str) -> str:
         """Runs a command with the environment's programs first on the path; returns its output, fails if it does."""
         path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
-        ended = subprocess.run(
-            ["/bin/sh", "-euc", command],
-            cwd=directory,
-            env=self.variables | {"PATH": path} | variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
-        return ended.stdout
+        return run_well(["/bin/sh", "-euc", command], cwd=directory, env=self.variables | {"PATH": path} | variables)
 
     def install(self, target: str, *, directory: Path) -> None:
         self.shell(f"pip install -q -c {shlex.quote(CONSTRAINTS)} {shlex.quote(target)}", directory)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.servers.processes import run_to_end
+
 import subprocess
 import sys
 from importlib.metadata import distribution
@@ -40,15 +42,8 @@ def test_the_demo_of_an_installed_wheel(built: Built, tmp_path: Path) -> None:
     python = str(home / "bin" / "python")
     install = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index"]
     subprocess.run([*install, str(built.wheel)], check=True)
-    ended = subprocess.run(
-        [str(home / "bin" / "queuey"), "demo"],
-        cwd=place,
-        env=environment(TMPDIR=str(place), PYTHONPATH=""),
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
-    )
+    variables = environment(TMPDIR=str(place), PYTHONPATH="")
+    ended = run_to_end([home / "bin" / "queuey", "demo"], 170, cwd=place, env=variables)
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
     check_parts_reported(ended.stdout)
     assert "PySpark is not installed" in ended.stdout

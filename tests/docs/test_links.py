@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.servers.processes import run_well
+
 import ast
 import configparser
 import importlib
@@ -217,8 +219,7 @@ def test_blocks(page: str) -> None:
     mistakes = [f"{page}:{block.line} {mistake}" for block in page_blocks if (mistake := find_mistake(block))]
     assert mistakes == []
     shell = "\n".join(block.text for block in page_blocks if block.language == "sh")
-    parsed = subprocess.run(["/bin/sh", "-n"], input=shell, text=True, capture_output=True, check=False)
-    assert parsed.returncode == 0, parsed.stderr
+    run_well(["/bin/sh", "-n"], input=shell)
     run_by = pages.RUN_BY.get(page, {})
     listed = {"sh"} if page in pages.LISTED else set()
     to_run = [

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from queuey import embedded
+from tests.servers.processes import run_to_end
 from tests.servers.served import environment
 
 pytestmark = pytest.mark.needs_programs
@@ -95,7 +96,7 @@ PROGRAMS = {
 
 def run(program: str, file: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", program, str(file)]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    return run_to_end(command, env=environment())
 
 
 @pytest.fixture(params=[1, pytest.param(20, marks=pytest.mark.slow)], ids=["once", "often"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from qdo import Claims, StopWorker, Worker
 from queuey import embedded
 from queuey.client import InvalidArgument, Message
+from tests.servers.processes import run_to_end
 from tests.servers.served import Served, environment
 
 pytestmark = pytest.mark.needs_programs
@@ -60,14 +60,7 @@ client.job_queue("mails").claim(idle=0).__next__()
 def test_a_program_ends_without_a_close(tmp_path: Path) -> None:
     """The end of the program ends the service, quietly, and closes the file."""
     file = tmp_path / "jobs.db"
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(file)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ended = run_to_end([sys.executable, "-c", PROGRAM, str(file)], env=environment())
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False\n", "")
     assert not file.with_name("jobs.db-wal").exists()
 

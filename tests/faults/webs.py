@@ -160,7 +160,7 @@ class OneWorker:
         """Waits until the service has replaced it. Fails at once if the service has ended."""
         process = self._service.served.process
         deadline = time.monotonic() + START_SECONDS
-        while len(pids := self._find_workers()) < len(self._pids) or pids == self._pids:
+        while len(pids := self._service.served.workers()) < len(self._pids) or pids == self._pids:
             assert process.poll() is None, f"the service ended with {process.returncode}:\n{self._service.output}"
             assert time.monotonic() < deadline, f"no worker was replaced: {pids}\n{self._service.output}"
             time.sleep(0.05)
@@ -172,23 +172,8 @@ class OneWorker:
         os.kill(self._pids[self._number - 1], signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        self._pids = self._find_workers()
+        self._pids = self._service.served.workers()
         os.kill(self._pids[self._number - 1], number)
-
-    def _find_workers(self) -> list[int]:
-        pid = self._service.served.process.pid
-        try:
-            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        except OSError:  # the service has ended and was reaped
-            return []
-        return sorted(int(child) for child in children if b"spawn_main" in _command(child))
-
-
-def _command(pid: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # the process has ended
-        return b""
 
 
 class Webs:

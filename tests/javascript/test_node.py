@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from tests.servers.processes import run_well
 from tests.servers.served import Served
 
 HERE = Path(__file__).parent
@@ -20,15 +20,7 @@ needs_node = pytest.mark.skipif(NODE is None, reason="needs node, which is not i
 
 
 def _test(file: str, **variables: str) -> None:
-    done = subprocess.run(
-        [str(NODE), "--test", str(HERE / file)],
-        env={**os.environ, "CLIENT": CLIENT.as_uri(), **variables},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_well([str(NODE), "--test", HERE / file], env={**os.environ, "CLIENT": CLIENT.as_uri(), **variables})
 
 
 @needs_node

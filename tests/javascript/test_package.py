@@ -10,6 +10,7 @@ import pytest
 
 from deploy.npm import NAME, pack
 from tests.javascript.test_node import NODE
+from tests.servers.processes import run_well
 
 
 @pytest.mark.skipif(NODE is None or shutil.which("npm") is None, reason="needs npm, which is not installed")
@@ -22,5 +23,4 @@ def test_the_package_is_installed_and_imported(tmp_path: Path) -> None:
     subprocess.run(install, cwd=tmp_path, check=True, timeout=100)
     program = f'import {{ Queuey }} from "{NAME}"; console.log(typeof new Queuey("http://x", "a").stream);'
     (tmp_path / "program.js").write_text(program)
-    done = subprocess.run([str(NODE), "program.js"], cwd=tmp_path, check=True, capture_output=True, text=True)
-    assert done.stdout == "function\n"
+    assert run_well([str(NODE), "program.js"], cwd=tmp_path) == "function\n"

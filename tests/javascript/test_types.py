@@ -10,6 +10,7 @@ import platformdirs
 import pytest
 
 from tests.javascript.test_node import CLIENT, HERE
+from tests.servers.processes import run_well
 
 VERSION = "5.9.3"
 NPM = shutil.which("npm")
@@ -54,7 +55,4 @@ def test_the_types_of_the_client(tsc: Path, tmp_path: Path) -> None:
         "--lib",
         "es2022,dom,dom.asynciterable",
     ]
-    done = subprocess.run(
-        ["node", str(tsc), *strict, "usage.ts"], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stdout
+    run_well(["node", str(tsc), *strict, "usage.ts"], cwd=tmp_path)

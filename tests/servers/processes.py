@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import AnyStr
+from typing import Any, AnyStr
 
 
 def restore_interrupts() -> None:
@@ -37,6 +37,23 @@ def ending(process: subprocess.Popen[AnyStr], patience: float = 30.0) -> Iterato
                 process.wait(patience)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def run_to_end(
+    command: Sequence[str | Path],
+    timeout: float = 300.0,
+    **options: Any,  # noqa: ANN401 - those of subprocess.run
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end. Without ``input`` it has none; its output is text."""
+    given: dict[str, Any] = {"input": "", "capture_output": True, **options}
+    return subprocess.run(command, text=True, timeout=timeout, check=False, **given)
+
+
+def run_well(command: Sequence[str | Path], timeout: float = 300.0, **options: Any) -> str:  # noqa: ANN401 - as above
+    """Runs a program, which must end with 0; returns its output, without that on errors."""
+    ended = run_to_end(command, timeout, **options)
+    assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
+    return ended.stdout
 
 
 def _list_processes() -> Iterator[tuple[int, int, int]]:

@@ -22,7 +22,7 @@ from typing import Self
 from queuey.client import Client
 from queuey.client.credentials.profile import Profile, read_profile
 from queuey.client.http.attempts import RetryPolicy
-from tests.servers.processes import ending
+from tests.servers.processes import children, ending
 
 START_SECONDS = 100.0
 END_SECONDS = 100.0
@@ -150,6 +150,14 @@ class Served:
         )
         with ending(process):
             yield process
+
+    def workers(self) -> list[int]:
+        """Returns its worker processes, in order."""
+        found = []
+        for child in sorted(children(self.process.pid)):
+            with contextlib.suppress(OSError):
+                found += [child] if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes() else []
+        return found
 
     def wait_for(self, text: str) -> str:
         """Waits until a line with this text is printed, and returns the line. Each line is looked at once.

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.processes import run_to_end
+
 ROOT = Path(__file__).parents[2]
 RUN_SECONDS = 300
 
@@ -26,15 +28,8 @@ def run_suite(directory: Path, text: str, *options: str) -> subprocess.Completed
     (directory / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "tests.servers.plugin", "-c", os.devnull, "-rs", *options]
     plain = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_TEST_")}
-    return subprocess.run(
-        [*command, f"--rootdir={directory}", str(directory)],
-        cwd=ROOT,
-        env=plain | {"DOCKER_HOST": "unix:///nowhere"},
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS,
-        check=False,
-    )
+    variables = plain | {"DOCKER_HOST": "unix:///nowhere"}
+    return run_to_end([*command, f"--rootdir={directory}", directory], RUN_SECONDS, cwd=ROOT, env=variables)
 
 
 def test_without_servers(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from tests.servers.served import Served, environment, free_port
 from tests.soak.handler import RECORD
-from tests.soak.usage import process_tree
 
 ROOT = Path(__file__).parents[2]
 END_SECONDS = 100.0
@@ -82,8 +81,7 @@ class Service(Program):
 
     def kill_worker(self) -> None:
         """Kills one of its worker processes, if any, with SIGKILL. The service replaces it."""
-        workers = [pid for pid in process_tree(self._process.pid)[1:] if b"spawn_main" in _command(pid)]
-        if workers:
+        if workers := self.lives[-1].workers():
             os.kill(workers[0], signal.SIGKILL)
 
 
@@ -116,10 +114,3 @@ class GroupWorker(Program):
                 stderr=log,
                 start_new_session=True,
             )
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # the process has ended
-        return b""

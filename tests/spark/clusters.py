@@ -16,6 +16,8 @@ from typing import Any
 
 import pyspark
 
+from tests.servers.processes import run_to_end
+
 PATIENCE = 1500
 """Timeout in seconds for a program's end or a server's start: four JVMs share a machine that may be busy."""
 
@@ -36,9 +38,7 @@ class Run:
 def run_program(wanted: Mapping[str, Any], environ: Mapping[str, str]) -> Run:
     command = [sys.executable, "-m", "tests.spark.program", json.dumps(wanted)]
     root = Path(__file__).parents[2]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE, env=dict(environ), cwd=root, check=False
-    )
+    done = run_to_end(command, PATIENCE, env=dict(environ), cwd=root)
     assert done.returncode == 0, done.stdout + done.stderr
     return Run(json.loads(done.stdout), done.stderr)
 

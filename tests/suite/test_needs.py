@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.processes import run_to_end
 from tests.suite.needs import BY_PATH, NEEDS, ROOT, UnmarkedProgramError
 
 
@@ -44,12 +45,4 @@ def test_the_parts_of_the_suite(tmp_path: Path, suite: str, passed: str) -> None
         "@pytest.mark.slow\ndef test_takes_long(): pass\n"
     )
     command = [sys.executable, "-m", "pytest", "-p", "tests.suite.needs", "-c", "/dev/null", f"--rootdir={tmp_path}"]
-    done = subprocess.run(
-        [*command, "-W", "ignore", "--suite", suite, str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert passed in done.stdout
+    assert passed in run_to_end([*command, "-W", "ignore", "--suite", suite, str(tmp_path)], cwd=ROOT).stdout

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.processes import is_alive
 from tests.waiting import until
 
 pytestmark = pytest.mark.needs_programs
@@ -65,14 +66,6 @@ def suite(directory: Path, text: str, *options: str) -> Iterator[subprocess.Pope
             run.kill()
 
 
-def has_ended(pid: int) -> bool:
-    """Returns whether a process is gone, or a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 @pytest.mark.parametrize(
     ("text", "where", "processes"),
     [(HANGS, "waits_for_a_worker", 2), (HANGS_WITH_THE_LOCK_HELD, "test_holds_the_interpreter", 0)],
@@ -100,4 +93,4 @@ def test_what_a_run_started_ends_with_it(tmp_path: Path, kill: bool, processes: 
             out = run.communicate(timeout=RUN_SECONDS)[0]
             assert run.returncode == 0, out
             assert out.count("The run left a process behind") == 1, "Python's own resource tracker is left alone"
-        until(lambda: has_ended(int(pid.read_text())), RUN_SECONDS)
+        until(lambda: not is_alive(int(pid.read_text())), RUN_SECONDS)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.pages import SCRIPTS, runnable_blocks
+from tests.servers.processes import run_well
 from tests.servers.served import environment
 
 PAGE = "docs/testing-your-app.md"
@@ -21,15 +21,6 @@ def test_page(tmp_path: Path) -> None:
         if block.title:
             block.save(tmp_path)
             continue
-        ended = subprocess.run(
-            ["/bin/sh", "-eu", "-c", block.text],
-            cwd=tmp_path,
-            env=environment(PATH=f"{SCRIPTS}:/usr/bin:/bin"),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        printed += ended.stdout
-        assert ended.returncode == 0, ended.stdout + ended.stderr
+        variables = environment(PATH=f"{SCRIPTS}:/usr/bin:/bin")
+        printed += run_well(["/bin/sh", "-eu", "-c", block.text], cwd=tmp_path, env=variables)
     assert printed.count(" passed") == 4

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from queuey.testing.real import RealProcess
-from tests.acceptance.test_serve_stop import has_ended
+from tests.servers.processes import is_alive
 from tests.waiting import until
 
 TIMEOUT = 120.0
@@ -62,9 +62,9 @@ def test_the_service_ends_with_its_parent(tmp_path: Path, number: signal.Signals
         program.send_signal(number)
         program.wait(TIMEOUT)
         try:
-            until(lambda: all(map(has_ended, service)))
+            until(lambda: not any(map(is_alive, service)))
         finally:
-            for pid in (pid for pid in service if not has_ended(pid)):
+            for pid in (pid for pid in service if is_alive(pid)):
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -75,4 +75,4 @@ def test_a_start_that_fails(tmp_path: Path) -> None:
     before = list_descendants(os.getpid())
     with pytest.raises(RuntimeError, match=r"queuey serve did not start: .*not a database"):
         RealProcess(tmp_path).__enter__()
-    assert [pid for pid in list_descendants(os.getpid()) if pid not in before and not has_ended(pid)] == []
+    assert [pid for pid in list_descendants(os.getpid()) if pid not in before and is_alive(pid)] == []

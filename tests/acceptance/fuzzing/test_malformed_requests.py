@@ -15,7 +15,6 @@ import pytest
 from queuey.client import QueueExists
 from tests.acceptance.fuzzing.playing import Defect, play
 from tests.acceptance.fuzzing.streams import Stream, streams
-from tests.acceptance.test_serve_stop import worker_pids
 from tests.servers.served import Served
 from tests.waiting import until
 
@@ -41,7 +40,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 def count_sockets(served: Served) -> int:
     count = 0
-    for pid in worker_pids(served):
+    for pid in served.workers():
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             try:
                 count += entry.readlink().name.startswith("socket:")
@@ -60,7 +59,7 @@ def assert_served(served: Served) -> None:
 
 
 def resident_bytes(served: Served) -> int:
-    statuses = [Path(f"/proc/{pid}/status").read_text() for pid in (served.process.pid, *worker_pids(served))]
+    statuses = [Path(f"/proc/{pid}/status").read_text() for pid in (served.process.pid, *served.workers())]
     return sum(int(line.split()[1]) * 1024 for text in statuses for line in text.splitlines() if "VmRSS" in line)
 
 

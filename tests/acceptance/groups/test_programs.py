@@ -19,6 +19,7 @@ import pytest
 from queuey.client import EARLIEST, Client, order_of
 from tests.javascript.test_node import CLIENT, NODE
 from tests.pages import ROOT, blocks
+from tests.servers.processes import run_well
 from tests.servers.served import Served, environment
 from tests.waiting import join, until
 
@@ -63,8 +64,7 @@ def _build(directory: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     variables = {"GOCACHE": str(cache), "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
     line = [GO, "build", "-o", str(built), str(EXAMPLES / "member.go")]
-    done = subprocess.run(line, env=os.environ | variables, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
+    run_well(line, env=os.environ | variables)
     return built
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import platformdirs
 import pytest
 
 from tests.acceptance.sqs.conftest import REGION, Sqs
+from tests.servers.processes import run_to_end, run_well
 
 HERE = Path(__file__).parent
 FETCH_SECONDS = 300
@@ -29,7 +29,7 @@ def cache(name: str) -> Path:
 def fetch(line: Sequence[str], what: str, variables: Mapping[str, str] | None = None, at: Path | None = None) -> None:
     """Runs a command that fetches something. Skips the test if it fails, as without a network."""
     environ = {**os.environ, **(variables or {})}
-    done = subprocess.run(line, cwd=at, env=environ, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
+    done = run_to_end(line, FETCH_SECONDS, cwd=at, env=environ)
     if done.returncode:
         pytest.skip(f"{what} could not be fetched: {(done.stderr or done.stdout)[-300:]}")
 
@@ -38,8 +38,7 @@ def run(line: Sequence[str], sqs: Sqs) -> None:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     own = {"AWS_ACCESS_KEY_ID": sqs.access_key, "AWS_SECRET_ACCESS_KEY": sqs.secret, "AWS_REGION": REGION}
     variables = {**plain, **own, "AWS_EC2_METADATA_DISABLED": "true", "ENDPOINT": sqs.url}
-    done = subprocess.run(line, env=variables, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_well(line, RUN_SECONDS, env=variables)
 
 
 @pytest.mark.slow  # A machine without a cache fetches and builds for minutes.
@@ -52,8 +51,7 @@ def test_go(sqs: Sqs) -> None:
     fetch([str(GO), "mod", "download"], "The SDK for Go", variables, at=module)
     line = [str(GO), "build", "-mod=readonly", "-buildvcs=false", "-o", str(built), "."]
     environ = {**os.environ, **variables}
-    done = subprocess.run(line, cwd=module, env=environ, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
+    run_well(line, cwd=module, env=environ)
     run([str(built)], sqs)
 
 

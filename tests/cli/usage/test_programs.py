@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from types import ModuleType
 
@@ -11,6 +10,7 @@ import pytest
 import qdo.cli
 import queuey.cli
 from tests.commands import make_runner
+from tests.servers.processes import run_well
 
 HEAVY = {
     "queuey": {"httpx2", "apsw", "pyramid", "httptools", "asyncio"},
@@ -46,5 +46,4 @@ def test_help_stays_light(line: str) -> None:
         f"heavy = {HEAVY[name]!r} & sys.modules.keys()\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
-    assert ended.returncode == 0, ended.stderr
+    run_well([sys.executable, "-c", program])

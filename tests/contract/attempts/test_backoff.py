@@ -36,8 +36,7 @@ def fail(service: Service, access: QueueAccess, receipts: Sequence[ClaimReceipt]
 
 def test_delays_grow(store: Store, clock: Clock) -> None:
     """Each delivery is later, up to the longest delay; a delay given by the caller counts instead."""
-    spec = QueueSpec(read_delay=0.0, backoff=Backoff(first=10, factor=3, most=50, jitter=0))
-    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
+    queue = make_queue(store, backoff=Backoff(first=10, factor=3, most=50, jitter=0))
     append_bodies(store, queue, "a")
     service, access = enter(store, queue)
     for delay in (10, 30, 50, 50):

@@ -15,14 +15,14 @@ from queuey.claims.claims import ClaimUseCases, HandlerFailure
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.rules.receipts import MAX_UNCOUNTED, ClaimReceipt, ReceiptStatus
 from queuey.model.errors import StoreUnavailable
-from queuey.model.messages import Backoff, Queue, QueueSpec
-from queuey.storage import Store, bridge
-from tests.backends import APP, Clock
+from queuey.model.messages import Backoff
+from queuey.storage import Store
+from tests.backends import Clock
 from tests.blocking import blocking
 from tests.contract.attempts.test_attempts import wait_for_dead_letter
 from tests.contract.claims.test_claims import enter
 from tests.contract.results.test_results import Scene as ResultScene
-from tests.contract.samples import append_bodies, fresh_name
+from tests.contract.samples import append_bodies, make_queue
 from tests.replacing import replace
 
 MOST = 3
@@ -33,9 +33,8 @@ class Scene:
 
     def __init__(self, store: Store, *bodies: str, **options: Any) -> None:  # noqa: ANN401 - any option of a queue
         backoff = Backoff(first=10, factor=2, most=100, jitter=0)
-        spec: dict[str, Any] = {"read_delay": 0.0, "max_deliveries": MOST, "backoff": backoff} | options
-        self.queue: Queue
-        self.queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(**spec)))
+        defaults: dict[str, Any] = {"max_deliveries": MOST, "backoff": backoff}
+        self.queue = make_queue(store, **defaults | options)
         self.places = append_bodies(store, self.queue, *bodies)
         self.store = store
         self.use(store)

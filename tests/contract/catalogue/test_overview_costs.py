@@ -17,7 +17,7 @@ from queuey.console.resources import make_console
 from queuey.model.messages import QueueSpec
 from queuey.storage import Store, bridge
 from tests.console.browser import Browser
-from tests.contract.samples import fresh_name, new_message
+from tests.contract.samples import fresh_name, make_queue, new_message
 from tests.interposed_store import CONTRACTS, InterposedStore
 from tests.replacing import replace_in
 from tests.web.gateway_calls import stop_all
@@ -77,9 +77,7 @@ def test_an_overview_costs_the_same_with_more_queues(
     costs = []
     for begin in (0, COUNTED):
         for number in range(begin, 4 * begin + COUNTED):
-            queue, _ = bridge.run(
-                store.catalogue.create_queue("costs", f"{prefix}{number:03}", QueueSpec(partitions=1))
-            )
+            queue = make_queue(store, f"{prefix}{number:03}", application="costs")
             bridge.run(store.messages.append(queue, [new_message("x") for _ in range(20)]))
         costs.append(cost("_overview"))
     assert costs[0].total() <= 15 * COUNTED + 30, costs[0]

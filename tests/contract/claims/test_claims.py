@@ -21,7 +21,7 @@ from queuey.model import ids
 from queuey.model.deadletters import decode_dead_letter
 from queuey.model.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreIncompatible, StoreUnavailable
 from queuey.model.ids import Position
-from queuey.model.messages import LogPage, Meta, Principal, Queue, QueueSpec
+from queuey.model.messages import LogPage, Meta, Principal, Queue
 from queuey.runtime.event_loop import Core
 from queuey.runtime.waiters import Waiter, Watchers
 from queuey.storage import ClaimLogs, Messages, Store, bridge
@@ -33,7 +33,6 @@ from tests.contract.samples import (
     count_outbox,
     eventually,
     fill_queue,
-    fresh_name,
     make_queue,
     new_message,
 )
@@ -348,8 +347,7 @@ def test_an_entry_that_has_not_reached_all_replicas(store: Store, other: Store) 
 
 def test_dead_letters(store: Store, clock: Clock) -> None:
     """A message at its delivery limit becomes a dead letter, and is not delivered again."""
-    spec = QueueSpec(partitions=2, read_delay=0.0, max_deliveries=2, principals=(Principal("app:other"),))
-    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
+    queue = make_queue(store, partitions=2, max_deliveries=2, principals=(Principal("app:other"),))
     meta = Meta("text/plain", (("x-color", "blue"),))
     [place] = bridge.run(store.messages.append(queue, [new_message("bad", partition=2, meta=meta)]))
     service, access = enter(store, queue)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from threading import Event
 from typing import Any
 
 import pytest
-from msgspec.structs import replace as replace_fields
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import Backlog
@@ -17,8 +15,8 @@ from queuey.claims.claims import ClaimUseCases
 from queuey.claims.expiry_records import KIND
 from queuey.claims.log.follow_ups import OVERDUE_SECONDS
 from queuey.model import ids
-from queuey.model.deadletters import HEADER_PREFIX, queue_for
-from queuey.model.errors import QueueNotFound, StoreUnavailable
+from queuey.model.deadletters import HEADER_PREFIX
+from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import NewMessage, PostKey, PostResult, Queue, QueueSpec
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
@@ -29,13 +27,13 @@ from tests.blocking import blocking
 from tests.contract.samples import (
     append_bodies,
     count_outbox,
+    dead_letters,
     eventually,
     fresh_name,
+    idle_service,
     make_queue,
     messages_in_partition,
     new_message,
-    read_one,
-    whole_partition,
 )
 from tests.interposed_store import InterposedStore, Killed
 from tests.replacing import replace
@@ -44,8 +42,7 @@ from tests.replacing import replace
 def test_letters_that_share_a_partition_are_there_once(store: Store, other: Store, clock: Clock) -> None:
     """Two letters of one id stay beside the message that had it; letters whose post got no answer are not repeated."""
     shared = make_queue(store)
-    spec = QueueSpec(partitions=2, read_delay=0.0, max_deliveries=1, dead_letter=shared.name)
-    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
+    queue = make_queue(store, partitions=2, max_deliveries=1, dead_letter=shared.name)
     [place] = append_bodies(store, shared, "wages")
     bridge.run(store.messages.put(queue, [(1, place)], new_message("one")))
     bridge.run(store.messages.put(queue, [(2, place)], new_message("two")))
@@ -94,9 +91,7 @@ class Process:
 
     def __init__(self, store: Store) -> None:
         self.between = InterposedStore(store)
-        stopping = Event()
-        stopping.set()  # So that it takes no steps of its own.
-        self.service = Service(self.between.store, stopping=stopping)
+        self.service = idle_service(self.between.store)
         assert self.service.claims.expiry is not None
         self.records = self.service.claims.expiry
         self.calls: list[str] = []
@@ -208,9 +203,4 @@ def count_unpublished(store: Store, queue: Queue) -> int:
 
 
 def letters_of(store: Store, queue: Queue) -> list[str | bytes]:
-    try:
-        dead = bridge.run(store.catalogue.queue(APP, queue_for(queue.name), fresh=True))
-    except QueueNotFound:
-        return []
-    part = replace_fields(whole_partition(), delayed=False)
-    return [message.body for message in read_one(store, dead, part).messages]
+    return [message.body for message in dead_letters(store, queue)]

@@ -17,7 +17,7 @@ from queuey.storage import ClaimLogs, Covers, Messages, Store, bridge
 from tests.backends import APP, PROMPT, Backend, Clock
 from tests.blocking import BlockingNames, adopt_own_loop, blocking, post
 from tests.contract.claims.test_claims import claimed_bodies, enter
-from tests.contract.samples import append_bodies, eventually, fresh_name, make_queue, new_message
+from tests.contract.samples import append_bodies, eventually, make_queue, new_message
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 
@@ -25,10 +25,7 @@ A, B = compute_body_digest("a", None), compute_body_digest("b", None)
 
 
 def make_dedup(store: Store, **fields: Any) -> Queue:  # noqa: ANN401 - of a spec
-    queue, _ = bridge.run(
-        store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, kind="dedup", **fields))
-    )
-    return queue
+    return make_queue(store, kind="dedup", **fields)
 
 
 def test_one_of_equal_messages(store: Store, other: Store) -> None:
@@ -248,8 +245,7 @@ def test_posting(store: Store) -> None:
 @pytest.mark.parametrize("kind", ["dedup", "ordered"])
 def test_it_never_changes(store: Store, kind: str) -> None:
     """A queue's kind is fixed at creation, and so is its number of partitions unless it is plain."""
-    spec = QueueSpec(kind=kind, partitions=2)
-    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
+    queue = make_queue(store, read_delay=None, kind=kind, partitions=2)
     assert bridge.run(store.catalogue.queue(APP, queue.name, fresh=True)) == queue
     assert make_queue(store).kind == "plain"
     with pytest.raises(QueueExists, match="kind"):

@@ -15,19 +15,16 @@ from queuey.model.errors import InvalidRequest
 from queuey.model.messages import Queue, QueueSpec
 from queuey.model.partitions import by_key
 from queuey.storage import Store, bridge
-from tests.backends import APP, PROMPT
+from tests.backends import PROMPT
 from tests.blocking import blocking, post
 from tests.contract.claims.test_claims import EventWaiter, claimed_bodies, enter, statuses
 from tests.contract.claims.test_ordered import acknowledge, claim, claim_soon, claim_when_woken, send
-from tests.contract.samples import fresh_name, make_queue
+from tests.contract.samples import make_queue
 
 
 def make_limited(store: Store, **fields: Any) -> Queue:  # noqa: ANN401 - of a spec
     """Makes a queue with limits, whose messages can be claimed some seconds after they were stored."""
-    queue, _ = bridge.run(
-        store.catalogue.create_queue(APP, fresh_name(), QueueSpec(**{"consistency": PROMPT} | fields))
-    )
-    return queue
+    return make_queue(store, **{"read_delay": None, "consistency": PROMPT} | fields)
 
 
 def test_so_many_of_a_key(store: Store, other: Store) -> None:

@@ -20,21 +20,19 @@ from queuey.messages.posts import Draft
 from queuey.model import ids
 from queuey.model.deadletters import decode_dead_letter
 from queuey.model.errors import InvalidRequest
-from queuey.model.messages import Location, NewMessage, Queue, QueueSpec, Slice
+from queuey.model.messages import Location, NewMessage, Queue, Slice
 from queuey.model.partitions import by_key
 from queuey.storage import Store, bridge
-from tests.backends import APP, PROMPT
+from tests.backends import PROMPT
 from tests.blocking import BlockingNames, blocking, post
 from tests.contract.claims.test_claims import EventWaiter, claimed_bodies, enter, statuses
-from tests.contract.samples import eventually, fresh_name, make_queue, read_one
+from tests.contract.samples import eventually, make_queue, read_one
 from tests.replacing import replace_in
 
 
 def make_ordered(store: Store, **fields: Any) -> Queue:  # noqa: ANN401 - of a spec
     """Makes an ordered queue, whose messages can be claimed some seconds after they were stored."""
-    spec = QueueSpec(**{"consistency": PROMPT, "kind": "ordered"} | fields)
-    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
-    return queue
+    return make_queue(store, **{"read_delay": None, "consistency": PROMPT, "kind": "ordered"} | fields)
 
 
 def send(service: Service, access: QueueAccess, *texts: str, ttl: int = 3600) -> list[Location]:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from threading import Event
 from typing import Any
 
-from msgspec.structs import replace
-
 from queuey.access.queue_access import QueueAccess
-from queuey.app.service import Service
 from queuey.claims.claims import HandlerFailure
 from queuey.claims.expiry_records import KIND
 from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.log.move_turns import MoveOrder
 from queuey.claims.rules.receipts import ReceiptStatus
 from queuey.messages.posts import Draft
-from queuey.model.deadletters import HEADER_PREFIX, queue_for
-from queuey.model.errors import QueueNotFound
+from queuey.model.deadletters import HEADER_PREFIX
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Queue, QueueSpec, Record
 from queuey.runtime.event_loop import Core
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking, post
-from tests.contract.samples import eventually, fresh_name, make_queue, messages_in_partition, read_one, whole_partition
+from tests.contract.samples import (
+    dead_letters,
+    eventually,
+    idle_service,
+    make_queue,
+    messages_in_partition,
+)
 from tests.replacing import replace as replaced
 
 TTL = 100
@@ -35,9 +36,7 @@ class Process:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        stopping = Event()
-        stopping.set()  # So that it takes no steps of its own.
-        self.service = Service(store, stopping=stopping)
+        self.service = idle_service(store)
         self.claims = blocking(self.service.claims)
         assert self.service.claims.expiry is not None
         self.records = self.service.claims.expiry
@@ -62,17 +61,11 @@ class Process:
 
 def make_expiring_queue(store: Store, **options: Any) -> Queue:  # noqa: ANN401 - as a spec has them
     """Makes a queue whose expired messages become dead letters, without a read delay."""
-    options = {"ttl": TTL, "read_delay": 0.0} | options
-    spec = QueueSpec(on_expiry="dead-letter", on_ack="delete", **options)
-    return bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))[0]
+    return make_queue(store, on_expiry="dead-letter", on_ack="delete", **{"ttl": TTL} | options)
 
 
 def letters(store: Store, queue: Queue) -> dict[str | bytes, dict[str, str]]:
-    try:
-        dead = bridge.run(store.catalogue.queue(APP, queue_for(queue.name), fresh=True))
-    except QueueNotFound:
-        return {}
-    messages = read_one(store, dead, replace(whole_partition(), delayed=False)).messages
+    messages = dead_letters(store, queue)
     assert len({message.body for message in messages}) == len(messages)
     said = {message.body: dict(message.meta.headers) for message in messages if message.meta}
     return {body: {key.removeprefix(HEADER_PREFIX): text for key, text in told.items()} for body, told in said.items()}

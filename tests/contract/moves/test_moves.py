@@ -141,8 +141,7 @@ def test_what_stays(store: Store, mover: Mover) -> None:
 
 
 def make_kind(store: Store, kind: str, partitions: int) -> Queue:
-    spec = QueueSpec(partitions=partitions, read_delay=0.0, consistency=PROMPT, kind=kind)
-    return bridge.run(store.catalogue.create_queue(APP, samples.fresh_name(), spec))[0]
+    return samples.make_queue(store, partitions=partitions, consistency=PROMPT, kind=kind)
 
 
 def claim_all(mover: Mover, queue: Queue) -> Counter[str | bytes]:

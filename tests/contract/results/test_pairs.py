@@ -23,13 +23,13 @@ from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.messages.posts import Draft
 from queuey.model.errors import Conflict, InvalidRequest, MessageNotFound
 from queuey.model.ids import Position
-from queuey.model.messages import Location, Queue, QueueSpec
-from queuey.storage import Store, bridge
+from queuey.model.messages import Location, Queue
+from queuey.storage import Store
 from queuey.storage.deadlines import in_thread
-from tests.backends import APP, Clock
+from tests.backends import Clock
 from tests.blocking import BlockingNames, blocking
 from tests.contract.claims.test_claims import enter
-from tests.contract.samples import fresh_name
+from tests.contract.samples import make_queue
 from tests.interposed_store import CONTRACTS, InterposedStore
 from tests.replacing import replace
 
@@ -47,8 +47,7 @@ class Job:
     """
 
     def __init__(self, store: Store, clock: Clock, start: str) -> None:
-        spec = QueueSpec(read_delay=0.0, ttl=24 * HOUR, result_ttl=HOUR, max_deliveries=4)
-        self.queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
+        self.queue = make_queue(store, ttl=24 * HOUR, result_ttl=HOUR, max_deliveries=4)
         process = Process(self, store)
         location = process.names.replace(process.access, "n", Draft("old")).location
         assert location is not None

@@ -18,13 +18,13 @@ from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import Position
-from queuey.model.messages import Location, QueueSpec
+from queuey.model.messages import Location
 from queuey.storage import LEDGER_TTL, ClaimLogs, Ledger, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import enter, statuses
 from tests.contract.moves.test_moves import Mover
-from tests.contract.samples import append_bodies, eventually, fresh_name, make_queue, new_message
+from tests.contract.samples import append_bodies, eventually, make_queue, new_message
 from tests.interposed_store import InterposedStore
 
 HOUR, DAY = 3600, 86_400
@@ -39,9 +39,8 @@ class Scene:
     """
 
     def __init__(self, store: Store, **options: Any) -> None:  # noqa: ANN401 - any option of a queue
-        spec = {"read_delay": 0.0, "ttl": DAY, "result_ttl": HOUR} | options
         self.store = store
-        self.queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(**spec)))
+        self.queue = make_queue(store, **{"ttl": DAY, "result_ttl": HOUR} | options)
         [self.position] = append_bodies(store, self.queue, "a", ttl=DAY)
         self.use(store)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 
 from msgspec.structs import replace
 
-from queuey.app.service import Service
 from queuey.messages.posts import Draft
 from queuey.model import ids
 from queuey.model.errors import KeyInUse, RecordChanged, StoreUnavailable
@@ -17,7 +15,7 @@ from queuey.schedules.schedules import FireUseCases, ScheduleReport
 from queuey.schedules.timetables import Timetable
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Records, Store, bridge
 from tests.backends import APP, Clock
-from tests.contract.samples import read_one, whole_partition
+from tests.contract.samples import idle_service, read_one, whole_partition
 from tests.interposed_store import InterposedStore
 
 KILL_POINTS = (Records.record, ClaimLogs.claim_time, Catalogue.queue, Records.set_record, KeyedPosts.append_once)
@@ -35,10 +33,7 @@ class Process:
     def __init__(self, store: Store, clock: Clock) -> None:
         self.clock = clock
         self.between = InterposedStore(store)
-        stopping = threading.Event()
-        # Its runner does nothing.
-        stopping.set()
-        self.service = Service(self.between.store, stopping=stopping)
+        self.service = idle_service(self.between.store)
         self.schedules = self.service.schedules
         self.firing = FireUseCases(self.between.store, self.service.messages, self.service.core)
 

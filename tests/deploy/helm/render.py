@@ -10,7 +10,6 @@ import ctypes
 import json
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -23,6 +22,7 @@ import yaml
 
 from deploy.local import jars
 from deploy.local.errors import CannotFetch
+from tests.servers.processes import run_well
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "deploy" / "helm" / "queuey"
@@ -67,17 +67,8 @@ class Chart(NamedTuple):
 
 def render(cases: Mapping[str, Mapping[str, Any]]) -> Chart:
     """Returns Helm's results; skips the test where its library is unavailable."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.deploy.helm.render", _library()],
-        cwd=ROOT,
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        timeout=RENDER_TIMEOUT,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    linted, *results = json.loads(ended.stdout)
+    command = [sys.executable, "-m", "tests.deploy.helm.render", str(_library())]
+    linted, *results = json.loads(run_well(command, RENDER_TIMEOUT, cwd=ROOT, input=json.dumps(cases)))
     texts = zip(cases, results, strict=True)
     return Chart(
         linted,

@@ -138,52 +138,6 @@ def test_data_centres_that_are_apart() -> None:
     assert rules(own, page(12), *full((10, "a")), apart=True) == {"G1"}
 
 
-def test_outcomes_of_data_centres_that_are_apart() -> None:
-    """A message undone in its data centre may have been shown in another before the undo arrived there."""
-    other, own = (post(10, "x", "none", web=web) for web in ("web-2", "web-1"))
-    shown: list[Record] = [post(10.2, "a"), page(12, (10, "x"), (10.2, "a")), *full((10.2, "a"))]
-    assert rules(other, *shown) == {"G2"}
-    assert rules(other, *shown, apart=True) == set()
-    assert rules(own, *shown, apart=True) == {"G2"}, "even if it was gone by the end"
-
-
-@pytest.mark.parametrize("answered", [True, False])
-def test_a_repeated_post_in_data_centres_that_are_apart(answered: bool) -> None:  # noqa: FBT001 - a parameter
-    """The undone first attempt of a post may be shown in another data centre, but not in full reads."""
-    outcome: Outcome = "acknowledged" if answered else "unknown"
-    other, own = (post(10.2, "a", outcome, web=web) for web in ("web-2", "web-1"))
-    shown: list[Record] = [page(12, (10, "a")), *full((10.2, "a"))]
-    assert "truth" in rules(other, *shown)
-    assert rules(other, *shown, apart=True) == set()
-    assert "truth" in rules(own, *shown, apart=True)
-    assert "truth" in rules(other, *shown[:1], *full((10, "a"), (10.2, "a")), apart=True)
-
-
-@pytest.mark.parametrize(
-    ("contents", "expected"),
-    [
-        ([True, True, True], set()),
-        ([True, False, False], {"settled"}),
-        ([False, False, True], {"settled"}),
-    ],
-)
-def test_unknown_settles(contents: list[bool], expected: set[str]) -> None:
-    """An unknown message may appear in the first or second full read; then it stays, and two reads agree."""
-    finals = [
-        page(100 + n, *([(10.0, "x")] if there else []), (11, "a"), reader=f"f{n}", final=n)
-        for n, there in enumerate(contents, 1)
-    ]
-    assert rules(post(10, "x", "unknown"), post(11, "a"), page(11), *finals) == expected
-
-
-def test_failed_reads_keep_the_cursor() -> None:
-    """A failed read shows nothing and moves no cursor."""
-    failed = Read(12, 12.1, "web-1", "r", "q", (1,), 503, {1: name(10)}, retry_after=True)
-    good: list[Record] = [post(10, "a"), page(11), page(12.5, (10, "a"), since=10), *full((10, "a"))]
-    assert rules(*good, failed) == set()
-    assert rules(*good, structs.replace(failed, retry_after=False)) == {"answers"}
-
-
 def test_ids_of_one_process() -> None:
     """Ids of a process ascend for a client that has seen an answer, not for concurrent posts."""
     first = structs.replace(post(10, "a"), ids=(name(11),))
@@ -193,16 +147,6 @@ def test_ids_of_one_process() -> None:
     later: list[Record] = [page(10.9), *full((10.5, "b"), (10.7, "c"), (11, "a"))]
     assert rules(first, at_once, after, *later) == {"G3"}
     assert rules(first, at_once, structs.replace(after, web="web-2"), *later) == set()
-
-
-def test_slow_answers() -> None:
-    """A request may be slow only if its own web process was stopped in between."""
-    slow = structs.replace(post(10, "a"), end=40)
-    rest: list[Record] = [page(10), post(60, "b"), page(60, (10, "a"), since=9), *full((10, "a"), (60, "b"))]
-    assert rules(slow, *rest) == {"available"}
-    assert rules(slow, *rest, Fault(15, 20, "pause", "node-1")) == {"available"}
-    assert rules(slow, *rest, Fault(15, 20, "pause", "web-1")) == set()
-    assert rules(slow, *rest, Fault(41, 45, "pause", "web-1")) == {"available"}
 
 
 def test_requests_succeed_again() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 
 import qdo
 from qdo import errors
+from tests.servers.processes import run_well
 
 
 def test_all_is_sorted_complete_and_there() -> None:
@@ -38,5 +38,4 @@ print(sorted(loaded | {"kazoo", "httpx2", "apsw", "msgspec"} & set(sys.modules))
 qdo.AsyncConsumer, qdo.Consumer, qdo.open_coordinator
 print(sorted({"kazoo", "httpx2", "apsw", "sqlite3", "pyramid", "typer"} & set(sys.modules)))
 """
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert out.splitlines() == ["[]", "[]"]
+    assert run_well([sys.executable, "-c", program]).splitlines() == ["[]", "[]"]

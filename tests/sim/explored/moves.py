@@ -25,6 +25,7 @@ from queuey.model.ids import FIRST, Position
 from queuey.model.messages import Location, Message, Page, Queue, Slice
 from queuey.moves.active_move import PartitionMove
 from tests.sim import world as simulated
+from tests.sim.explored.post_keys import search
 
 Event = Literal["cancel", "purge", "acknowledge", "release"]
 Kind = Literal["plain", "dedup"]
@@ -153,7 +154,7 @@ def explore(
     mutation: Mutation | None = None,
     lost: bool = False,
 ) -> tuple[int, list[str]]:
-    """Explores histories until three bad ends. Returns the number of states, and descriptions of the bad ends.
+    """Explores histories; see :func:`search`.
 
     Args:
         processes: Number of processes.
@@ -172,20 +173,16 @@ def explore(
         world = replace(world, source=frozenset(PLACES[1:3]), lost=frozenset(PLACES[3:]))
         _deliver(world, state)
     world = replace(world, log=state.encode())
-    todo = [Node(world, (Process(),) * processes, crashes)]
-    seen: set[Any] = set()
-    wrong: list[str] = []
-    while todo and len(wrong) < 3:
-        node = todo.pop()
-        key = (node.world, tuple(_process_key(process, mutation) for process in node.processes), node.crashes)
-        if key in seen:
-            continue
-        seen.add(key)
+
+    def futures(node: Node, wrong: list[str]) -> list[Node]:
         following = _next_nodes(node, mutation)
-        todo += following
-        if not following:
-            wrong += _find_violations(node.world)
-    return len(seen), wrong
+        wrong += [] if following else _find_violations(node.world)
+        return following
+
+    def key(node: Node) -> object:
+        return node.world, tuple(_process_key(process, mutation) for process in node.processes), node.crashes
+
+    return search(Node(world, (Process(),) * processes, crashes), futures, key)
 
 
 def _deliver(world: World, state: State) -> None:

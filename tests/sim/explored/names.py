@@ -23,14 +23,28 @@ from queuey.claims.rules.entry_draft import EntryDraft, Poll
 from queuey.claims.rules.partition_state import ClaimTiming, State
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.messages.names import Changed, Name
-from queuey.model.errors import Outcome, QueueyError, StoreUnavailable
+from queuey.model.errors import QueueyError, StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import Location, Message, Named, NewMessage, Queue
 from queuey.storage.cassandra.tables.names import named_of, require_row
 from queuey.storage.cassandra.write import name_steps
 from queuey.storage.cassandra.write.name_steps import Found, NameRow
-from queuey.storage.cassandra.write.post_keys import IdRun, MadeIds, PostedIds
-from tests.sim.explored.post_keys import ASKING, Look, MakeIds, Remove, Swap, TimeLeft, Write, ask_for
+from queuey.storage.cassandra.write.post_keys import MadeIds
+from tests.sim.explored.post_keys import (
+    ASKING,
+    Failed,
+    Look,
+    MakeIds,
+    Remove,
+    Swap,
+    TimeLeft,
+    Write,
+    ask_for,
+    ids_of,
+    replay,
+    search,
+    versions_of,
+)
 
 Kind = Literal["PUT", "POST", "DELETE", "look", "read"]
 Mutation = Literal[
@@ -48,12 +62,6 @@ MAX_PAUSES = 1
 MAX_LOOKS = 2
 MAX_IDS = 2
 """Max ids of one process. Without it, two processes that hinder each other would never end."""
-
-
-class Failed(NamedTuple):
-    """An answer that is an error."""
-
-    outcome: Outcome
 
 
 class Lost(NamedTuple):
@@ -123,35 +131,23 @@ class World(Struct, frozen=True):
 def explore(
     kinds: tuple[Kind, ...], *, faults: int, crashes: int, mutation: Mutation = "", claims: bool = True
 ) -> tuple[int, list[str]]:
-    """Explores every history of concurrent changes, and of a claim with its acknowledgement if ``claims``.
+    """Explores every history of concurrent changes, and of a claim if ``claims``; see :func:`search`."""
 
-    Returns:
-        The number of states, and the problems of the first bad one, at which the search ends.
-    """
-    row = NameRow("done", b"old", _ids(1), 1)
+    def futures(world: World, wrong: list[str]) -> Iterator[World]:
+        wrong += [world.wrong] if world.wrong else []
+        is_over = len(world.processes) > len(kinds)
+        if any(process.end is None for process in world.processes):
+            return _next_worlds(world, mutation, undisturbed=is_over)
+        if is_over:
+            wrong += _find_violations(world)
+            return iter(())
+        last = (*world.processes, Process(len(kinds) + 1, "look"))
+        return iter([replace(world, processes=last, faults=0, crashes=0)])
+
+    row = NameRow("done", b"old", ids_of(1), 1)
     processes = tuple(Process(n, kind) for n, kind in enumerate(kinds, 1))
     claimer = Claimer() if claims else Claimer(given=())
-    first = World(processes, row, frozenset({1}), claimer=claimer, faults=faults, crashes=crashes)
-    seen, todo = {first}, [first]
-    wrong: list[str] = []
-    while todo and not wrong:
-        world = todo.pop()
-        if world.wrong:
-            wrong.append(world.wrong)
-        if all(process.end is not None for process in world.processes):
-            if len(world.processes) > len(kinds):
-                wrong += list(_find_violations(world))
-            last = (*world.processes, Process(len(kinds) + 1, "look"))
-            futures: Iterator[World] = iter(
-                [replace(world, processes=last, faults=0, crashes=0)] if len(last) == len(kinds) + 1 else []
-            )
-        else:
-            futures = _next_worlds(world, mutation, undisturbed=len(world.processes) > len(kinds))
-        for future in futures:
-            if future not in seen:
-                seen.add(future)
-                todo.append(future)
-    return len(seen), wrong
+    return search(World(processes, row, frozenset({1}), claimer=claimer, faults=faults, crashes=crashes), futures)
 
 
 def _find_violations(world: World) -> Iterator[str]:
@@ -187,9 +183,7 @@ def _next_worlds(world: World, mutation: Mutation, *, undisturbed: bool) -> Iter
         if process.end is not None:
             continue
         if world.crashes:
-            yield replace(
-                _with_process(world, replace(process, answers=(), looks=0, end="crashed")), crashes=world.crashes - 1
-            )
+            yield replace(_end_process(world, process, "crashed"), crashes=world.crashes - 1)
         step = _next_step(process)
         for after, answer in _answer_worlds(world, process, step, mutation):
             if isinstance(answer, Lost):
@@ -317,11 +311,7 @@ ITEM = NewMessage("x", 1, 60)
 
 async def _run_use_case(process: Process, content: bytes) -> Changed | Shown:
     """Runs the use case. Steps of the store replace its calls."""
-    versions = iter(range(process.number * 100, process.number * 100 + 100))
-
-    def new_version() -> int:
-        return next(versions)
-
+    new_version = versions_of(process.number)
     if process.kind == "read":
         return await _read(new_version)
     name = SimulatedName(new_version)
@@ -351,12 +341,8 @@ async def _read(new_version: Any) -> Shown:  # noqa: ANN401
 
 def _next_step(process: Process) -> Any:  # noqa: ANN401 - of the use case, or of the store
     """Returns the next step of a process, by running it again from its start with the recorded answers."""
-    steps = _run_use_case(process, b"new" if process.kind == "POST" else b"%d" % process.number)
-    step = steps.send(None)
-    for answer in process.answers:
-        failed = isinstance(answer, Failed)
-        step = steps.throw(StoreUnavailable("", outcome=answer.outcome)) if failed else steps.send(answer)
-    return step
+    content = b"new" if process.kind == "POST" else b"%d" % process.number
+    return replay(_run_use_case(process, content), process.answers)
 
 
 def _record_end(world: World, process: Process) -> World:
@@ -368,20 +354,21 @@ def _record_end(world: World, process: Process) -> World:
         _next_step(process)
     except StopIteration as ended:
         end = ended.value
+        after = _end_process(world, process, end)
         if isinstance(end, Shown):
-            after = _with_process(world, replace(process, answers=(), looks=0, end=end))
             return replace(after, wrong=_shown_violation(world, end))
-        after = _with_process(world, replace(process, answers=(), looks=0, end=end))
-        return (
-            replace(after, gone=world.gone | ((world.removed & world.confirmed) - _value_under_replacement(world)))
-            if end.stored or process.kind == "DELETE"
-            else after
-        )
+        if end.stored or process.kind == "DELETE":
+            return replace(after, gone=world.gone | (_find_replaced(world) - _value_under_replacement(world)))
+        return after
     except StoreUnavailable as error:
-        return _with_process(world, replace(process, answers=(), looks=0, end=error.outcome))
+        return _end_process(world, process, error.outcome)
     except QueueyError as error:
-        return _with_process(world, replace(process, answers=(), looks=0, end=error.code))
+        return _end_process(world, process, error.code)
     return _with_process(world, process)
+
+
+def _end_process(world: World, process: Process, end: object) -> World:
+    return _with_process(world, replace(process, answers=(), looks=0, end=end))
 
 
 def _shown_violation(world: World, end: Shown) -> str:
@@ -415,7 +402,7 @@ def _answer_worlds(world: World, process: Process, step: Any, mutation: Mutation
         case MakeIds():
             number = process.number * 10 + sum(isinstance(one, MadeIds) for one in process.answers)
             if number < process.number * 10 + MAX_IDS:
-                yield world, MadeIds(_ids(number))
+                yield world, MadeIds(ids_of(number))
         case Swap(seen, row, final):
             for after in _compare_and_set(world, seen, row, mutation):
                 unclear = process.doubted and not final and after.row != row
@@ -485,10 +472,6 @@ def _supersede(world: World, position: Position, process: Process, mutation: Mut
     own = process.kind == "POST" and world.row is not None and _is_of(process, world.row.ids.made)
     wrong = f"{position[0]} was replaced by POST and was not done" if own else ""
     return replace(world, log=(*world.log, encode_entry(draft.make_entry(0))), wrong=wrong)
-
-
-def _ids(number: int) -> PostedIds:
-    return PostedIds(number, (IdRun(1, 0, 0, number, 0, 1),))
 
 
 def _position(number: int) -> Position:

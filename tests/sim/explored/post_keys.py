@@ -10,9 +10,9 @@ for the longer D. A process that finds another's row may take it for old at any 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from types import coroutine
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct, structs
 
@@ -106,6 +106,31 @@ class Failed(NamedTuple):
     outcome: Outcome
 
 
+W = TypeVar("W")
+
+
+def search(
+    first: W, futures: Callable[[W, list[str]], Iterable[W]], key: Callable[[W], object] = lambda world: world
+) -> tuple[int, list[str]]:
+    """Explores each state once.
+
+    Args:
+        first: The first state.
+        futures: Returns what may follow a state, and adds to the list what is wrong with it.
+        key: States with equal keys have equal futures.
+
+    Returns:
+        The number of states, and the problems of the first bad one, at which the search ends.
+    """
+    seen, todo, wrong = {key(first)}, [first], list[str]()
+    while todo and not wrong:
+        for future in futures(todo.pop(), wrong):
+            if (found := key(future)) not in seen:
+                seen.add(found)
+                todo.append(future)
+    return len(seen), wrong
+
+
 class Posted(NamedTuple):
     """A post that succeeded."""
 
@@ -158,26 +183,18 @@ class World(Struct, frozen=True):
 
 
 def explore(*, posts: int, faults: int, crashes: int, mutation: Mutation = "") -> tuple[int, list[str]]:
-    """Explores every history of concurrent posts, and of one more post after these have ended.
+    """Explores every history of concurrent posts, and of one more post after these have ended; see :func:`search`."""
 
-    Returns:
-        The number of states, and the problems of the first bad one, at which the search ends.
-    """
-    first = World(processes=tuple(Process(n) for n in range(1, posts + 1)), posts=posts, faults=faults, crashes=crashes)
-    seen, todo = {first}, [first]
-    wrong: list[str] = []
-    while todo and not wrong:
-        world = todo.pop()
+    def futures(world: World, wrong: list[str]) -> Iterator[World]:
         if all(process.end is not None for process in world.processes):
             if len(world.processes) > posts:
-                wrong += list(_find_violations(world))
-                continue
+                wrong += _find_violations(world)
+                return iter(())
             world = structs.replace(world, processes=(*world.processes, Process(posts + 1)), faults=0, crashes=0)
-        for future in _futures(world, mutation):
-            if future not in seen:
-                seen.add(future)
-                todo.append(future)
-    return len(seen), wrong
+        return _futures(world, mutation)
+
+    processes = tuple(Process(number) for number in range(1, posts + 1))
+    return search(World(processes=processes, posts=posts, faults=faults, crashes=crashes), futures)
 
 
 def _find_violations(world: World) -> Iterator[str]:
@@ -223,20 +240,25 @@ def _futures(world: World, mutation: Mutation) -> Iterator[World]:
 
 def _next_step(process: Process) -> Step:
     """Returns the next step of a process, by running it again from its start with the recorded answers."""
-    steps = _new_steps(process)
-    step: Step = steps.send(None)
-    for answer in process.answers:
-        step = steps.throw(StoreUnavailable("", outcome=answer.outcome)) if _is_failure(answer) else steps.send(answer)
+    step: Step = replay(carry_out(ASKING, KEY, versions_of(process.number)), process.answers)
     return step
 
 
-def _new_steps(process: Process) -> Any:  # noqa: ANN401 - the steps
-    versions = iter(range(process.number * 100, process.number * 100 + 100))
-    return carry_out(ASKING, KEY, lambda: next(versions))
+def versions_of(process: int) -> Callable[[], int]:
+    return iter(range(process * 100, process * 100 + 100)).__next__
 
 
-def _is_failure(answer: object) -> bool:
-    return isinstance(answer, Failed)
+def replay(steps: Any, answers: Iterable[Any]) -> Any:  # noqa: ANN401 - a coroutine, and its step
+    """Returns the step that comes after these answers."""
+    step = steps.send(None)
+    for answer in answers:
+        failed = isinstance(answer, Failed)
+        step = steps.throw(StoreUnavailable("", outcome=answer.outcome)) if failed else steps.send(answer)
+    return step
+
+
+def ids_of(number: int) -> PostedIds:
+    return PostedIds(number, (IdRun(1, 0, 0, number, 0, 1),))
 
 
 def _advance(world: World, process: Process, step: Step) -> World:
@@ -268,7 +290,7 @@ def _answers(world: World, process: Process, step: Step) -> Answers:
             if len(world.ids) >= MAX_IDS and process.number <= world.posts:
                 return
             number = process.number * 10 + sum(isinstance(one, MadeIds) for one in process.answers)
-            yield world.with_id(number), MadeIds(PostedIds(number, (IdRun(1, 0, 0, number, 0, 1),)))
+            yield world.with_id(number), MadeIds(ids_of(number))
         case Swap(seen, row):
             expected = None if seen is None else seen.version
             after = _compare_and_set(world, expected, row)

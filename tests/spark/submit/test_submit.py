@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from queuey.spark.sink import write_reports
 from queuey.storage import bridge
 from tests.backends import APP
 from tests.servers import keyspaces
+from tests.servers.processes import run_well
 from tests.spark import clusters
 from tests.spark.conftest import DELAYS, INTERPRETED, have_short_delays
 from tests.spark.kept import Kept, open_patiently
@@ -73,11 +73,7 @@ class Cluster:
 
 
 def run(command: list[str], home: Path, environ: Mapping[str, str]) -> str:
-    done = subprocess.run(
-        command, cwd=home, env=dict(environ), capture_output=True, text=True, timeout=clusters.PATIENCE, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return run_well(command, clusters.PATIENCE, cwd=home, env=dict(environ))
 
 
 @pytest.fixture(scope="module")

@@ -236,12 +236,3 @@ class Standing(Aimed):
 
     def _cut(self) -> None:
         self.pick_machine().cut = self.world.now + 8.0
-
-
-class Apart(Standing):
-    """Clocks differ as much as allowed, and a member is cut off."""
-
-    slacks = (2.0,)
-
-    def list_faults(self) -> Sequence[Callable[[], None]]:
-        return [self._cut]

@@ -22,7 +22,7 @@ from queuey.storage.cassandra.catalogue import garbage_collection as grave_rows
 from queuey.storage.cassandra.catalogue.garbage_collection import PendingDelete, unrecorded_buckets
 from queuey.storage.cassandra.cluster import Statement
 from queuey.storage.cassandra.time.bucketing import CLASSES, NAMES, bucket_of
-from tests.contract.samples import append_log_entry
+from tests.contract.samples import append_log_entry, make_queue
 from tests.storage.cassandra.begun import driver_of, parts_of
 from tests.storage.cassandra.conftest import OpenStore
 from tests.storage.cassandra.interposed import UNLIMITED, Wire
@@ -91,9 +91,7 @@ def reaping(open_with: OpenStore, wire: Wire) -> CassandraStore:
 @pytest.fixture
 def queue(reaping: CassandraStore, application: str) -> Queue:
     """Makes a queue with messages of all kinds."""
-    queue, _ = bridge.run(
-        reaping.catalogue.create_queue(application, "queue", QueueSpec(partitions=2, ttl=3600, read_delay=0.0))
-    )
+    queue = make_queue(reaping, "queue", application=application, partitions=2, ttl=3600)
     fill(reaping, queue)
     return queue
 

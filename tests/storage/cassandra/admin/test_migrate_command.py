@@ -16,6 +16,7 @@ from queuey.storage.cassandra.admin import migrations
 from queuey.storage.cassandra.cluster import Driver, Statement
 from queuey.storage.cassandra.cluster.options import DataCentreTarget
 from tests.servers.plugin import Cassandra, unique_name
+from tests.servers.processes import run_to_end
 
 RUN_TIMEOUT = 110
 
@@ -23,15 +24,8 @@ RUN_TIMEOUT = 110
 def run(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    return subprocess.run(
-        [sys.executable, "-m", "queuey", "migrate", *arguments],
-        env=environment | {"HOME": str(directory)},
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=RUN_TIMEOUT,
-        check=False,
-    )
+    variables = environment | {"HOME": str(directory)}
+    return run_to_end([sys.executable, "-m", "queuey", "migrate", *arguments], env=variables, cwd=directory)
 
 
 @pytest.fixture

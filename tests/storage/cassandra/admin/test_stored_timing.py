@@ -20,6 +20,7 @@ from queuey.storage.cassandra.cluster.timing import MANY_CENTRES_TIMING, ONE_CEN
 from queuey.storage.cassandra.time.clock_check import REFUSE_RATIO
 from tests.servers import keyspaces
 from tests.servers.plugin import Cassandra
+from tests.servers.processes import run_to_end
 from tests.servers.served import environment
 
 OPTIONS = replace(keyspaces.OPTIONS, follow=True, reap_interval=None)
@@ -39,7 +40,7 @@ def driver(url: str) -> Iterator[Driver]:
 
 def run_queuey(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "queuey", *arguments]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=110, check=False)
+    return run_to_end(command, env=environment())
 
 
 def silent(_line: str) -> None:
