@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from tests.servers.processes import run_well
-
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tests.servers.processes import run_well
 
 ROOT = Path(__file__).parents[2]
 CACHES = ("__pycache__", "*.py[cod]", ".*_cache", ".venv", ".git", ".hypothesis", "*.sqlite*")

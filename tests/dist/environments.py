@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from tests.servers.processes import run_well
-
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 from tests.dist.building import ROOT
+from tests.servers.processes import run_well
 from tests.servers.served import environment
 
 CONSTRAINTS = str(ROOT / "constraints.txt")

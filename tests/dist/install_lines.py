@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
+from itertools import pairwise
 from typing import NamedTuple
 
 from tests.dist.building import ROOT, is_cache
@@ -32,7 +32,7 @@ class InstallLine(NamedTuple):
 
     def constraints(self) -> list[str]:
         words = shlex.split(self.arguments, comments=True)
-        return [value for option, value in zip(words, words[1:], strict=False) if option in WITH_VALUE]
+        return [value for option, value in pairwise(words) if option in WITH_VALUE]
 
     def targets(self) -> list[str]:
         """Returns what it installs.

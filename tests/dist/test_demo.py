@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.servers.processes import run_to_end
-
 import subprocess
 import sys
 from importlib.metadata import distribution
@@ -14,6 +12,7 @@ from packaging.requirements import Requirement
 from queuey.model.extras import DISTRIBUTION
 from tests.acceptance.test_demo import check_parts_reported
 from tests.dist.building import Built
+from tests.servers.processes import run_to_end
 from tests.servers.served import environment
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from queuey.model.extras import DISTRIBUTION
 from tests.dist.building import ROOT, extras
-from tests.dist.install_lines import InstallLine, lines_in, find_install_lines, texts
+from tests.dist.install_lines import InstallLine, find_install_lines, lines_in, texts
 
 CHECKOUT_OR_WHEEL = re.compile(
     r"(?:\.|(?:dist/|\./)queuey_store-\*\.whl|\$\(echo (?:dist/|\./)queuey_store-\*\.whl\))(?:\[(?P<extras>[\w,-]+)\])?"

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from tests.servers.processes import run_well
-
 import ast
 import configparser
 import importlib
 import json
 import re
 import shlex
-import subprocess
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -34,6 +31,7 @@ from queuey.storage.sqlite import open_store
 from tests import pages
 from tests.harness import __main__ as fault_runs
 from tests.servers.plugin import CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE
+from tests.servers.processes import run_well
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(

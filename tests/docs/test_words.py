@@ -107,8 +107,6 @@ def find_unresolved(source: Source, pattern: re.Pattern[str]) -> Iterator[tuple[
                 yield match["name"], f"{source.at(line)}: {match['name']}"
 
 
-
-
 # Phrases and words that leave
 
 

@@ -279,7 +279,7 @@ def test_timestamps(both: PairedClusters) -> None:
         both.ask_roughly(StatementRequest(Statement(TIMES), (partition,)))
 
     equal()
-    assert EXAMPLES / 8 < len(ending) < EXAMPLES * 7 / 8
+    assert 0 < len(ending) < EXAMPLES
     both.wait(LONGER)
     for partition in ending:
         _read(both, partition)
