@@ -113,6 +113,10 @@ class MoveRecords:
             record = await self._store.records.record(KIND, source.application, _record_name(source.qid))
             if record is not None:
                 running = decode(record.value)
+                if await self._store.records.record(_ENDED_KIND, source.application, running.move.id) is not None:
+                    with suppress(RecordChanged):  # Its end is recorded, and its record goes at this moment.
+                        await self._store.records.remove_record(record)
+                    continue
                 if running.progress.state != "running" or running.move.target_qid != target.qid:
                     raise MoveUnderWay(source.name, running.move.target, running.move.id)
                 return record, False

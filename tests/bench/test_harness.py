@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from bench.harness import Void
 from bench.load import traffic
-from bench.started import processes, service
+from bench.started import service
 from bench.started.processes import Process
 
 JOB = traffic.posts_of_one("/v1/queuey/bench", traffic.bodies(3))
@@ -38,10 +36,3 @@ def test_a_wrong_status_voids_the_run(server: Process) -> None:
     """One answer with an unexpected status voids the run."""
     with pytest.raises(Void, match="201 Created"):
         traffic.run(server, replace(JOB, status=200), seconds=30, connections=2, warm=0, count=10)
-
-
-def test_a_server_that_does_not_start_voids_the_measure(tmp_path: Path) -> None:
-    """The error has the output of the process."""
-    command = [sys.executable, "-m", "no_such_module"]
-    with pytest.raises(Void, match="no_such_module"), processes.start("absent", command, 1, tmp_path):
-        pass

@@ -34,7 +34,7 @@ from queuey.moves import move_records as module
 from queuey.moves.active_move import ActiveMove
 from queuey.moves.move_records import KIND, MAX_LISTED, MAX_RUNNING, MoveRecords, QueueMove, QueueMoveProgress, decode
 from queuey.moves.moves import MoveCarrier, MoveTiming, MoveUseCases
-from queuey.storage import Catalogue, KeyedPosts, Messages, Store, bridge
+from queuey.storage import Catalogue, KeyedPosts, Messages, Records, Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import blocking, post
 from tests.contract import samples
@@ -216,6 +216,19 @@ def test_refused_moves(store: Store, mover: Mover) -> None:
     if store.claim_logs.claims_refusal(weak) is not None:
         with pytest.raises(ClaimsRefused):
             mover.begin(weak, target)
+
+
+@pytest.mark.slow_on("cassandra", "simulated")
+def test_a_move_that_is_just_ending(store: Store, mover: Mover) -> None:
+    """The next move begins once the end of the former one is recorded, before its record has gone."""
+    source, target = make_queue(store), make_queue(store)
+    interposed, after = InterposedStore(store), set[str]()
+    interposed.before(Records.remove_record, lambda: after.add(mover.begin(source, target).id))
+    ending = Mover(interposed.store)
+    report = ending.wait_until_ended(ending.begin(source, target))
+    assert eventually(lambda: bool(after))
+    assert report.id not in after
+    ending.stopping.set()
 
 
 @pytest.mark.slow_on("cassandra", "simulated")
