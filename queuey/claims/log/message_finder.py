@@ -242,8 +242,8 @@ class Scanner:
             self._looked_back_at = boot
             lower = max(first, min(front, (ids.seconds_to_ticks(now / 1000 - LOOK_BACK_SECONDS), LOW_MIN)))
         upper = self.horizon if full else ids.LAST
-        # Above the front most messages are new. The limit of bytes is no tighter, because a store may request only as
-        # many rows as fit if each has the max length.
+        # Above the front most messages are new, so no more are read than polls need. The bytes stay those of a page: a
+        # store may count each row with the max length.
         limit = min(MAX_PAGE_MESSAGES, max_messages - len(result.fresh)) if lower == front else MAX_PAGE_MESSAGES
         forward_slice = Slice(
             self._partition, lower, max(lower, upper), limit=limit, max_bytes=self._page_bytes, ahead=True
