@@ -32,8 +32,6 @@ MAX_UNPARSED = 64 * 1024
 """Max received bytes that wait to be parsed before reading pauses."""
 MAX_UNSENT = 64 * 1024
 """Max bytes that wait to be sent before writing pauses."""
-MAX_BUFFERED = 16 * 1024
-"""Max bytes buffered until the end of a turn of the loop."""
 MAX_LINGER_BYTES = 256 * 1024
 """Max bytes that a lingering connection drops."""
 MAX_TURN_SECONDS = 0.0004
@@ -43,7 +41,8 @@ MAX_LINE = 256
 DISCONNECTED: dict[str, Any] = {"type": "http.disconnect"}
 HALF_CLOSED: dict[str, Any] = {"type": "http.disconnect", "half_closed": True}
 """The disconnect of a client that sends no more, but may still read."""
-NO_CONTENT = 204
+OPTIONS_OF_SERVER = Response(204, b"", ("Allow", "GET, HEAD, OPTIONS, POST, PUT, DELETE"))
+"""The response to ``OPTIONS *``."""
 
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _heads: dict[tuple[int, tuple[Header, ...]], bytes] = {}
@@ -88,9 +87,6 @@ class ConnectionSet(Protocol):
     def mark_waiting(self, connection: Connection, what: WaitsFor | None) -> None:
         """Moves a connection to the list of what it waits for, or to no list if ``what`` is None."""
 
-    def flush_soon(self, connection: Connection) -> None:
-        """Flushes a connection at the end of the turn, with all others."""
-
 
 class Connection(asyncio.BufferedProtocol):
     """One connection. It is also the exchange of each of its requests.
@@ -113,7 +109,6 @@ class Connection(asyncio.BufferedProtocol):
         "_is_paused",
         "_lost",
         "_open_ended",
-        "_out",
         "_raw",
         "_room",
         "_searched",
@@ -148,7 +143,6 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = ""
         """The address of the other end, without the port; blank if unknown."""
         self._raw = b""
-        self._out = b""
         self._searched = 0
         self._waiter: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
@@ -251,23 +245,28 @@ class Connection(asyncio.BufferedProtocol):
 
     # From the first request to the last
 
-    async def _serve_requests(self) -> None:
+    async def _serve_requests(self) -> None:  # noqa: C901 - a hot loop, in which calls cost time
         """Answers requests until the connection ends, then lingers; a malformed head is answered and ends it.
 
-        Lets other connections run when a turn takes too long.
+        A body may arrive while its request is answered. Lets other connections run when a turn takes too long.
         """
         try:
-            while self.is_kept:
-                data = self._next_head()
-                if data is None:
+            while self.is_kept and (head := self._next_head()) is not False:
+                if head is None:
                     await self._wait_for_bytes()
-                elif not data:
-                    break
+                    continue
+                if head.path == b"*" and head.method == "OPTIONS":
+                    self.send_response(OPTIONS_OF_SERVER, head=False)
                 else:
-                    await self._answer(data)
-                    if self._raw and monotonic() - self._turn > MAX_TURN_SECONDS:
-                        await asyncio.sleep(0)
-                        self._turn = monotonic()
+                    await self.connections.answer(head, self)
+                if self._unfinished:
+                    self.transport.abort()  # The client sees that the response broke off.
+                    self.is_kept = False
+                elif self._room is not None:
+                    await self._drain()
+                if self._raw and monotonic() - self._turn > MAX_TURN_SECONDS:
+                    await asyncio.sleep(0)
+                    self._turn = monotonic()
             self._linger(idle=self.is_kept)
         except HeadRefused as refused:
             self._refuse(refused)
@@ -279,69 +278,49 @@ class Connection(asyncio.BufferedProtocol):
             if not self.is_lingering:
                 self.transport.abort()
 
-    def _next_head(self) -> bytes | None:
-        """Returns the next head, or ``b""`` if there will be none, or None if more bytes have to arrive.
+    def _next_head(self) -> RequestHead | Literal[False] | None:
+        """Returns the next head, or False if there will be none, or None if more bytes have to arrive.
+
+        Drops one empty line before the head.
 
         Raises:
-            Refused: The head is malformed, too long or too late, or there are too many connections.
+            HeadRefused: The head is malformed, too long or too late, or there are too many connections.
         """
         self._head = None
         if self.is_refused:
             raise HeadRefused("There are too many connections; try again later", 503)
         if self._lost:
-            return b""
-        raw = self._raw
-        if raw and (end := self._find_end(raw)):
-            self.connections.mark_waiting(self, None)
-            raw = self._raw
-            self._raw, self._searched = raw[end:], 0
-            return raw[:end]
-        if self.has_ended or (self.is_late and not raw) or self.connections.is_closing:
-            return b""
-        if self.is_late:
-            raise HeadRefused("The head has not arrived in time", 408)
-        self.connections.mark_waiting(self, "head" if raw else "idle")
-        return None
-
-    def _find_end(self, raw: bytes) -> int:
-        """Returns the position after the head, or 0 if its end has not arrived.
-
-        Drops one empty line before the head; refuses a head that is too long or malformed.
-        """
+            return False
+        raw = received = self._raw
         if raw[:2] == b"\r\n" and not self._searched:
             raw = self._raw = raw[2:]  # One empty line before a request is allowed.
         end = raw.find(HEAD_END, self._searched) + len(HEAD_END)
         if len(HEAD_END) <= end <= MAX_HEAD_BYTES:
-            return end
+            self.connections.mark_waiting(self, None)
+            self._raw, self._searched = raw[end:], 0
+            head = self._head = read_head(raw[:end])
+            self.is_kept = head.keeps_alive
+            self._is_chunked = head.length is None
+            self._body_left = head.length or 0
+            self._has_body = head.length != 0
+            self._body_started = self._open_ended = False
+            return head
+        if raw:
+            self._check_unfinished_head(raw)
+        if self.has_ended or (self.is_late and not received) or self.connections.is_closing:
+            return False
+        if self.is_late:
+            raise HeadRefused("The head has not arrived in time", 408)
+        self.connections.mark_waiting(self, "head" if received else "idle")
+        return None
+
+    def _check_unfinished_head(self, raw: bytes) -> None:
+        """Refuses a head that is too long or malformed before all of it has arrived."""
         if len(raw) >= MAX_HEAD_BYTES:
             raise HeadRefused(f"The head is longer than {MAX_HEAD_BYTES} bytes", 431)
         if raw.count(b"\n", self._searched) != raw.count(b"\r\n", max(0, self._searched - 1)):
             raise HeadRefused("A line ends without a carriage return")
         self._searched = max(0, len(raw) - len(HEAD_END) + 1)
-        return 0
-
-    async def _answer(self, data: bytes) -> None:
-        """Has the application answer the request with this head; its body may not have arrived yet.
-
-        Aborts the connection if the response broke off. Answers ``OPTIONS *`` itself.
-        """
-        head = self._head = read_head(data)
-        self.is_kept = head.keeps_alive
-        self._is_chunked = head.length is None
-        self._body_left = head.length or 0
-        self._has_body = head.length != 0
-        self._body_started = self._open_ended = False
-        if head.path == b"*" and head.method == "OPTIONS":
-            self.send_response(
-                Response(NO_CONTENT, b"", ("Allow", "GET, HEAD, OPTIONS, POST, PUT, DELETE")), head=False
-            )
-        else:
-            await self.connections.answer(head, self)
-        if self._unfinished:
-            self.transport.abort()  # The client sees that the response broke off.
-            self.is_kept = False
-        elif self._room is not None:
-            await self._drain()
 
     def _refuse(self, refused: HeadRefused) -> None:
         self.is_kept = self._has_body = False
@@ -355,7 +334,6 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._lost:
             return
-        self.flush()
         self.is_lingering = True
         if self._is_paused:
             self.transport.resume_reading()
@@ -395,8 +373,8 @@ class Connection(asyncio.BufferedProtocol):
         Sends 100 Continue first if the client expects it.
         """
         head = self._head
-        if head is not None and head.expects and not self._body_started and not self._raw:
-            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if head is not None and head.expects and not (self._body_started or self._raw or self._lost):
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._body_started = True
         try:
             piece = await (self._read_chunked_piece() if self._is_chunked else self._read_piece())
@@ -445,42 +423,26 @@ class Connection(asyncio.BufferedProtocol):
         self._raw = self._raw[end + 2 :]
         return line
 
-    # The answer
+    # The answer. The loop joins what is written in one turn, because each write wakes the other end.
 
     def send_response(self, response: Response, *, head: bool) -> None:
-        if self._lost:
-            return
-        size, body = response.length_and_body(head=head)
-        self._write(self._make_head(response, size) + body)
-
-    def _write(self, data: bytes) -> None:
-        """Buffers bytes until everything that is ready in this turn of the loop has been answered.
-
-        One write wakes the other end once; a wake-up costs as much as many a request.
-        """
-        if not self._out:
-            self.connections.flush_soon(self)
-        self._out += data
-        if len(self._out) > MAX_BUFFERED:
-            self.flush()
-
-    def flush(self) -> None:
-        data, self._out = self._out, b""
-        if data and not self._lost:
-            self.transport.write(data)
+        if not self._lost:
+            size, body = response.length_and_body(head=head)
+            self.transport.write(self._make_head(response, size) + body)
 
     async def send_head(self, response: Response, size: int | None) -> None:
         self._open_ended = size is None
         self._unfinished = True
-        self._write(self._make_head(response, size))
+        if not self._lost:
+            self.transport.write(self._make_head(response, size))
 
     async def send_piece(self, piece: bytes, *, more: bool) -> None:
         self._unfinished = more
         if self._open_ended and self._head is not None and not self._head.is_old:
             piece = b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
             piece += b"" if more else b"0\r\n\r\n"
-        if piece:
-            self._write(piece)
+        if piece and not self._lost:
+            self.transport.write(piece)
         await self._drain()
 
     async def _drain(self) -> None:

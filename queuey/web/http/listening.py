@@ -125,7 +125,6 @@ class ProcessConnections:
         self._failed = 0
         self._checked_at = 0.0
         self._gone = asyncio.Event()
-        self._written: list[Connection] = []
         listener.setblocking(False)  # noqa: FBT003 - positional only
 
     def start(self) -> None:
@@ -248,16 +247,6 @@ class ProcessConnections:
                 self.waiting[what][connection] = monotonic() + TIMEOUTS[what]
                 connection.is_late = False
             self._waits_for[connection] = what
-
-    def flush_soon(self, connection: Connection) -> None:
-        if not self._written:
-            self.loop.call_soon(self._flush)
-        self._written.append(connection)
-
-    def _flush(self) -> None:
-        written, self._written = self._written, []
-        for connection in written:
-            connection.flush()
 
     def sweep(self) -> None:
         """Expires connections that have waited too long, and renews the date. Called every second.
