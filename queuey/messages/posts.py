@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
+from random import Random
 from typing import ClassVar, cast
 
 import msgspec
@@ -114,10 +115,11 @@ class StickyChoice:
     Threads may race on the state; the worst outcome is one more random choice.
     """
 
-    __slots__ = ("_core", "_draw", "_hold", "_until")
+    __slots__ = ("_core", "_draw", "_hold", "_random", "_until")
 
     def __init__(self, core: Core, hold: float = 0.004) -> None:
         self._core = core
+        self._random = Random(core.rng.getrandbits(64)).random  # noqa: S311 - no secret, and no system call for each
         self._hold = hold
         self._draw = 0.0
         self._until = 0.0
@@ -127,7 +129,7 @@ class StickyChoice:
             return 1
         now = self._core.boottime()
         if now >= self._until:
-            self._draw = self._core.rng.random()
+            self._draw = self._random()
             self._until = now + self._hold
         return int(self._draw * partitions) + 1
 

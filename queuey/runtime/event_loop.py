@@ -13,11 +13,11 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from queuey.storage.deadlines import Deadline, Done, GivenUp, Home, LoopCalls, may_block, start_and_wait
+from queuey.storage.deadlines import Deadline, Done, Home, LoopCalls, may_block, start_and_wait
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -39,96 +39,8 @@ _logger = logging.getLogger(__name__)
 class Requester(Protocol):
     """A request with a share of its server's threads."""
 
-    @property
-    def can_be_given_up(self) -> bool:
-        """False while the request waits for something with a time limit of its own."""
-
     async def in_pool(self, work: Callable[[], T]) -> T:
         """Runs blocking work in a thread from the request's share."""
-
-
-class RunningCall:
-    """A running coroutine that a request awaits and can give up.
-
-    Args:
-        core: Runs the coroutine.
-        requester: The request.
-        work: The coroutine. Giving up cancels the future that it awaits, so it must not share that future.
-        waits_for: The future that the coroutine awaits now.
-        used: Seconds that the coroutine has run so far, without waiting.
-    """
-
-    __slots__ = ("_began", "_core", "_gone", "_requester", "_used", "_waits_for", "_work")
-
-    def __init__(
-        self,
-        core: Core,
-        requester: Requester | None,
-        work: Coroutine[Any, Any, Any],
-        waits_for: asyncio.Future[Any] | None,
-        used: float,
-    ) -> None:
-        self._core = core
-        self._requester = requester
-        self._work = work
-        self._waits_for = waits_for
-        self._gone = False
-        self._used = used
-        self._began: float | None = None
-
-    def take_used(self) -> float:
-        """Returns the seconds that the coroutine has run since the last call, without waiting."""
-        used, self._used = self._used, 0.0
-        if self._began is not None:
-            now = time.monotonic()
-            used += now - self._began
-            self._began = now
-        return used
-
-    def give_up(self) -> None:
-        """Ends the coroutine with :class:`GivenUp`, unless the requester cannot be given up now."""
-        if self._requester is not None and not self._requester.can_be_given_up:
-            return
-        self._gone = True
-        if self._waits_for is not None:
-            self._waits_for.cancel()
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        """Runs the coroutine step by step, each with its requester set, until it ends or is given up.
-
-        A cancellation from outside is raised in the end even if the coroutine has caught it.
-        """
-        cancelled: asyncio.CancelledError | None = None
-        while True:
-            error: BaseException | None = None
-            try:
-                yield self._waits_for
-            except BaseException as thrown:  # noqa: BLE001 - the coroutine gets it
-                error = thrown
-                if isinstance(thrown, asyncio.CancelledError) and not self._gone:
-                    cancelled = thrown
-            self._waits_for = None
-            self._began = time.monotonic()
-            self._core.requester = self._requester
-            try:
-                self._waits_for = self._work.send(None) if error is None else self._work.throw(error)
-            except StopIteration as end:
-                if cancelled is None:
-                    return end.value
-                raise cancelled from None
-            except asyncio.CancelledError:
-                if cancelled is None and self._gone:
-                    raise GivenUp("unknown") from None
-                raise
-            except Exception:
-                if cancelled is None:
-                    raise
-                raise cancelled from None
-            finally:
-                error = None  # The error refers to this frame: the cycle would keep the request's body in memory.
-                self._core.requester = None
-                self._used += time.monotonic() - self._began
-                self._began = None
 
 
 class Core:

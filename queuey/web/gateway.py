@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
 from threading import Event, Lock
-from types import MappingProxyType
+from types import MappingProxyType, coroutine
 from typing import Any, Protocol, TypeVar
 
 from queuey.model.errors import QueueyError
 from queuey.model.rights import Caller
-from queuey.runtime.event_loop import Core, RunningCall
+from queuey.runtime.event_loop import Core
 from queuey.runtime.metrics import Metrics
 from queuey.runtime.waiters import Watchers
 from queuey.settings import Settings, origins_of
@@ -206,8 +206,8 @@ class Gateway:
         self._call_in_loop: LoopCalls
         self.contention: Contention
         self.timer: IntervalTimer
-        self.calls: dict[RunningCall, float] = {}
-        """Running calls and their deadlines, in order of the deadlines."""
+        self.calls: dict[Request, float] = {}
+        """Requests whose view waits, and their deadlines, in order of the deadlines."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts the threads and timers, and has the core and the store work in this loop.
@@ -237,22 +237,24 @@ class Gateway:
 
     async def answer(self, head: RequestHead, exchange: Exchange) -> None:
         """Answers a request, also a CORS preflight. However it ends, everything that it has held is released."""
-        if not head.application_cache:
-            head.application_cache.append((head.query.decode("latin-1"), read_headers(head.fields)))
-        query, fields = head.application_cache[0]
-        request = Request(self, head.method, "", query, exchange.scheme, fields.headers.copy())
+        cache = head.application_cache
+        if not cache or cache[0] is not self._resources:
+            resource = self._resources.find(head.path)
+            view = resource.endpoint.view(head.method)
+            cache[:] = self._resources, head.query.decode("latin-1"), read_headers(head.fields), resource, view
+        _, query, fields, (path, endpoint, match), view = cache
+        request = Request(self, head.method, path, query, exchange.scheme, fields.headers.copy())
         if head.key:
             request.headers["idempotency-key"] = head.key.decode()
         request.address = exchange.peer
         if fields.own:
             request.has_own_headers = True
         try:
-            request.path, endpoint, match = self._resources.find(head.path)
             response = None if self._origins is None else self._origins.answer_preflight(request)
             if response is not None:
                 self._metrics.count_request(GATEWAY_RESOURCE, response.status, 0.0)
             else:
-                response = await self._respond(request, endpoint, match, exchange, fields.unreadable)
+                response = await self._respond(request, endpoint, view, match, exchange, fields.unreadable)
                 if self._origins is not None:
                     response.headers += self._origins.make_headers(request, response.headers)
             if response.pieces is not None:
@@ -299,34 +301,65 @@ class Gateway:
             await pieces.aclose()
 
     async def _respond(
-        self, request: Request, endpoint: Endpoint, match: Match, exchange: Exchange, unreadable: list[str]
+        self,
+        request: Request,
+        endpoint: Endpoint,
+        view: View,
+        match: Match,
+        exchange: Exchange,
+        unreadable: list[str],
     ) -> Response:
         """Returns the response, also to a refused request; ``unreadable`` names headers that cannot be read.
 
         If the view wants a body that was not received because the caller was unknown, receives it and runs it again.
         """
+        began = time.monotonic()
         try:
             await self._admit(request, endpoint, exchange, unreadable)
-            view = endpoint.view(request.method)
-            self._mark_present(request)
             if view.may_wait:
                 # Unread bytes of a body would arrive before the client's disconnect.
-                request.client = self.clients.begin(exchange.receive if request.body is not None else None)
-            try:
-                response = await self._run_view(endpoint, view, request, match)
-            except BodyWanted:  # The caller was not known before.
-                self._release_memory(request)
-                self._mark_absent(request)
-                await self.bodies.receive_body(request, exchange, self._loop)
-                if request.client is not None:
-                    request.client.receive = exchange.receive
-                self._mark_present(request)
-                response = await self._run_view(endpoint, view, request, match)
+                receive = exchange.receive if request.body is not None else None
+                request.client = PollClient(receive, self.clients.unwatched)
+            while True:
+                request.is_present = True
+                self.contention.enter(request.tenant)
+                if self.contention.has_several:
+                    await self._wait_for_view(request, view)
+                try:
+                    response = await self._drive(request, endpoint.answer(view, request, match))
+                    break
+                except BodyWanted:  # The caller was not known before.
+                    await self._receive_wanted_body(request, exchange)
+        except GivenUp as error:
+            response = error_response(make_client_left() if request.client_has_left else error, request)
+            endpoint.count(response, time.monotonic() - began)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             response = error_response(error, request)
             self._metrics.count_request(GATEWAY_RESOURCE, response.status, 0.0)
+        if request.reserved_bytes:
+            self._keep_memory(request, 0 if request.method == "HEAD" else response.size)
         response.headers += request.rate_headers
         return response
+
+    async def _wait_for_view(self, request: Request, view: View) -> None:
+        """Waits for the request's turn to run its view; in a thread, a view takes a turn only for a long body.
+
+        Raises:
+            InvalidRequest: The client has left meanwhile.
+        """
+        # A long batch in a thread takes a turn like a short post: later requests wait for its commit.
+        if not view.blocks or len(request.body or b"") > MAX_SHORT_BODY:
+            await self._wait_for_turn(request)
+        if request.client_has_left:
+            self._leave_turn(request)
+            raise make_client_left()
+
+    async def _receive_wanted_body(self, request: Request, exchange: Exchange) -> None:
+        self._release_memory(request)
+        self._mark_absent(request)
+        await self.bodies.receive_body(request, exchange, self._loop)
+        if request.client is not None:
+            request.client.receive = exchange.receive
 
     async def _admit(self, request: Request, endpoint: Endpoint, exchange: Exchange, unreadable: list[str]) -> None:
         """Finds the request's tenant, verifies its signature, counts it against the caller's rate, and reads its body.
@@ -385,9 +418,11 @@ class Gateway:
 
     def _release(self, request: Request) -> None:
         """Drops the request's body, and no longer counts it as present; does not release reserved memory."""
-        self._mark_absent(request)
+        if request.is_present:
+            request.is_present = False
+            self.contention.leave(request.tenant)
         if request.client is not None:
-            self.clients.end(request.client)
+            request.client.stop_listening()
             request.client = None
         if request.held_body_bytes:
             self._drop_body(request)
@@ -396,10 +431,6 @@ class Gateway:
         request.body = None
         self._change_memory(request.holder, -request.held_body_bytes)
         request.held_body_bytes = 0
-
-    def _mark_present(self, request: Request) -> None:
-        request.is_present = True
-        self.contention.enter(request.tenant)
 
     def _mark_absent(self, request: Request) -> None:
         if request.is_present:
@@ -419,78 +450,73 @@ class Gateway:
             if refusal is not None:
                 raise refusal
 
-    async def _run_view(self, endpoint: Endpoint, view: View, request: Request, match: Match) -> Response:
-        """Runs a view, in its turn if several tenants are present; a view in a thread takes one only for a long body.
+    @coroutine
+    def _drive(self, request: Request, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:  # noqa: C901, PLR0912
+        """Runs a part of a request step by step, each with its requester set, and then ends the request's turn.
 
-        Returns an error response if it is given up, because the client leaves or it takes too long.
-
-        Raises:
-            InvalidRequest: The client had left before the view began.
-        """
-        # A long batch in a thread takes a turn like a short post: later requests wait for its commit.
-        if self.contention.has_several and (not view.blocks or len(request.body or b"") > MAX_SHORT_BODY):
-            await self._wait_for_turn(request)
-        began = time.monotonic()
-        client = request.client
-        if client is not None and client.has_left:
-            self._leave_turn(request)
-            raise make_client_left()
-        try:
-            response = await self._drive(request, endpoint.answer(view, request, match))
-        except GivenUp as error:
-            response = error_response(make_client_left() if client is not None and client.has_left else error, request)
-            endpoint.count(response, time.monotonic() - began)
-        if request.reserved_bytes:
-            self._keep_memory(request, 0 if request.method == "HEAD" else response.size)
-        return response
-
-    async def _drive(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a part of a request to its end, and then ends the request's turn.
+        Giving up cancels the future that the work awaits, so the work must not share it. A cancellation from outside is
+        raised in the end even if the work has caught it.
 
         Raises:
             GivenUp: The client has left, or the part takes longer than the deadline.
         """
-        request.turn_began = time.monotonic()
+        error: BaseException | None = None
+        cancelled: asyncio.CancelledError | None = None
+        has_waited = request.is_given_up = False
+        request.used = 0.0
         try:
-            self._core.requester = request
-            try:
-                waits_for = work.send(None)
-            except StopIteration as end:  # The work did not have to wait.
-                return end.value  # type: ignore[no-any-return] # it has no type
-            finally:
-                self._core.requester = None
-            call = request.call = RunningCall(
-                self._core, request, work, waits_for, time.monotonic() - request.turn_began
-            )
-            if not request.is_paused:
-                self.calls[call] = request.turn_began + self._deadline
-            if request.client is not None:
-                request.client.on_left = call.give_up
-            return await call  # type: ignore[no-any-return] # as above
+            while True:
+                request.step_began = time.monotonic()
+                self._core.requester = request
+                try:
+                    request.waits_for = work.send(None) if error is None else work.throw(error)
+                except StopIteration as end:
+                    if cancelled is None:
+                        return end.value  # type: ignore[no-any-return] # it has no type
+                    raise cancelled from None
+                except asyncio.CancelledError:
+                    if cancelled is None and request.is_given_up:
+                        raise GivenUp("unknown") from None
+                    raise
+                except Exception:
+                    if cancelled is None:
+                        raise
+                    raise cancelled from None
+                finally:
+                    error = None  # The error refers to this frame: the cycle would keep the request's body in memory.
+                    self._core.requester = None
+                    request.used += time.monotonic() - request.step_began
+                    request.step_began = None
+                if not has_waited:
+                    has_waited = True
+                    if not request.is_paused:
+                        self.calls[request] = time.monotonic() + self._deadline
+                    if request.client is not None:
+                        request.client.on_left = request.give_up
+                try:
+                    yield request.waits_for
+                except BaseException as thrown:  # noqa: BLE001 - the work gets it
+                    error = thrown
+                    if isinstance(thrown, asyncio.CancelledError) and not request.is_given_up:
+                        cancelled = thrown
+                request.waits_for = None
         finally:
             if request.turn is not None:
                 self._leave_turn(request)
-            if request.call is not None:
-                self.calls.pop(request.call, None)
-                request.call = None
+            if has_waited:
+                self.calls.pop(request, None)
                 if request.client is not None:
                     request.client.on_left = None
 
     async def _wait_for_turn(self, request: Request) -> None:
         """Waits for the request's turn, and starts to measure it. Raises TooManyRequests if it comes too late."""
         request.turn = await self.scheduler.wait_for_turn(request.tenant, len(request.body or b""))
-        request.turn_began = time.monotonic()
-        if request.call is not None:
-            request.call.take_used()
+        request.used, request.step_began = 0.0, time.monotonic()
 
     def _leave_turn(self, request: Request) -> None:
         """Ends the request's turn, if it has one, and charges its tenant the loop time that it has used."""
         if request.turn is not None:
-            call = request.call
-            now = time.monotonic()
-            used = now - request.turn_began if call is None else call.take_used()
-            request.turn_began = now
-            self.scheduler.leave(request.turn, used)
+            self.scheduler.leave(request.turn, request.take_used())
             request.turn = None
 
     def _pause(self, request: Request) -> None:
@@ -499,18 +525,16 @@ class Gateway:
         self._release_memory(request)
         self._mark_absent(request)
         self._leave_turn(request)
-        if request.call is not None:
-            self.calls.pop(request.call, None)
+        self.calls.pop(request, None)
 
     async def _resume(self, request: Request) -> None:
         """Counts a request as present again, waits for its turn, and starts its deadline anew."""
-        self._mark_present(request)
+        request.is_present = True
+        self.contention.enter(request.tenant)
         if self.contention.has_several:
             await self._wait_for_turn(request)
         request.is_paused = False
-        request.turn_began = time.monotonic()
-        if request.call is not None:
-            self.calls[request.call] = request.turn_began + self._deadline
+        self.calls[request] = time.monotonic() + self._deadline
 
     # Services for requests
 
@@ -563,12 +587,6 @@ class Gateway:
         await self.threads.run(request.tenant, lambda: None, size)
         request.reserved_bytes += size
 
-    def reserve_at_once(self, request: Request, size: int) -> bool:
-        is_reserved = self.memory.take(request.tenant, size)
-        if is_reserved:
-            request.reserved_bytes += size
-        return is_reserved
-
     def _keep_memory(self, request: Request, size: int) -> None:
         """Keeps ``size`` bytes of the memory reserved for the response, or none if it is sent in one piece."""
         size = size if size > PIECE_SIZE else 0
@@ -583,7 +601,7 @@ class Gateway:
         """Changes what a tenant holds; if that frees memory, waiting jobs may start."""
         if difference:
             self.memory.change(tenant, difference)
-        if difference < 0:
+        if difference < 0 and self.threads.turns.jobs:
             self.threads.dispatch()
 
     async def _yield_between_pieces(self, tenant: str) -> None:
@@ -602,10 +620,10 @@ class Gateway:
 
     def _give_up_late_calls(self) -> None:
         now = time.monotonic()
-        for call, deadline in list(self.calls.items()):
+        for request, deadline in list(self.calls.items()):
             if deadline > now:
                 break
-            call.give_up()
+            request.give_up()
 
 
 def _is_for_api(request: Request) -> bool:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import unquote_plus
 
 from queuey.model.errors import InvalidRequest, QueueyError, TooLarge, UnknownCoding
 from queuey.model.rights import Caller
-from queuey.runtime.event_loop import RunningCall
 from queuey.web import validators
 from queuey.web.admission.event_streams import EventSource, stream_events
 from queuey.web.admission.long_polls import LongPoll, PollClient, Receive
@@ -59,18 +59,17 @@ class RequestServices(typing.Protocol):
 
     Attributes:
         beat: Seconds between two keep-alives of a stream.
+        memory: The memory of all bodies and responses.
     """
 
     beat: float
+    memory: SharedQuota
 
     async def in_pool(self, request: Request, work: Callable[[], T], *, computes: bool, page: bool) -> T:
         """See :meth:`Request.in_pool`."""
 
     async def reserve(self, request: Request, size: int) -> None:
         """See :meth:`Request.reserve`."""
-
-    def reserve_at_once(self, request: Request, size: int) -> bool:
-        """Reserves this many bytes of memory for the response, or returns False if they are not free."""
 
     def make_long_poll(self, request: Request, seconds: float) -> LongPoll:
         """Returns a long poll for the request, whose view must be declared with ``reads``."""
@@ -115,8 +114,10 @@ class Request:
         reserved_bytes: Bytes of memory held for its response.
         turn: Its turn of the event loop, while it has one.
         has_thread: A thread works for the request, and would not end sooner if the request were given up.
-        turn_began: Start of the part that runs now, by the monotonic clock.
-        call: The call of that part, or None until it has to wait.
+        step_began: Start of the step that runs now, by the monotonic clock, or None while the request waits.
+        used: Seconds of its former steps, without waiting, that its turn was not charged for yet.
+        waits_for: The future that it waits for.
+        is_given_up: It was told to end, because its client has left or its deadline is over.
         is_paused: The request waits for messages, and holds nothing that others could use.
         client: The client that waits for the answer, or None if nobody watches it.
         rate_headers: Response headers about the caller's rate limit.
@@ -140,8 +141,10 @@ class Request:
     reserved_bytes = 0
     turn: ScheduledWork | None = None
     has_thread = False
-    turn_began = 0.0
-    call: RunningCall | None = None
+    step_began: float | None = None
+    waits_for: asyncio.Future[Any] | None = None
+    is_given_up = False
+    used = 0.0
     is_paused = False
     client: PollClient | None = None
     rate_headers: tuple[Header, ...] = ()
@@ -168,10 +171,21 @@ class Request:
     def client_has_left(self) -> bool:
         return self.client is not None and self.client.has_left
 
-    @property
-    def can_be_given_up(self) -> bool:
-        """False while the request waits for messages or a thread works for it: these have their own limits."""
-        return not self.has_thread and not self.is_paused
+    def give_up(self) -> None:
+        """Ends the running view, unless it waits for messages or for a thread: these have their own limits."""
+        if not (self.has_thread or self.is_paused):
+            self.is_given_up = True
+            if self.waits_for is not None:
+                self.waits_for.cancel()
+
+    def take_used(self) -> float:
+        """Returns the seconds of the loop that the request has used since the last call."""
+        used, self.used = self.used, 0.0
+        if self.step_began is not None:
+            now = monotonic()
+            used += now - self.step_began
+            self.step_began = now
+        return used
 
     @property
     def origin(self) -> str:
@@ -201,11 +215,15 @@ class Request:
         Raises:
             TooManyRequests, StoreUnavailable: They were not free in time.
         """
-        if not self.server.reserve_at_once(self, size):
+        if not self.reserve_at_once(size):
             await self.server.reserve(self, size)
 
     def reserve_at_once(self, size: int) -> bool:
-        return self.server.reserve_at_once(self, size)
+        """Reserves this many bytes of memory for the response, or returns False if they are not free."""
+        is_reserved = self.server.memory.take(self.tenant, size)
+        if is_reserved:
+            self.reserved_bytes += size
+        return is_reserved
 
     def make_long_poll(self, seconds: float) -> LongPoll:
         return self.server.make_long_poll(self, seconds)

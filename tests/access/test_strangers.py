@@ -184,7 +184,7 @@ def test_unknown_keys_of_one_address_keep_no_other_address_waiting(scene: Scene)
         threads, tenant = gateway.threads, stranger_tenant(mine.address)
         # The request waits, runs, or was already read by a spare thread.
         await until(
-            lambda: tenant in threads.turns._jobs or threads.job_quota.held(tenant) > 0 or digest_of(KEY) in read
+            lambda: tenant in threads.turns.jobs or threads.job_quota.held(tenant) > 0 or digest_of(KEY) in read
         )
         release.set()
         await asyncio.gather(*held, *waiting)

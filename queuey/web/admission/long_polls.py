@@ -66,6 +66,7 @@ class PollClient:
     __slots__ = (
         "_message",
         "_remaining_messages",
+        "_unwatched",
         "began",
         "has_left",
         "is_leaving",
@@ -74,8 +75,10 @@ class PollClient:
         "receive",
     )
 
-    def __init__(self, receive: Receive | None) -> None:
+    def __init__(self, receive: Receive | None, unwatched: dict[PollClient, None]) -> None:
         self.receive = receive
+        self._unwatched = unwatched
+        unwatched[self] = None
         self._message: asyncio.Future[Any] | None = None
         self._remaining_messages = 3
         """Messages that it receives until it stops listening."""
@@ -111,6 +114,7 @@ class PollClient:
             self.listen()
 
     def stop_listening(self) -> None:
+        self._unwatched.pop(self, None)
         if self._message is not None:
             self._message.cancel()
         self._message = self.receive = self.on_left = self.on_leaving = None
@@ -125,15 +129,6 @@ class Clients:
 
     def __init__(self) -> None:
         self.unwatched: dict[PollClient, None] = {}
-
-    def begin(self, receive: Receive | None) -> PollClient:
-        client = PollClient(receive)
-        self.unwatched[client] = None
-        return client
-
-    def end(self, client: PollClient) -> None:
-        self.unwatched.pop(client, None)
-        client.stop_listening()
 
     def watch_slow(self) -> None:
         """Watches the clients of requests that are older than :data:`MIN_WATCHED_AGE`. Called every second."""

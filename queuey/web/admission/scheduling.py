@@ -139,12 +139,15 @@ class FairQueue(Generic[T]):
     """Waiting jobs, in order for each tenant; the tenant that has used least is next.
 
     Taking a job costs the same with thousands of tenants, except for tenants whose first job does not fit.
+
+    Attributes:
+        jobs: The waiting jobs by tenant.
     """
 
-    __slots__ = ("_jobs", "_now", "_numbers", "_order", "_used")
+    __slots__ = ("_now", "_numbers", "_order", "_used", "jobs")
 
     def __init__(self) -> None:
-        self._jobs: dict[str, deque[T]] = {}
+        self.jobs: dict[str, deque[T]] = {}
         self._numbers = itertools.count()
         # A heap of (used, number, tenant, jobs). An entry is out of date if its tenant was charged later.
         self._order: list[tuple[float, int, str, deque[T]]] = []
@@ -152,16 +155,13 @@ class FairQueue(Generic[T]):
         self._now = 0.0
 
     def __len__(self) -> int:
-        return sum(map(len, self._jobs.values()))
-
-    def __bool__(self) -> bool:
-        return bool(self._jobs)
+        return sum(map(len, self.jobs.values()))
 
     def put(self, tenant: str, job: T) -> None:
         """Adds a job. An idle tenant gets no credit for its idle time: it starts level with the others."""
-        jobs = self._jobs.get(tenant)
+        jobs = self.jobs.get(tenant)
         if jobs is None:
-            jobs = self._jobs[tenant] = deque()
+            jobs = self.jobs[tenant] = deque()
             self._used[tenant] = max(self._used.get(tenant, 0.0), self._now)
             self._line_up(tenant, jobs)
         jobs.append(job)
@@ -176,7 +176,7 @@ class FairQueue(Generic[T]):
         while self._order and job is None:
             entry = heappop(self._order)
             used, _, tenant, jobs = entry
-            if self._jobs.get(tenant) is not jobs:
+            if self.jobs.get(tenant) is not jobs:
                 continue  # The jobs were dropped.
             if used < self._used[tenant]:
                 self._line_up(tenant, jobs)
@@ -186,7 +186,7 @@ class FairQueue(Generic[T]):
                 if jobs:
                     self._line_up(tenant, jobs)
                 else:
-                    del self._jobs[tenant]
+                    del self.jobs[tenant]
             else:
                 skipped.append(entry)
         for entry in skipped:
@@ -196,11 +196,11 @@ class FairQueue(Generic[T]):
     def drop(self, unwanted: Callable[[T], bool]) -> list[T]:
         """Removes and returns the unwanted jobs at the head of each tenant's queue."""
         dropped: list[T] = []
-        for tenant, jobs in list(self._jobs.items()):
+        for tenant, jobs in list(self.jobs.items()):
             while jobs and unwanted(jobs[0]):
                 dropped.append(jobs.popleft())
             if not jobs:
-                del self._jobs[tenant]
+                del self.jobs[tenant]
         return dropped
 
     def charge(self, tenant: str, amount: float) -> None:
@@ -209,7 +209,7 @@ class FairQueue(Generic[T]):
 
     def forget_idle_tenants(self) -> None:
         for tenant in [tenant for tenant, used in self._used.items() if used <= self._now]:
-            if tenant not in self._jobs:
+            if tenant not in self.jobs:
                 del self._used[tenant]
 
 
@@ -347,7 +347,7 @@ class FairGate(Generic[TurnT]):
         Drops work that nobody waits for.
         """
         self._is_called, started, seconds = False, 0, 0.0
-        if not self.turns:
+        if not self.turns.jobs:
             return
         while started < self._max_started and seconds < self._seconds:
             is_full = self._bound is not None and self._bound.free <= 0
@@ -364,7 +364,7 @@ class FairGate(Generic[TurnT]):
         self._go_on()
 
     def _dispatch_soon(self) -> None:
-        if not self._is_called and self.turns:
+        if not self._is_called and self.turns.jobs:
             self._is_called = True
             asyncio.get_running_loop().call_soon(self.dispatch)
 
