@@ -6,7 +6,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -14,7 +14,7 @@ from typing import Protocol, get_args
 
 from queuey.access.credentials.members import credential_of
 from queuey.access.credentials.readers import ApplicationKeys, CredentialReader, Identity, digest_of
-from queuey.access.queue_access import QueueAccess, enter_queue, find_queue, require_application
+from queuey.access.queue_access import QueueAccess, find_queue, require_application
 from queuey.model.deadletters import queue_for
 from queuey.model.errors import NotAllowed, NotAuthenticated, NotFound, QueueNotFound, QueueyError
 from queuey.model.messages import Queue
@@ -29,7 +29,7 @@ from queuey.model.rights import (
     may_know,
 )
 from queuey.runtime.event_loop import Core
-from queuey.storage import Store, bridge
+from queuey.storage import Store
 from queuey.web.admission.scheduling import ANONYMOUS
 from queuey.web.requests import Request
 
@@ -54,7 +54,7 @@ class QueueLister(Protocol):
 
     def __call__(
         self, application: str, *, start: str, limit: int, patterns: Sequence[str]
-    ) -> tuple[Sequence[Queue], str | None]: ...
+    ) -> Awaitable[tuple[Sequence[Queue], str | None]]: ...
 
 
 CONSUMER_ACTIONS: tuple[Action, ...] = ("read", "claim")
@@ -257,26 +257,22 @@ class Authorization:
         self._authenticate = authenticate
         self._private = private
 
-    def authenticate(self, request: Request) -> Caller:
-        """Returns the caller of a request.
+    async def identify(self, request: Request) -> Caller:
+        """Returns the caller of a request. A credential that is not cached is read in a thread.
 
         Raises:
             NotAuthenticated: A credential is not valid.
+            StoreUnavailable: A credential cannot be read now.
         """
         if request.credential_error is not None:
             raise request.credential_error
-        return self._authenticate(request.headers.get("authorization"))
+        header = request.headers.get("authorization")
+        caller = self._authenticate.cached_caller(header)
+        return await self._core.in_thread(partial(self._authenticate, header)) if caller is None else caller
 
-    def require_application(self, application: str) -> None:
-        """Raises ``ApplicationNotFound`` if the application does not exist; blocks."""
-        bridge.run(require_application(self._store, application))
-
-    async def identify(self, request: Request) -> Caller:
-        """Returns the caller of a request, as :meth:`authenticate` does, without blocking the loop."""
-        if request.credential_error is not None:
-            raise request.credential_error
-        caller = self._authenticate.cached_caller(request.headers.get("authorization"))
-        return await request.in_pool(lambda: self.authenticate(request)) if caller is None else caller
+    async def require_application(self, application: str) -> None:
+        """Raises ``ApplicationNotFound`` if the application does not exist."""
+        await require_application(self._store, application)
 
     async def find_member_credential(self, request: Request) -> MemberCredential:
         """Returns the member's credential in a consumer group, made of the caller and its application keys.
@@ -328,11 +324,11 @@ class Authorization:
         A :class:`QueueyError` of the credential is kept, and raised by the view.
         """
         try:
-            self.authenticate(request)
+            self._authenticate(request.headers.get("authorization"))
         except QueueyError as error:
             request.credential_error = error
 
-    def find(self, request: Request, match: dict[str, str]) -> Queue:
+    async def find(self, request: Request, match: dict[str, str]) -> Queue:
         """Returns the queue that the path names.
 
         Raises:
@@ -342,24 +338,27 @@ class Authorization:
         """
         application, name = match["app"], match["queue"]
         if application not in self._private:
-            return bridge.run(find_queue(self._store, application, name))
-        caller = self.authenticate(request)
+            return await find_queue(self._store, application, name)
+        caller = await self.identify(request)
 
-        def check(row: Queue) -> None:
+        async def check(row: Queue) -> None:
             if not may_know(row, caller):
                 raise _make_refusal(request, caller, explain_refusal(caller, application, "measure", name))
 
         try:
-            queue = bridge.run(find_queue(self._store, application, name))
-            return enter_queue(self._core, self._store, queue, check).queue
+            access = QueueAccess(self._store, await find_queue(self._store, application, name), check)
+            await access.require()
         except QueueNotFound:
-            check(Queue(application=application, name=name, uid=0, qid=0))
+            await check(Queue(application=application, name=name, uid=0, qid=0))
             raise
+        return access.queue
 
-    def enter(
+    async def admit(
         self, request: Request, match: dict[str, str], action: Action, *, dead_letter: str | None = None
     ) -> QueueAccess:
-        """Authorizes the caller for the queue that the path names; blocks. Coroutines call :meth:`admit`.
+        """Authorizes the caller for the queue that the path names. Reads nothing if caches have the queue and caller.
+
+        Only fresh rows refuse: what the cached ones do not allow is checked again.
 
         Args:
             request: The request.
@@ -372,57 +371,46 @@ class Authorization:
             NotAuthenticated: A credential is not valid.
             NotAllowed: The caller may not do this.
         """
+        queue = self._store.catalogue.cached_queue(match["app"], match["queue"])
+        caller = self._authenticate.cached_caller(request.headers.get("authorization"))
         check = partial(self._require_allowed, request, action, dead_letter)
-        return enter_queue(self._core, self._store, self.find(request, match), check)
+        if (
+            queue is not None
+            and caller is not None
+            and dead_letter is None
+            and request.credential_error is None
+            and is_allowed(queue, caller, action)
+        ):
+            return QueueAccess(self._store, queue, check)
+        access = QueueAccess(self._store, await self.find(request, match), check)
+        await access.require()
+        return access
 
-    def enter_to_read(self, request: Request, application: str, name: str) -> QueueAccess | NotFound | NotAllowed:
-        """Authorizes the caller to read one of several queues; returns an error that concerns only this queue.
+    async def admit_to_each(
+        self, request: Request, application: str, names: Iterable[str]
+    ) -> list[QueueAccess | NotFound | NotAllowed]:
+        """Authorizes the caller to read several queues; an error that concerns one queue stands in its place.
 
         Raises:
             NotAuthenticated: A credential is not valid.
         """
-        try:
-            return self.enter(request, {"app": application, "queue": name}, "read")
-        except (NotFound, NotAllowed) as error:
-            return error
+        results: list[QueueAccess | NotFound | NotAllowed] = []
+        for name in names:
+            try:
+                results.append(await self.admit(request, {"app": application, "queue": name}, "read"))
+            except (NotFound, NotAllowed) as error:
+                results.append(error)
+        return results
 
-    async def admit(self, request: Request, match: dict[str, str], action: Action) -> QueueAccess:
-        """Authorizes the caller for the queue that the path names, as :meth:`enter` does, without blocking the loop.
-
-        Anything not cached is read in a thread. A caller that the cached rows do not admit is checked again there.
-        """
-        admitted = self.admit_at_once(request, match, action)
-        if admitted is None:
-            return await request.in_pool(lambda: self.enter(request, match, action))
-        return admitted
-
-    def admit_at_once(self, request: Request, match: dict[str, str], action: Action) -> QueueAccess | None:
-        """Authorizes a caller from the caches alone.
-
-        Returns None if something has to be read, and also if the cached queue and caller do not allow the action: only
-        :meth:`admit` refuses.
-        """
-        queue = self._store.catalogue.cached_queue(match["app"], match["queue"])
-        caller = self._authenticate.cached_caller(request.headers.get("authorization"))
-        if (
-            queue is None
-            or caller is None
-            or request.credential_error is not None
-            or not is_allowed(queue, caller, action)
-        ):
-            return None
-        check = partial(self._require_allowed, request, action, None)
-        return QueueAccess(self._core, self._store, queue, check)
-
-    def _require_allowed(self, request: Request, action: Action, dead_letter: str | None, row: Queue) -> None:
+    async def _require_allowed(self, request: Request, action: Action, dead_letter: str | None, row: Queue) -> None:
         """Checks the action, and a changed dead-letter queue, by the present row and rights; raises ``NotAllowed``."""
-        caller = self.authenticate(request)
+        caller = await self.identify(request)
         if not is_allowed(row, caller, action):
             raise _make_refusal(request, caller, explain_refusal(caller, row.application, action, row.name))
         if dead_letter != row.dead_letter:
-            self.require_dead_letter(request, row.application, row.name, dead_letter)
+            await self.require_dead_letter(request, row.application, row.name, dead_letter)
 
-    def require_dead_letter(
+    async def require_dead_letter(
         self, request: Request, application: str, name: str | None, dead_letter: str | None
     ) -> None:
         """Checks that the caller may have dead letters stored in a queue, whether it exists or not.
@@ -439,13 +427,13 @@ class Authorization:
         """
         if not dead_letter or (name and dead_letter == queue_for(name)):
             return
-        caller = self.authenticate(request)
+        caller = await self.identify(request)
         row = Queue(application=application, name=dead_letter, uid=0, qid=0)
         if not is_allowed(row, caller, "send") and not is_allowed(row, caller, "admin"):
             text = f"dead_letter names another queue. {explain_refusal(caller, application, 'send', dead_letter)}"
             raise _make_refusal(request, caller, text)
 
-    def patterns(self, request: Request, application: str, action: Action) -> Sequence[str]:
+    async def patterns(self, request: Request, application: str, action: Action) -> Sequence[str]:
         """Returns patterns of the queues of an application on which the caller may do something; at least one.
 
         Raises:
@@ -453,23 +441,23 @@ class Authorization:
             NotAuthenticated: A credential is not valid.
             NotAllowed: The caller may do this on no queue of the application.
         """
-        self.require_application(application)
-        caller = self.authenticate(request)
+        await self.require_application(application)
+        caller = await self.identify(request)
         if not (patterns := caller.find_patterns(application, action)):
             raise _make_refusal(request, caller, explain_refusal(caller, application, action))
         return patterns
 
-    def make_name_test(self, request: Request, application: str, action: Action) -> Callable[[str], bool]:
+    async def make_name_test(self, request: Request, application: str, action: Action) -> Callable[[str], bool]:
         """Returns a predicate of queue names on which the caller may do something. Raises as :meth:`patterns`."""
-        patterns = self.patterns(request, application, action)
+        patterns = await self.patterns(request, application, action)
         return lambda name: any(matches(pattern, name) for pattern in patterns)
 
-    def make_creation_check(self, request: Request, application: str) -> Callable[[str], None]:
+    async def make_creation_check(self, request: Request, application: str) -> Callable[[str], None]:
         """Returns a check that raises ``NotAllowed`` for names of queues that the caller may not create (``admin``).
 
         Raises as :meth:`patterns`.
         """
-        patterns = self.patterns(request, application, "admin")
+        patterns = await self.patterns(request, application, "admin")
 
         def check(name: str) -> None:
             if not any(matches(pattern, name) for pattern in patterns):
@@ -477,7 +465,9 @@ class Authorization:
 
         return check
 
-    def require_consumer(self, request: Request, application: str, names: Sequence[str], shapes: Sequence[str]) -> None:
+    async def require_consumer(
+        self, request: Request, application: str, names: Sequence[str], shapes: Sequence[str]
+    ) -> None:
         """Checks that the caller may consume queues as a member of a group.
 
         Only keys of the application and users with a role may: others would share groups with it, and see its members.
@@ -495,8 +485,8 @@ class Authorization:
             NotAuthenticated: A credential is not valid.
             NotAllowed: The caller lacks ``read`` or ``claim``, or has no credential.
         """
-        self.require_application(application)
-        caller = self.authenticate(request)
+        await self.require_application(application)
+        caller = await self.identify(request)
         self.require_credential(request, caller)
         for action in CONSUMER_ACTIONS:
             begins = [pattern.partition("*")[0] for pattern in caller.find_patterns(application, action)]
@@ -507,18 +497,18 @@ class Authorization:
         for name in names:
             try:
                 for action in CONSUMER_ACTIONS:
-                    self.enter(request, {"app": application, "queue": name}, action)
+                    await self.admit(request, {"app": application, "queue": name}, action)
             except QueueNotFound:
                 row = Queue(application=application, name=name, uid=0, qid=0)
                 if not all(is_allowed(row, caller, action) for action in CONSUMER_ACTIONS):
                     raise
 
-    def require_administrator(self, request: Request, application: str) -> None:
+    async def require_administrator(self, request: Request, application: str) -> None:
         """Checks that the caller has ``admin`` for all queues of an application. Raises as :meth:`patterns`."""
-        if "*" not in self.patterns(request, application, "admin"):
+        if "*" not in await self.patterns(request, application, "admin"):
             raise NotAllowed("This needs admin for all queues of the application.")
 
-    def list_readable_names(
+    async def list_readable_names(
         self, request: Request, application: str, max_names: int, list_queues: QueueLister
     ) -> list[str]:
         """Returns the names of queues that the caller's grants let it read, exact names first.
@@ -536,7 +526,7 @@ class Authorization:
             NotAuthenticated: A credential is not valid.
             NotAllowed: The request has no credential.
         """
-        caller = self.authenticate(request)
+        caller = await self.identify(request)
         self.require_credential(request, caller)
         names = dict.fromkeys(
             grant.queues
@@ -544,24 +534,24 @@ class Authorization:
             if isinstance(grant.queues, str) and grant.permits(application, "read")
         )
         if patterns := caller.find_patterns(application, "read"):
-            queues, _ = list_queues(application, start="", limit=max_names, patterns=patterns)
+            queues, _ = await list_queues(application, start="", limit=max_names, patterns=patterns)
             names |= dict.fromkeys(queue.name for queue in queues)
         return list(names)[:max_names]
 
-    def find_reader_name(self, request: Request, application: str) -> str:
+    async def find_reader_name(self, request: Request, application: str) -> str:
         """Returns the name under which the caller's read marks are stored.
 
         Raises:
             NotAuthenticated: A credential is not valid.
             NotAllowed: The caller is not a user or an application, or is unknown to this application.
         """
-        caller = self.authenticate(request)
+        caller = await self.identify(request)
         if (name := caller.reader_within(application)) is None:
             text = "Read marks are kept for users of the application, and for applications."
             raise _make_refusal(request, caller, text)
         return name
 
-    def list_rights(self, request: Request, application: str, name: str) -> list[Action]:
+    async def list_rights(self, request: Request, application: str, name: str) -> list[Action]:
         """Returns the actions that the caller may do on a queue of this name, whether it exists or not.
 
         The principals and the type of a queue count only for callers that it concerns
@@ -570,15 +560,15 @@ class Authorization:
         Raises:
             NotAuthenticated: A credential is not valid.
         """
-        caller = self.authenticate(request)
+        caller = await self.identify(request)
         try:
-            row = bridge.run(find_queue(self._store, application, name))
+            row = await find_queue(self._store, application, name)
         except QueueNotFound:
             row = Queue(application=application, name=name, uid=0, qid=0)
         return [action for action in get_args(Action) if is_allowed(row, caller, action)]
 
-    def require_operator(self, request: Request) -> None:
-        caller = self.authenticate(request)
+    async def require_operator(self, request: Request) -> None:
+        caller = await self.identify(request)
         if not any(grant.application is None for grant in caller.grants):
             raise _make_refusal(request, caller, "Only operators' keys list applications.")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from inspect import iscoroutinefunction
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -33,19 +33,18 @@ class Operation(openapi.DocumentedOperation, frozen=True, kw_only=True):
     """An HTTP method of a path.
 
     Attributes:
-        view: Method of a class of views. With an ``action`` it is called as ``view(access, *names, query)`` and
+        view: Coroutine of a class of views. With an ``action`` it is called as ``view(access, *names, query)`` and
             returns the struct of the answer, None for success without further fields, or a response: see
             :meth:`Views.dispatch`. Without an action it takes a request and the parts of its path, authorizes the
             caller itself, and returns a response.
         action: Action that the caller must be allowed on the queue in the path, or on some queue of the application.
-        page, reads: See :class:`~queuey.web.endpoint.View`.
+        reads: See :class:`~queuey.web.endpoint.View`.
         resource: The name of the path in the metrics, given by the first operation of the path; by default the last
             word of the path.
     """
 
     view: Callable[..., Any]
     action: Action | None = None
-    page: bool = False
     reads: bool = False
     resource: str = ""
 
@@ -61,7 +60,7 @@ class Operation(openapi.DocumentedOperation, frozen=True, kw_only=True):
         if self.action is not None:
             answer = owner.dispatch(self, answer)
         asks = self.query is not None
-        return View(answer, asks=asks, page=self.page, reads=self.reads, headers=self._accepted_headers())
+        return View(answer, asks=asks, reads=self.reads, headers=self._accepted_headers())
 
     def _accepted_headers(self) -> frozenset[str]:
         """Returns the headers that get no warning; with any body, all headers of messages: the view may refuse some."""
@@ -116,7 +115,9 @@ class Views:
             reader = self._fields[kind] = Fields(kind, self._limits)
         return reader  # type: ignore[return-value] # of this kind
 
-    def enter(self, request: Request, match: Match, action: Action, parse: Callable[[], T]) -> tuple[QueueAccess, T]:
+    async def enter(
+        self, request: Request, match: Match, action: Action, parse: Callable[[], T]
+    ) -> tuple[QueueAccess, T]:
         """Authorizes the caller, and parses the path.
 
         A missing queue takes precedence over a parse error, and that over a missing right.
@@ -124,44 +125,36 @@ class Views:
         try:
             parsed = parse()
         except InvalidRequest:
-            self._authorization.find(request, match)  # A missing queue takes precedence over a parse error.
+            await self._authorization.find(request, match)  # A missing queue takes precedence over a parse error.
             raise
-        return self._authorization.enter(request, match, action), parsed
+        return await self._authorization.admit(request, match, action), parsed
 
     def dispatch(self, operation: Operation, view: Callable[..., Any]) -> Handler:
         """Returns a handler that authorizes the caller, reads the request, calls the view, and answers with its result.
 
         The view gets the access to the queue in the path; if the path only has an application, a predicate of queue
         names and the application's name. The other names in the path follow, then the struct of the query or the JSON
-        object in the body. A view that is a coroutine runs on the event loop, and its operation has no body.
+        object in the body.
         """
         action, of_queue = operation.action, "{queue}" in operation.path
         assert action is not None  # noqa: S101 - only such operations are dispatched
         names = re.findall(r"{(\w+)}", operation.path)[2 * of_queue :]
         read_input = self._make_reader(operation)
 
-        def enter(request: Request, match: Match) -> QueueAccess | Callable[[str], bool]:
+        async def answer(request: Request, match: Match) -> Response:
+            access: QueueAccess | Callable[[str], bool]
             if of_queue:
-                return self._authorization.enter(request, match, action)
-            return self._authorization.make_name_test(request, match["app"], action)
+                access = await self._authorization.admit(request, match, action)
+            else:
+                access = await self._authorization.make_name_test(request, match["app"], action)
+            values = map(match.__getitem__, names)
+            read = () if read_input is None else (await request.read(partial(read_input, request)),)
+            result = await view(access, *values, *read)
+            return result if isinstance(result, Response) else json_response(Done() if result is None else result)
 
-        def call(access: object, request: Request, match: Match) -> Any:  # noqa: ANN401 - what a view returns
-            return view(access, *map(match.__getitem__, names), *(() if read_input is None else (read_input(request),)))
-
-        def answer(request: Request, match: Match) -> Response:
-            return _make_response(call(enter(request, match), request, match))
-
-        async def answer_on_loop(request: Request, match: Match) -> Response:
-            access = await self._authorization.admit(request, match, action)
-            return _make_response(await call(access, request, match))
-
-        return answer_on_loop if iscoroutinefunction(view) else answer
+        return answer
 
     def _make_reader(self, operation: Operation) -> Callable[[Request], Any] | None:
         if operation.query is not None:
             return Queries(self.fields(operation.query).query).read
         return self.fields(operation.body[JSON]).json if JSON in operation.body else None
-
-
-def _make_response(result: Any) -> Response:  # noqa: ANN401 - the struct of an answer
-    return result if isinstance(result, Response) else json_response(Done() if result is None else result)

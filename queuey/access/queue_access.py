@@ -9,7 +9,6 @@ partition that another process has just added is never reported as missing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -24,11 +23,10 @@ from queuey.model.errors import (
     StoreBusy,
 )
 from queuey.model.messages import Queue
-from queuey.runtime.event_loop import Core
-from queuey.storage import Store, bridge
+from queuey.storage import Store
 
 T = TypeVar("T")
-Check = Callable[[Queue], None]
+Check = Callable[[Queue], Awaitable[None]]
 """Raises :class:`~queuey.model.errors.NotAllowed` if the row does not allow the caller's request, and
 :class:`~queuey.model.errors.NotAuthenticated` if its credential has expired meanwhile."""
 
@@ -37,7 +35,7 @@ MAX_ATTEMPTS = 5
 """Max attempts of a call while the row keeps changing."""
 
 
-def allow(_queue: Queue) -> None:
+async def allow(_queue: Queue) -> None:
     """The check of the service itself, which may do everything."""
 
 
@@ -68,17 +66,15 @@ class QueueAccess:
     """A caller's access to one queue. Used by one call at a time.
 
     Args:
-        core: Runs checks in threads.
         store: Reads the row.
         queue: The row to begin with; as an attribute, the row that was read last.
         check: Authorizes the caller; by default it is the service itself, which may do everything.
     """
 
-    __slots__ = ("_check", "_core", "_store", "queue")
+    __slots__ = ("_check", "_store", "queue")
 
-    def __init__(self, core: Core, store: Store, queue: Queue, check: Check = allow) -> None:
+    def __init__(self, store: Store, queue: Queue, check: Check = allow) -> None:
         self.queue = queue
-        self._core = core
         self._check = check
         self._store = store
 
@@ -90,22 +86,25 @@ class QueueAccess:
             NotAllowed: The caller is no longer allowed to do this.
         """
         queue = await find_queue(self._store, self.queue.application, self.queue.name, fresh=True)
-        await self._core.in_thread(partial(self._check, queue))
+        await self._check(queue)
         self.queue = queue
+
+    async def require(self) -> None:
+        """Checks the caller; reads a fresh row if the check refuses the present one.
+
+        Raises:
+            NotAllowed: The check also refuses the fresh row.
+        """
+        try:
+            await self._check(self.queue)
+        except NotAllowed:
+            await self.refresh()
 
     async def _renew(self) -> bool:
         """Refreshes the row; returns whether more than its version has changed."""
         old = self.queue
         await self.refresh()
         return msgspec.structs.replace(old, version=self.queue.version) != self.queue
-
-    def use(self, call: Callable[[Queue], T]) -> T:
-        """Does as :meth:`apply` with a blocking call; blocks."""
-
-        async def run(queue: Queue) -> T:
-            return call(queue)
-
-        return bridge.run(self.apply(run))
 
     async def apply(self, call: Callable[[Queue], Awaitable[T]]) -> T:
         """Makes a call with the row. If the row is out of date, repeats the call with a fresh one.
@@ -129,17 +128,3 @@ class QueueAccess:
 
     def _make_busy_error(self) -> StoreBusy:
         return StoreBusy(f"Queue {self.queue.name!r} changed {MAX_ATTEMPTS} times while this request ran. Try again.")
-
-
-def enter_queue(core: Core, store: Store, queue: Queue, check: Check) -> QueueAccess:
-    """Checks a caller's access to a queue; blocks. If the check refuses the row, repeats it with a fresh row.
-
-    Raises:
-        NotAllowed: The check also refuses the fresh row.
-    """
-    access = QueueAccess(core, store, queue, check)
-    try:
-        check(queue)
-    except NotAllowed:
-        bridge.run(access.refresh())
-    return access

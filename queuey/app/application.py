@@ -168,14 +168,19 @@ class Bridge:
         self._router = router
         self._max_body = max_body
 
-    def answer(self, request: Request, _match: object) -> Response:
-        """Answers a request; blocks. Errors without a Pyramid view are raised, and those of :func:`read_body`."""
+    async def answer(self, request: Request, _match: object) -> Response:
+        """Answers a request in a thread. Errors without a Pyramid view are raised, and those of :func:`read_body`."""
+        environ = make_environ(request, read_body(request, self._max_body))
+        computes = request.method in {"GET", "HEAD"}
+        return await request.in_pool(partial(self._call_router, request, environ), computes=computes)
+
+    def _call_router(self, request: Request, environ: dict[str, Any]) -> Response:
         started: list[Any] = [500, []]
 
         def start_response(status: str, headers: list[Header], _error: object = None) -> None:
             started[:] = int(status[:3]), headers
 
-        result = self._router(make_environ(request, read_body(request, self._max_body)), start_response)
+        result = self._router(environ, start_response)
         try:
             body = body_of(list(result))
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ from queuey.api.queues import Hello
 from queuey.app import api_page
 from queuey.runtime.limits import Limits
 from queuey.settings import is_loopback
-from queuey.storage import Store, bridge
+from queuey.storage import Store
 from queuey.web import openapi
 from queuey.web.endpoint import Match
 from queuey.web.openapi import ResponseSpec, Tag
@@ -61,9 +61,9 @@ class HelloView:
         self._store = store
         self._id: str | None = None
 
-    def show(self, request: Request, match: Match) -> Response:
+    async def show(self, request: Request, match: Match) -> Response:
         if self._id is None:
-            self._id = bridge.run(self._store.identity())
+            self._id = await self._store.identity()
         return json_response(Hello(version=__version__, store=self._store.name, id=self._id, links=LINKS))
 
 
@@ -80,7 +80,7 @@ class FileViews:
         servers = encode([{"url": request.origin}])
         return Response(200, b'{"servers":%b,%b' % (servers, _encode_document(self._describe, self._limits)[1:]), JSON)
 
-    def page(self, request: Request, match: Match) -> Response:
+    async def page(self, request: Request, match: Match) -> Response:
         """Serves the OpenAPI document as a page, with forms that send requests if all is on this machine.
 
         That is, if only this machine can connect and the request names it. The rendered page is cached; only the
@@ -90,7 +90,8 @@ class FileViews:
         link = "../v1/openapi.json" if request.path.endswith("/") else "v1/openapi.json"
         sends = self._on_loopback and _names_this_machine(request)
         caching = "no-store" if sends else "public, max-age=3600"
-        page = _render_page(self._describe, self._limits, link, sends=sends)
+        render = partial(_render_page, self._describe, self._limits, link, sends=sends)
+        page = await request.in_pool(render, computes=True)
         if ORIGIN.fullmatch(request.origin):
             page = page.replace(api_page.ADDRESS.encode(), request.origin.encode())
         return Response(
@@ -105,7 +106,7 @@ class FileViews:
             ("Referrer-Policy", "no-referrer"),
         )
 
-    def client(self, request: Request, match: Match) -> Response:
+    async def client(self, request: Request, match: Match) -> Response:
         name = request.path.rstrip("/").rpartition("/")[2]
         kind = "text/javascript" if name.endswith(".js") else "application/typescript"
         return Response(

@@ -73,7 +73,7 @@ class Service:
         self.core = core or Core()
         self.workers = Workers()
         self.news = News(self.workers, store)
-        self.queues = Queues(store, self.limits, self.core)
+        self.queues = Queues(store, self.limits)
         self.reader = Reader(store, self.limits, self.metrics, self.core)
         self.streams = OpenStreams(self.reader)
         self.unread = UnreadUseCases(store, self.core, self.streams.notify)
@@ -145,8 +145,8 @@ class Service:
             statistics |= bridge.run(self.store.statistics())
         return statistics
 
-    def find(self, application: str, name: str) -> Queue:
-        return bridge.run(find_queue(self.store, application, name))
+    async def find(self, application: str, name: str) -> Queue:
+        return await find_queue(self.store, application, name)
 
 
 @dataclass(kw_only=True)

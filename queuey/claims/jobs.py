@@ -28,7 +28,7 @@ from queuey.model.messages import Location, Message, Queue
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.waiters import Waiter, WakeSource
-from queuey.storage import LEDGER_TTL, Store, bridge
+from queuey.storage import LEDGER_TTL, Store
 
 REFRESH_INTERVAL = 0.5
 """Interval in seconds between reads of a log whose jobs are waited for."""
@@ -194,7 +194,7 @@ class JobUseCases:
         if waiter is not None and poll.has_tried and not any(view.has_ended for view in views.values()):
             return JobAnswer([], has_ended=False)
         poll.has_tried = True
-        infos: list[JobInfo] = await self._core.in_thread(partial(self._read_infos, queue, poll, views))
+        infos: list[JobInfo] = await self._core.read_in_thread(partial(self._read_infos, queue, poll, views))
         return JobAnswer(infos, any(info.status not in UNFINISHED for info in infos))
 
     async def find_views(self, queue: Queue, locations: Iterable[Location]) -> dict[Location, LogView]:
@@ -325,17 +325,17 @@ class JobUseCases:
             raise too_many_done_error(number)
         return standing, entry
 
-    # Blocking
+    # Reading, in a thread
 
-    def _read_infos(self, queue: Queue, poll: JobPoll, views: Mapping[Location, LogView]) -> list[JobInfo]:
+    async def _read_infos(self, queue: Queue, poll: JobPoll, views: Mapping[Location, LogView]) -> list[JobInfo]:
         now = self._store.claim_logs.claim_now() / 1000
         to_find = [location for location, view in views.items() if view.standing not in {"claimed", "left", "final"}]
-        messages = self._fetch_messages(queue, to_find)
+        messages = await self._fetch_messages(queue, to_find)
         ended = {location for location, view in views.items() if view.standing in {"left", "final"}}
-        ends = self._read_ends(queue, ended.union({*to_find} - messages.keys()), now)
+        ends = await self._read_ends(queue, ended.union({*to_find} - messages.keys()), now)
         silent = [location for location in ended if location not in ends]
-        messages |= self._fetch_messages(queue, silent)
-        letters = self._find_letters(queue, silent)
+        messages |= await self._fetch_messages(queue, silent)
+        letters = await self._find_letters(queue, silent)
         infos = {}
         for location, view in views.items():
             evidence = Evidence(
@@ -343,9 +343,9 @@ class JobUseCases:
             )
             fields = self._status_fields(queue, location, evidence, now)
             if fields["status"] in {"waiting", "retrying", "failed"} and "error" not in fields:
-                fields |= self._failure_fields(queue, location, fields["status"])
+                fields |= await self._failure_fields(queue, location, fields["status"])
             if poll.states:
-                state = bridge.run(self._attempts.read_last_state(queue, *location))
+                state = await self._attempts.read_last_state(queue, *location)
                 fields["state"] = None if state is None else msgspec.Raw(state.json)
                 fields["state_at"] = None if state is None else state.at
             infos[location] = JobInfo(message_id=ids.to_hex(location[1]), partition=location[0], **fields)
@@ -394,42 +394,41 @@ class JobUseCases:
         is_recent = keeps and (age <= queue.result_ttl or evidence.was_unfinished)
         return {"status": "done"} | ({"result": None} if is_recent else {"kept": queue.result_ttl})
 
-    def _failure_fields(self, queue: Queue, location: Location, status: str) -> dict[str, Any]:
+    async def _failure_fields(self, queue: Queue, location: Location, status: str) -> dict[str, Any]:
         """Returns the last attempt's error; without one, a default if the job failed, else nothing."""
-        record = bridge.run(self._attempts.read_records(queue, location[0], [location[1]])).get(location[1])
+        record = (await self._attempts.read_records(queue, location[0], [location[1]])).get(location[1])
         if record is None or not record.attempts:
             default = {"error": TOO_MANY_DELIVERIES_ERROR, "text": "delivered too often without an acknowledgement"}
             return default if status == "failed" else {}
         return {"error": record.attempts[-1].error, "text": record.attempts[-1].text}
 
-    def _fetch_messages(self, queue: Queue, locations: Sequence[Location]) -> dict[Location, Message]:
+    async def _fetch_messages(self, queue: Queue, locations: Sequence[Location]) -> dict[Location, Message]:
         """Returns the existing messages by location, without their bodies."""
         step = max(1, self._limits.page_bytes // self._limits.longest)
         messages: dict[Location, Message] = {}
         for start in range(0, len(locations), step):
-            for message in bridge.run(self._store.messages.fetch(queue, locations[start : start + step])):
+            for message in await self._store.messages.fetch(queue, locations[start : start + step]):
                 messages[message.partition, message.position] = msgspec.structs.replace(message, body="")
         return messages
 
-    def _read_ends(self, queue: Queue, locations: Iterable[Location], now: float) -> dict[Location, JobEnd]:
+    async def _read_ends(self, queue: Queue, locations: Iterable[Location], now: float) -> dict[Location, JobEnd]:
         if not queue.result_ttl:
             return {}
-        ends = {location: bridge.run(self._results.read(queue, *location, now)) for location in locations}
+        ends = {location: await self._results.read(queue, *location, now) for location in locations}
         return {location: end for location, end in ends.items() if end is not None}
 
-    def _find_letters(self, queue: Queue, locations: Sequence[Location]) -> dict[Location, DeadLetter]:
+    async def _find_letters(self, queue: Queue, locations: Sequence[Location]) -> dict[Location, DeadLetter]:
         """Returns the queue's dead letters at these positions in its default dead letter queue, if that exists."""
         if not locations:
             return {}
         name = queue_for(queue.name)
         try:
-            row = bridge.run(self._store.catalogue.queue(queue.application, name))
+            row = await self._store.catalogue.queue(queue.application, name)
         except QueueNotFound:
             return {}
         letters = {}
-        for location, message in self._fetch_messages(
-            row, [location for location in locations if location[0] <= row.partitions]
-        ).items():
+        existing = [location for location in locations if location[0] <= row.partitions]
+        for location, message in (await self._fetch_messages(row, existing)).items():
             headers = dict(message.meta.headers) if message.meta else {}
             letter = decode_dead_letter(headers, "", lies=(name, location[0], message.id), content_type=None)
             if letter is not None and letter.queue == queue.name:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from heapq import nsmallest
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,7 +27,9 @@ from queuey.model.texts import shorten
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
-from queuey.storage import Store, bridge
+from queuey.storage import Store
+
+T = TypeVar("T")
 
 MAX_SHOWN_TEXT = 200
 """Max characters of a failure's text in a list of jobs."""
@@ -51,7 +54,7 @@ class WorkerClaims(NamedTuple):
 
 
 class ClaimOverview:
-    """Shows the claims of queues. All methods block.
+    """Shows the claims of queues.
 
     Args:
         store: Store of messages, dead letters and the ledger.
@@ -69,7 +72,7 @@ class ClaimOverview:
         self._metrics = metrics
         self._attempts = AttemptRecords(store.ledger)
 
-    def count_claims(self, access: QueueAccess) -> ClaimCounts:
+    async def count_claims(self, access: QueueAccess) -> ClaimCounts:
         """Counts outstanding messages as claimed, waiting or retrying by partition; not those never delivered."""
 
         def count(state: State, expired: int) -> PartitionClaims:
@@ -77,7 +80,7 @@ class ClaimOverview:
             waiting = len(state.outstanding) - claimed - retrying
             return PartitionClaims(claimed=claimed, waiting=waiting, retrying=retrying)
 
-        partitions = self._core.run(access.apply(lambda queue: self._logs.query_states(queue, count)))
+        partitions = await access.apply(lambda queue: self._logs.query_states(queue, count))
         return ClaimCounts(
             claimed=sum(counts.claimed for counts in partitions.values()),
             waiting=sum(counts.waiting for counts in partitions.values()),
@@ -85,24 +88,23 @@ class ClaimOverview:
             retrying=sum(counts.retrying for counts in partitions.values()),
         )
 
-    def backlog(self, access: QueueAccess, limit: int) -> Backlog:
+    async def backlog(self, access: QueueAccess, limit: int) -> Backlog:
         """Counts unfinished messages. Waiting ones are counted up to the limit and estimated beyond it.
 
         A message is waiting or delayed by its position, which is compared with one time in both counts.
         """
 
-        def backlog(queue: Queue) -> Backlog:
-            views = self._core.run(self._logs.query_states(queue, _View))
+        async def measure(queue: Queue, views: Mapping[int, _View]) -> Backlog:
             dead = publishing = sum([view.publishing for view in views.values()])
             with suppress(NotFound):
-                letters = bridge.run(self._store.catalogue.queue(queue.application, queue_for(queue.name)))
-                dead += sum(info.count for info in bridge.run(self._store.messages.inspect(letters, rough=True))[1])
-            delayed, all_counted, bounds = self._count_delayed(queue, views, limit)
-            size = self._count_due(queue, views, limit, bounds)
+                letters = await self._store.catalogue.queue(queue.application, queue_for(queue.name))
+                dead += sum(info.count for info in (await self._store.messages.inspect(letters, rough=True))[1])
+            delayed, all_counted, bounds = await self._count_delayed(queue, views, limit)
+            size = await self._count_due(queue, views, limit, bounds)
             claimed = sum(view.claimed for view in views.values())
             retrying = sum(view.retrying for view in views.values())
             firsts = [
-                next(self._read_unfinished(queue, number, view, FIRST_PAGE_SIZE), None)
+                await anext(self._read_unfinished(queue, number, view, FIRST_PAGE_SIZE), None)
                 for number, view in views.items()
             ]
             return Backlog(
@@ -115,23 +117,23 @@ class ClaimOverview:
                 dead=dead,
                 publishing=publishing,
                 oldest=min((ids.ticks_to_seconds(first.ticks) for first in firsts if first is not None), default=None),
-                due=self._find_next_due(queue, views, bounds) if delayed else None,
+                due=await self._find_next_due(queue, views, bounds) if delayed else None,
             )
 
-        return access.use(backlog)
+        return await self._apply_to_views(access, measure)
 
-    def list_workers(self, access: QueueAccess) -> list[WorkerClaims]:
+    async def list_workers(self, access: QueueAccess) -> list[WorkerClaims]:
         """Returns the workers that have claims, the busiest first. Workers without a name count as one."""
 
         def live(state: State, expired: int) -> list[WorkerClaims]:
             claims = (claim for place, claim in state.outstanding.items() if state.is_live(place, expired))
             return _merge_by_worker(WorkerClaims(c.worker, 1, c.renewed / 1000, c.expires / 1000) for c in claims)
 
-        partitions = self._core.run(access.apply(lambda queue: self._logs.query_states(queue, live)))
+        partitions = await access.apply(lambda queue: self._logs.query_states(queue, live))
         workers = _merge_by_worker(worker for group in partitions.values() for worker in group)
         return sorted(workers, key=lambda worker: (-worker.jobs, worker.worker))
 
-    def list_jobs(
+    async def list_jobs(
         self, access: QueueAccess, limit: int, *, states: bool = False, only_status: JobStatus | None = None
     ) -> list[DeliveredJob]:
         """Returns outstanding messages: those whose claims have ended, then the others by the end of their claims.
@@ -154,10 +156,10 @@ class ClaimOverview:
             )
             return nsmallest(limit, rows)
 
-        def outstanding(queue: Queue) -> list[DeliveredJob]:
-            by_partition = self._core.run(self._logs.query_states(queue, look))
+        async def outstanding(queue: Queue) -> list[DeliveredJob]:
+            by_partition = await self._logs.query_states(queue, look)
             rows = nsmallest(limit, ((row[0], number, row) for number, group in by_partition.items() for row in group))
-            calls = self._read_calls(queue, [(number, row[1]) for _, number, row in rows]) if states else {}
+            calls = await self._read_calls(queue, [(number, row[1]) for _, number, row in rows]) if states else {}
             return [
                 DeliveredJob(
                     message_id=ids.to_hex(position),
@@ -169,7 +171,7 @@ class ClaimOverview:
                     expires=expires / 1000 or None,
                     **calls.get((number, position), {}),
                     **(
-                        _record_fields(bridge.run(self._attempts.read_record(queue, number, position)), delivery)
+                        _record_fields(await self._attempts.read_record(queue, number, position), delivery)
                         if states
                         else {}
                     ),
@@ -177,23 +179,32 @@ class ClaimOverview:
                 for _, number, (expires, position, status, attempts, handed_out, worker, delivery) in rows
             ]
 
-        return access.use(outstanding)
+        return await access.apply(outstanding)
 
-    def _read_calls(self, queue: Queue, locations: Sequence[Location]) -> dict[Location, Any]:
+    async def _read_calls(self, queue: Queue, locations: Sequence[Location]) -> dict[Location, Any]:
         calls = {}
-        for message in self._fetch_in_batches(queue, locations):
+        async for message in self._fetch_in_batches(queue, locations):
             call = find_call(message.body) if message.meta is not None and message.meta.json else None
             if call is not None:
                 calls[message.partition, message.position] = call._asdict()
         return calls
 
-    def size(self, access: QueueAccess, limit: int) -> QueueSize:
+    async def size(self, access: QueueAccess, limit: int) -> QueueSize:
         """Counts unfinished messages that are due: exactly up to ``limit``, and estimated beyond it."""
-        return access.use(
-            lambda queue: self._count_due(queue, self._core.run(self._logs.query_states(queue, _View)), limit)
-        )
+        return await self._apply_to_views(access, partial(self._count_due, limit=limit))
 
-    def _count_due(
+    async def _apply_to_views(
+        self, access: QueueAccess, read: Callable[[Queue, Mapping[int, _View]], Coroutine[Any, Any, T]]
+    ) -> T:
+        """Calls ``read``, which reads and counts many messages, in a thread with the views of all partitions."""
+
+        async def apply(queue: Queue) -> T:
+            views = await self._logs.query_states(queue, _View)
+            return await self._core.read_in_thread(partial(read, queue, views))
+
+        return await access.apply(apply)
+
+    async def _count_due(
         self,
         queue: Queue,
         views: Mapping[int, _View],
@@ -212,16 +223,16 @@ class ClaimOverview:
             if (bound := bounds.get(number)) is not None:
                 unread = msgspec.structs.replace(unread, upper=bound, due=False)
                 ends = [(number, ids.preceding(bound))]
-            for page in self._read_pages(queue, unread):
+            async for page in self._read_pages(queue, unread):
                 total += sum(not (message.position in view.known or view.is_done(message)) for message in page)
                 if total >= limit:
-                    lag, *beyond = bridge.run(self._store.messages.lag(queue, [(number, page[-1].position), *ends]))
+                    lag, *beyond = await self._store.messages.lag(queue, [(number, page[-1].position), *ends])
                     total += max(0, lag.count - sum(end.count for end in beyond))
                     exact = exact and all(end.exact for end in (lag, *beyond))
                     break
         return QueueSize(total, exact)
 
-    def _count_delayed(
+    async def _count_delayed(
         self, queue: Queue, views: Mapping[int, _View], limit: int
     ) -> tuple[int, bool, Mapping[int, Position]]:
         """Counts messages that are not due, up to a limit; messages that an operator has made available do not count.
@@ -232,68 +243,76 @@ class ClaimOverview:
         count, now, bounds = 0, (self._store.claim_logs.claim_time(), ids.LOW_MIN), dict[int, Position]()
         for number in range(1, queue.partitions + 1):
             pages = self._read_pages(queue, _slice_delayed(number, now))
-            for page in pages:
-                bound = bounds[number] = bounds.get(number) or self._find_first_delayed()
+            async for page in pages:
+                bound = bounds[number] = bounds.get(number) or await self._find_first_delayed()
                 count += sum(m.position >= bound and not views[number].is_known(m.position) for m in page)
                 if count >= limit:
-                    return count, number == queue.partitions and next(pages, None) is None, bounds
+                    return count, number == queue.partitions and await anext(pages, None) is None, bounds
         return count, True, bounds
 
-    def _find_first_delayed(self) -> Position:
+    async def _find_first_delayed(self) -> Position:
         """Returns the lowest position that is not due yet. Ids that were made ahead of the clock count as due."""
-        ahead = round(bridge.run(self._store.ledger.ids_ahead()) * TICKS_PER_SECOND)
+        ahead = round(await self._store.ledger.ids_ahead() * TICKS_PER_SECOND)
         return self._store.claim_logs.claim_time() + ahead + 1, ids.LOW_MIN
 
-    def _find_next_due(self, queue: Queue, views: Mapping[int, _View], bounds: Mapping[int, Position]) -> float | None:
+    async def _find_next_due(
+        self, queue: Queue, views: Mapping[int, _View], bounds: Mapping[int, Position]
+    ) -> float | None:
         """Returns when the first message that counts as delayed is due (seconds since 1970), or None."""
         now = self._store.claim_logs.claim_time(), ids.LOW_MIN
         lowest = {number: bounds.get(number, now) for number in views}
         limits = {number: 1 + views[number].count_known_above(bound) for number, bound in lowest.items()}
         slices = [_slice_delayed(number, bound, min(_PAGE_SIZE, limits[number])) for number, bound in lowest.items()]
-        pages = bridge.run(self._store.messages.read(queue, slices))
+        pages = await self._store.messages.read(queue, slices)
         messages = [message for page in pages for message in page.messages]
         delayed = [message.ticks for message in messages if not views[message.partition].is_known(message.position)]
         return ids.ticks_to_seconds(min(delayed)) if delayed else None
 
-    def peek(self, access: QueueAccess, limit: int) -> list[Message]:
+    async def peek(self, access: QueueAccess, limit: int) -> list[Message]:
         """Returns unfinished messages, partition after partition, up to the limit or the bytes of a page.
 
         The metrics count them as delivered.
         """
 
-        def peek(queue: Queue) -> list[Message]:
+        async def read(queue: Queue, views: Mapping[int, _View]) -> list[Message]:
             messages: list[Message] = []
             weight = 0
-            for number, view in self._core.run(self._logs.query_states(queue, _View)).items():
-                for message in self._read_unfinished(queue, number, view):
+            for number, view in views.items():
+                async for message in self._read_unfinished(queue, number, view):
                     if len(messages) >= limit or weight >= self._limits.page_bytes:
                         return messages
                     messages.append(message)
                     weight += rendered_bytes(message.body, message.meta)
             return messages
 
-        messages = access.use(peek)
+        messages = await self._apply_to_views(access, read)
         self._metrics.count_delivered(len(messages), access.queue)
         return messages
 
-    def _read_unfinished(self, queue: Queue, number: int, view: _View, limit: int = _PAGE_SIZE) -> Iterator[Message]:
-        yield from self._fetch_in_batches(queue, [(number, position) for position in view.below])
-        for page in self._read_pages(queue, self._slice_after_cursor(number, view, limit)):
-            yield from (message for message in page if not view.is_done(message))
+    async def _read_unfinished(
+        self, queue: Queue, number: int, view: _View, limit: int = _PAGE_SIZE
+    ) -> AsyncIterator[Message]:
+        async for message in self._fetch_in_batches(queue, [(number, position) for position in view.below]):
+            yield message
+        async for page in self._read_pages(queue, self._slice_after_cursor(number, view, limit)):
+            for message in page:
+                if not view.is_done(message):
+                    yield message
 
-    def _fetch_in_batches(self, queue: Queue, locations: Sequence[Location]) -> Iterator[Message]:
+    async def _fetch_in_batches(self, queue: Queue, locations: Sequence[Location]) -> AsyncIterator[Message]:
         step = max(1, self._limits.page_bytes // self._limits.longest)
         for first in range(0, len(locations), step):
-            yield from bridge.run(self._store.messages.fetch(queue, locations[first : first + step]))
+            for message in await self._store.messages.fetch(queue, locations[first : first + step]):
+                yield message
 
     def _slice_after_cursor(self, number: int, view: _View, limit: int = _PAGE_SIZE, *, bodies: bool = True) -> Slice:
         lower, max_bytes = ids.following(view.cursor), self._limits.page_bytes
         return Slice(number, lower, limit=limit, max_bytes=max_bytes, ahead=True, bodies=bodies)
 
-    def _read_pages(self, queue: Queue, unread: Slice) -> Iterator[list[Message]]:
+    async def _read_pages(self, queue: Queue, unread: Slice) -> AsyncIterator[list[Message]]:
         more = True
         while more:
-            [page] = bridge.run(self._store.messages.read(queue, [unread]))
+            [page] = await self._store.messages.read(queue, [unread])
             if page.messages:
                 yield page.messages
             more = page.more and page.next is not None

@@ -96,7 +96,7 @@ class ClaimViews(Views):
 
         Waits for messages if the queue has none, for as long as the caller allows.
         """
-        access = self._authorization.admit_at_once(request, match, "work") or await self._enter_to_work(request, match)
+        access = await self._authorization.admit(request, match, "work")
         body: dict[str, Any] = {}
         if request.body and len(request.body) <= MAX_SHORT_BODY:
             body = self._claim.json(request)
@@ -401,22 +401,22 @@ class ClaimViews(Views):
     async def release_all(self, access: QueueAccess) -> None:
         await access.apply(self._claims.release_all)
 
-    def counts(self, access: QueueAccess) -> api.ClaimCounts:
-        return self._claims.overview.count_claims(access)
+    async def counts(self, access: QueueAccess) -> api.ClaimCounts:
+        return await self._claims.overview.count_claims(access)
 
-    def size(self, access: QueueAccess, query: api.CountQuery) -> api.QueueSize:
-        return self._claims.overview.size(access, query.limit)
+    async def size(self, access: QueueAccess, query: api.CountQuery) -> api.QueueSize:
+        return await self._claims.overview.size(access, query.limit)
 
-    def backlog(self, access: QueueAccess, query: api.CountQuery) -> api.Backlog:
-        return self._claims.overview.backlog(access, query.limit)
+    async def backlog(self, access: QueueAccess, query: api.CountQuery) -> api.Backlog:
+        return await self._claims.overview.backlog(access, query.limit)
 
-    def jobs(self, access: QueueAccess, query: api.JobsQuery) -> api.DeliveredJobs:
+    async def jobs(self, access: QueueAccess, query: api.JobsQuery) -> api.DeliveredJobs:
         """Returns outstanding jobs. With states, a limit above that of states is refused."""
         if query.states:
             errors = Errors()
             errors.parse_field("limit", validators.parse_integer, query.limit, 1, api.MAX_STATES)
             errors.check()
-        return api.DeliveredJobs(jobs=self._claims.overview.list_jobs(access, query.limit, states=query.states))
+        return api.DeliveredJobs(jobs=await self._claims.overview.list_jobs(access, query.limit, states=query.states))
 
     async def show_jobs(self, request: Request, match: Match) -> Response:
         """Shows jobs by their ids, at once or after waiting until one of them has ended.
@@ -437,8 +437,11 @@ class ClaimViews(Views):
             answer = await attempt(None)
         return json_response(JobInfos(jobs=answer.infos))
 
-    def peek(self, access: QueueAccess, query: api.LimitQuery) -> Response:
-        messages = self._claims.overview.peek(access, query.limit)
+    async def peek(self, request: Request, match: Match) -> Response:
+        access = await self._authorization.admit(request, match, "read")
+        query = self.fields(api.LimitQuery).query(request)
+        await request.reserve(self._limits.page_bytes)
+        messages = await self._claims.overview.peek(access, query.limit)
         return Response(200, body_of(render_fetched(messages)), JSON)
 
 
@@ -745,9 +748,8 @@ OPERATIONS = (
         "Peek at messages, the oldest without acknowledged ones",
         Fetched,
         ClaimViews.peek,
-        "read",
         query=api.LimitQuery,
         further_errors=(409,),
-        page=True,
+        reads=True,
     ),
 )

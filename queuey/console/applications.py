@@ -20,6 +20,7 @@ from queuey.model.messages import Meta, Queue
 from queuey.model.rights import Caller, application_of_scoped_name, owner_name
 from queuey.operations.audit_log import AuditEntry
 from queuey.operations.message_search import group_by_reason
+from queuey.storage import bridge
 from queuey.web.errors import NoSuchResource
 from queuey.web.responses import Response
 
@@ -56,7 +57,7 @@ def show_applications(page_request: PageRequest) -> Response:
     prefix, start = _prefix_and_start(page_request)
     operates = any(grant.application is None for grant in page_request.caller.grants)
     if operates:
-        names, following = page_request.service.queues.list_applications(start=start, limit=PAGE_SIZE)
+        names, following = bridge.run(page_request.service.queues.list_applications(start=start, limit=PAGE_SIZE))
     else:
         names, following = _own_applications(page_request.caller), None
     if len(names) == 1 and following is None and not page_request.given:
@@ -103,7 +104,9 @@ def show_queues(page_request: PageRequest) -> Response:
     sort, down = page_request.given.get("sort", ""), "down" in page_request.given
     if sort and sort not in SORT_KEYS:
         raise InvalidRequest({"sort": f"Is not one of {', '.join(SORT_KEYS)}"})
-    queues, following = page_request.service.queues.list(application, start=start, limit=PAGE_SIZE, patterns=patterns)
+    queues, following = bridge.run(
+        page_request.service.queues.list(application, start=start, limit=PAGE_SIZE, patterns=patterns)
+    )
     counted = bool(sort or "depth" in page_request.given)
     until = time.monotonic() + SEARCH_TIMEOUT if counted else None
     rows = overview.make_rows(page_request, [queue for queue in queues if queue.name.startswith(prefix)], until)
@@ -164,8 +167,8 @@ def show_failures(page_request: PageRequest) -> Response:
     """
     application, start = page_request.application, page_request.given.get("start", "")
     patterns = page_request.patterns("read")
-    queues, following = page_request.service.queues.list(
-        application, start=start, limit=MAX_SEARCHED, patterns=patterns
+    queues, following = bridge.run(
+        page_request.service.queues.list(application, start=start, limit=MAX_SEARCHED, patterns=patterns)
     )
     samples: dict[str, dict[str, Any]] = {}
     until = time.monotonic() + SEARCH_TIMEOUT
@@ -216,7 +219,9 @@ def _own_applications(caller: Caller) -> list[str]:
 
 def show_schedules(page_request: PageRequest) -> Response:
     may_see, start = page_request.make_name_test("admin"), page_request.given.get("start", "")
-    schedules, following = page_request.service.schedules.list(page_request.application, may_see, start=start)
+    schedules, following = bridge.run(
+        page_request.service.schedules.list(page_request.application, may_see, start=start)
+    )
     return page_request.render(
         "schedules.html",
         "Schedules of",
@@ -233,8 +238,10 @@ def show_schedule(page_request: PageRequest) -> Response:
 
     The acts have either pause or resume, as the schedule's state allows.
     """
-    schedule = page_request.service.schedules.show(
-        page_request.application, page_request.match["schedule"], page_request.make_name_test("admin")
+    schedule = bridge.run(
+        page_request.service.schedules.show(
+            page_request.application, page_request.match["schedule"], page_request.make_name_test("admin")
+        )
     )
     plan = schedule.plan
     idle = "schedule-pause" if plan.paused else "schedule-resume"
@@ -254,7 +261,7 @@ def show_log(page_request: PageRequest) -> Response:
 
     With ``queue``, it lists only that queue's. Refuses an invalid ``cursor``.
     """
-    page_request.authorization.require_application(page_request.application)
+    bridge.run(page_request.authorization.require_application(page_request.application))
     patterns, who = (
         page_request.caller.find_patterns(page_request.application, "admin"),
         page_request.callers.find_holder_name(page_request.request),
@@ -287,7 +294,7 @@ def show_entry(page_request: PageRequest) -> Response:
 
     Hides details from messages without the right ``read``, except for who acted.
     """
-    page_request.authorization.require_application(page_request.application)
+    bridge.run(page_request.authorization.require_application(page_request.application))
     partition, position = parse_place(page_request.match["place"])
     entry = page_request.service.audit.find(page_request.application, (partition or 1, position))
     who = page_request.callers.find_holder_name(page_request.request)

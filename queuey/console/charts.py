@@ -17,6 +17,7 @@ from queuey.model import ids
 from queuey.model.errors import ClaimsRefused, NoCredential, QueueyError, StoreClosed, TooManyRequests
 from queuey.model.time_parsing import format_duration
 from queuey.operations.queue_activity import CELL_SECONDS, UNKNOWN_DEPTH, Cells, History
+from queuey.storage import bridge
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_response
@@ -73,9 +74,9 @@ def count_backlog(service: Service, access: QueueAccess) -> Backlog:
     In a queue that takes no claims, all messages count as waiting, roughly.
     """
     try:
-        return service.claims.overview.backlog(access, MAX_COUNTED)
+        return service.core.run(service.claims.overview.backlog(access, MAX_COUNTED))
     except ClaimsRefused:
-        parts = service.queues.inspect_partitions(access.queue, rough=True) or ()
+        parts = bridge.run(service.queues.inspect_partitions(access.queue, rough=True)) or ()
     return Backlog(
         waiting=sum(part.count for part in parts),
         exact=all(part.exact for part in parts),
@@ -196,7 +197,7 @@ class ChartView:
 
         Without ``tiles`` the figures are empty; an unknown depth is None.
         """
-        count = self._service.queues.count(access.queue)
+        count = bridge.run(self._service.queues.count(access.queue))
         if count is not None:
             self._history.record_depth(access.queue, count)
         cells = self._history.read(access.queue)
@@ -257,8 +258,8 @@ def sample_depths(service: Service, history: History, wait: Callable[[float], bo
     while not wait(SAMPLE_INTERVAL):
         for application, name in history.recently_used():
             try:
-                queue = service.find(application, name)
-                history.record_depth(queue, service.queues.count(queue) or 0)
+                queue = bridge.run(service.find(application, name))
+                history.record_depth(queue, bridge.run(service.queues.count(queue)) or 0)
             except StoreClosed:
                 return
             except QueueyError as error:  # The queue was deleted, or the store cannot be used.

@@ -81,7 +81,7 @@ class GroupPages:
     async def show_all(self, request: Request, match: Match) -> Response:
         """Lists groups by name; reads their states only with the field ``lag``, which a script sends."""
         fields = read_query(request, LIST_FIELDS)
-        page_request = await request.in_pool(partial(self._page_requests.identify, request, match, fields))
+        page_request = await self._page_requests.identify(request, match, fields)
         names, following = await self.list_names(request, match, PAGE_SIZE, fields.get("start", ""))
         until = time.monotonic() + READ_TIMEOUT
         statuses = await self.read_statuses(request, match, names, until) if "lag" in fields else None
@@ -117,7 +117,7 @@ class GroupPages:
 
     async def show(self, request: Request, match: Match) -> Response:
         start = read_query(request, FIELDS).get("start", "")
-        page_request = await request.in_pool(partial(self._page_requests.identify, request, match, {}))
+        page_request = await self._page_requests.identify(request, match, {})
         group = await self._groups.find(request, match, GroupQuery(start=start, lag=True))
         names = {member.number: member.instance or f"#{member.number}" for member in group.members}
         values: dict[str, Any] = {"group": group, "names": names, "group_status": status_of(group)}

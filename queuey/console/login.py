@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from queuey.console import cookies, pages
 from queuey.console.sessions import SessionCallers, find_form_defect, name_of_key, read_fields, read_form
 from queuey.model.errors import InvalidToken, IssuerUnavailable, NotAuthenticated, TooManyRequests
 from queuey.operations.audit_log import AuditLog
-from queuey.storage import Applications
+from queuey.storage import Applications, bridge
 from queuey.web.admission.rates import NamedRateLimiter, Rate
 from queuey.web.admission.scheduling import rate_limit_name
 from queuey.web.endpoint import Match
@@ -106,14 +106,16 @@ class LoginViews:
             error=error,
         )
 
-    def log_in(self, request: Request, match: Match) -> Response:
+    async def log_in(self, request: Request, match: Match) -> Response:
+        return await request.in_pool(partial(self._log_in, request, read_fields(request)))
+
+    def _log_in(self, request: Request, fields: Mapping[str, str]) -> Response:
         """Begins a session for a key, and ends the browser's previous session. Blocks.
 
         Shows the form again, with 403, if the key is not valid or the form is not of this browser; with such a form, a
         browser that has a session gets the page instead. Raises TooManyRequests: wrong keys are limited by address,
         logins by key.
         """
-        fields = read_fields(request)
         return_to = fields.get("next", "")
         if defect := find_form_defect(request, cookies.VISITOR_COOKIE, fields):
             if self.has_session(request):  # Another window has logged in.
@@ -160,18 +162,18 @@ class LoginViews:
             raise NotAuthenticated("The key has expired.")
         return expires
 
-    def log_out(self, request: Request, match: Match) -> Response:
+    async def log_out(self, request: Request, match: Match) -> Response:
         """Ends the session, drops its cookie, and redirects to the login form.
 
         Refuses a form that is not of this session.
         """
         read_form(request, cookies.SESSION_COOKIE)
-        self._end_session(request)
+        await request.in_pool(partial(self._end_session, request))
         return pages.redirect(pages.link("login"), cookies.make_expired_cookie(request, cookies.SESSION_COOKIE))
 
     def has_session(self, request: Request) -> bool:
         with suppress(NotAuthenticated):
-            return not self._authorization.authenticate(request).is_anonymous
+            return not bridge.run(self._authorization.identify(request)).is_anonymous
         return False
 
     def _end_session(self, request: Request) -> None:
@@ -205,13 +207,16 @@ class LinkViews:
         """Shows the button for any token, so that a GET request does not tell whether a token is valid."""
         return pages.render(request, "once.html", "Log in", ("Referrer-Policy", "no-referrer"), token=match["token"])
 
-    def log_in(self, request: Request, match: Match) -> Response:
+    async def log_in(self, request: Request, match: Match) -> Response:
+        return await request.in_pool(partial(self._log_in, request, read_fields(request)))
+
+    def _log_in(self, request: Request, fields: Mapping[str, str]) -> Response:
         """Uses up the link, begins a session of its key, and records the login in the audit log. Blocks.
 
         Shows the login form, with 403, if the link is not valid or its key has expired or was revoked. Raises
         TooManyRequests after too many such attempts of the address.
         """
-        token = read_fields(request).get("token", "")
+        token = fields.get("token", "")
         address = rate_limit_name(request.address)
         self._of_address.require_token(address)
         try:

@@ -22,6 +22,7 @@ from queuey.model.messages import Message, Meta, Queue
 from queuey.model.partitions import by_key
 from queuey.model.time_parsing import parse_point
 from queuey.operations.message_search import MessageFilter, SearchStep
+from queuey.storage import bridge
 from queuey.web import validators
 from queuey.web.responses import Response
 from queuey.web.validators import Errors
@@ -111,7 +112,9 @@ def show(page_request: PageRequest) -> Response:
     partition, position = parse_place(page_request.match["place"])
     message = _fetch(page_request, access, partition, position)
     number = message.partition if message else partition
-    reasons = page_request.service.explaining.explain(access, position, partition).reasons
+    reasons = page_request.service.core.run(
+        page_request.service.explaining.explain(access, position, partition)
+    ).reasons
     codes, rights = {reason.code for reason in reasons}, page_request.rights()
     is_dead = message is not None and decode_stored_dead_letter(message, page_request.name) is not None
     may_work = "claim" in rights and not is_dead and not codes & _ENDED
@@ -168,7 +171,7 @@ def _fetch(
     numbers = range(1, access.queue.partitions + 1) if partition is None else [partition]
     for start in range(0, len(numbers), step):
         places = [(number, position) for number in numbers[start : start + step]]
-        messages = page_request.service.messages.fetch(access, places, charted=False)
+        messages = bridge.run(page_request.service.messages.fetch(access, places, charted=False))
         if messages:
             return messages[0]
     return None

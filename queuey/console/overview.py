@@ -22,6 +22,7 @@ from queuey.model.messages import Finding, Queue
 from queuey.model.rights import VERBS, is_allowed
 from queuey.operations.message_search import FailureCount, group_by_reason
 from queuey.operations.queue_activity import ActivityQuery, Cells
+from queuey.storage import bridge
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response
@@ -146,7 +147,7 @@ def count_backlogs(page_request: PageRequest, queues: Iterable[Queue], until: fl
 def _count_backlog(page_request: PageRequest, queue: Queue) -> Backlog:
     """Returns the backlog of a queue. Raises NotFound if the queue is gone, NotAllowed if it may not be measured."""
     where = {"app": queue.application, "queue": queue.name}
-    access = page_request.authorization.enter(page_request.request, where, "measure")
+    access = bridge.run(page_request.authorization.admit(page_request.request, where, "measure"))
     return count_backlog(page_request.service, access)
 
 
@@ -177,7 +178,9 @@ def survey_queues(page_request: PageRequest, application: str, limit: int, until
     patterns = page_request.caller.find_patterns(application, "measure")
     active = page_request.history.read_activity(ActivityQuery(application, patterns))
     try:
-        listed, following = page_request.service.queues.list(application, start="", limit=limit, patterns=patterns)
+        listed, following = bridge.run(
+            page_request.service.queues.list(application, start="", limit=limit, patterns=patterns)
+        )
     except InvalidRequest:  # The list would have to read too many queues to find one that matches.
         listed, following = [], ""
     by_name = {queue.name: queue for queue in listed}
@@ -185,7 +188,7 @@ def survey_queues(page_request: PageRequest, application: str, limit: int, until
     queues = []
     for name in names[:limit]:
         with suppress(NotFound):
-            queue = by_name.get(name) or page_request.service.find(application, name)
+            queue = by_name.get(name) or bridge.run(page_request.service.find(application, name))
             if is_allowed(queue, page_request.caller, "measure"):
                 queues.append(queue)
     backlogs, cells = count_backlogs(page_request, queues, until), {activity.uid: activity.cells for activity in active}
@@ -237,7 +240,7 @@ class OverviewPages:
 
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the figures, groups and findings, which are read one after another."""
-        page_request = await request.in_pool(partial(self._page_requests.identify, request, match, {}))
+        page_request = await self._page_requests.identify(request, match, {})
         values = await request.in_pool(partial(_collect_figures, page_request), computes=True, page=True)
         names, following = await self._groups.list_names(request, match, MAX_SHOWN)
         groups = await self._groups.read_statuses(request, match, names, time.monotonic() + COUNT_TIMEOUT)
@@ -277,8 +280,8 @@ def _count_workers(page_request: PageRequest, queues: Iterable[OverviewRow]) -> 
         with suppress(NotFound, NotAllowed, ClaimsRefused):
             names |= {
                 load.worker
-                for load in page_request.service.claims.overview.list_workers(
-                    page_request.enter("read", row.queue.name)
+                for load in page_request.service.core.run(
+                    page_request.service.claims.overview.list_workers(page_request.enter("read", row.queue.name))
                 )
             }
     return len(names) if readable or not claimed else None

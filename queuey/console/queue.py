@@ -17,6 +17,7 @@ from queuey.model import ids
 from queuey.model.deadletters import holds_dead, list_dead_letter_queues
 from queuey.model.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound
 from queuey.model.messages import Queue, option_metas
+from queuey.storage import bridge
 from queuey.web.responses import Response
 
 MAX_COUNTED = charts.MAX_COUNTED
@@ -89,7 +90,7 @@ def read_head_values(page_request: PageRequest, access: QueueAccess) -> dict[str
     applies = {
         "": True,
         "jobs": with_claims and "read" in rights,
-        "groups": bool(page_request.service.offsets.list_groups(access)),
+        "groups": bool(bridge.run(page_request.service.offsets.list_groups(access))),
         "dead": any(
             "read" in page_request.rights(name) for name in _find_visible_dead_letter_queues(page_request, queue)
         ),
@@ -169,7 +170,7 @@ def _read_overview(page_request: PageRequest, access: QueueAccess) -> dict[str, 
     reasons = [(name, reason) for name, sample in samples.items() if sample for reason in sample.groups]
     span = charts.choose_span(page_request.given.get("range", ""), cells)
     return {
-        "about": page_request.service.queues.describe(access),
+        "about": bridge.run(page_request.service.queues.describe(access)),
         "backlog": backlog,
         "tiles": figures.tiles(),
         "reasons": reasons[:MAX_REASONS],
@@ -184,7 +185,7 @@ def _read_overview(page_request: PageRequest, access: QueueAccess) -> dict[str, 
 
 def _read_options(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns options, partitions, explanation, sampled sizes and moves of a queue."""
-    queue, about = access.queue, page_request.service.queues.describe(access)
+    queue, about = access.queue, bridge.run(page_request.service.queues.describe(access))
     sizes = page_request.service.browsing.sample_sizes(access)
     return {
         "about": about,
@@ -194,7 +195,9 @@ def _read_options(page_request: PageRequest, access: QueueAccess) -> dict[str, A
             for number, part in about.partition_info.items()
         ],
         # Groups have their own page.
-        "found": page_request.service.explaining.explain_queue(access, max_counted=MAX_COUNTED, max_groups=0),
+        "found": page_request.service.core.run(
+            page_request.service.explaining.explain_queue(access, max_counted=MAX_COUNTED, max_groups=0)
+        ),
         "sampled": sizes.count,
         "total": sizes.estimate_bytes(about.count),
         **_read_moves(page_request, access),
@@ -227,9 +230,9 @@ def _read_jobs(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]
     if state and state not in states:
         raise InvalidRequest({"state": f"Is not one of {', '.join(states)}"})
     try:
-        overview = page_request.service.claims.overview
-        workers = overview.list_workers(access)
-        jobs = overview.list_jobs(reading, MAX_JOBS + 1, states=True, only_status=state or None)  # type: ignore[arg-type]
+        run, overview = page_request.service.core.run, page_request.service.claims.overview
+        workers = run(overview.list_workers(access))
+        jobs = run(overview.list_jobs(reading, MAX_JOBS + 1, states=True, only_status=state or None))  # type: ignore[arg-type]
     except ClaimsRefused as refusal:
         return {"refusal": str(refusal)}
     tasks, sampled = page_request.service.browsing.count_tasks(reading)
@@ -253,14 +256,14 @@ def _read_groups(page_request: PageRequest, access: QueueAccess) -> dict[str, An
     and members are shown to callers that may see groups.
     """
     start = page_request.given.get("start", "")
-    names = [name for name in page_request.service.offsets.list_groups(access) if name >= start]
+    names = [name for name in bridge.run(page_request.service.offsets.list_groups(access)) if name >= start]
     offsets: dict[str, Offsets] = {}
     owners: dict[str, dict[int, str]] = {}
     members: dict[str, int] = {}
     sees_groups = bool(page_request.caller.find_patterns(page_request.application, "measure"))
     for name in names[:MAX_GROUPS]:
         with suppress(NotFound, InvalidRequest):  # The group was deleted, or the service does not coordinate it.
-            offsets[name] = page_request.service.offsets.read_progress(access, name)
+            offsets[name] = bridge.run(page_request.service.offsets.read_progress(access, name))
             if not sees_groups:
                 continue
             group = page_request.service.groups.show(
@@ -280,8 +283,10 @@ def _read_moves(page_request: PageRequest, access: QueueAccess) -> dict[str, Any
     values: dict[str, Any] = {"moves": [], "cancels": [], "hidden": ""}
     try:
         is_seen = page_request.make_name_test("measure")
-        moves = page_request.service.moves.list(
-            page_request.application, lambda name: name == page_request.name and is_seen(name)
+        moves = bridge.run(
+            page_request.service.moves.list(
+                page_request.application, lambda name: name == page_request.name and is_seen(name)
+            )
         )
     except NotAllowed as refusal:
         return values | {"hidden": refusal.args[0] or NO_RIGHT_TEXT}

@@ -255,7 +255,7 @@ class HealthView:
 
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the health of the store; all other findings and statistics only to operators."""
-        page_request = await request.in_pool(lambda: self._page_requests.identify(request, match, {}))
+        page_request = await self._page_requests.identify(request, match, {})
         findings = await self._await_findings()
         operates = any(grant.application is None for grant in page_request.caller.grants)
         statistics = await request.in_pool(page_request.service.statistics) if operates else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -138,7 +139,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
             NotFound: The queue does not exist.
             NotAllowed: The application is private, and the queue does not concern the caller.
         """
-        return self.authorization.find(self.request, self._queue_match(name))
+        return bridge.run(self.authorization.find(self.request, self._queue_match(name)))
 
     def enter(self, action: Action, name: str = "", *, dead_letter: str | None = None) -> QueueAccess:
         """Authorizes the caller for the queue of the request, or for another queue of the application.
@@ -153,7 +154,9 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
             NotFound: The queue does not exist.
             NotAllowed: The caller does not have the right.
         """
-        return self.authorization.enter(self.request, self._queue_match(name), action, dead_letter=dead_letter)
+        return bridge.run(
+            self.authorization.admit(self.request, self._queue_match(name), action, dead_letter=dead_letter)
+        )
 
     def _queue_match(self, name: str) -> Match:
         return {"app": self.application, "queue": name or self.name}
@@ -163,7 +166,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
         Returns nothing if the principals and the type of an existing queue do not concern the caller.
         """
-        return self.authorization.list_rights(self.request, self.application, name or self.name)
+        return bridge.run(self.authorization.list_rights(self.request, self.application, name or self.name))
 
     def may(self, action: Action, name: str) -> bool:
         """Returns whether the caller has a right with a queue, by its name alone."""
@@ -176,11 +179,11 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
             ApplicationNotFound: The application does not exist.
             NotAllowed: The caller has the right with no queue.
         """
-        return self.authorization.patterns(self.request, self.application, action)
+        return bridge.run(self.authorization.patterns(self.request, self.application, action))
 
     def make_name_test(self, action: Action) -> Callable[[str], bool]:
         """Returns a test whether the caller has a right with a queue, by its name alone. Raises as :meth:`patterns`."""
-        return self.authorization.make_name_test(self.request, self.application, action)
+        return bridge.run(self.authorization.make_name_test(self.request, self.application, action))
 
     def get(self, name: str) -> str:
         """Returns a field of the query or form without surrounding white space; blank if it is missing.
@@ -207,13 +210,13 @@ class PageRequestFactory(NamedTuple):
     schedules: ScheduleSaver
     history: History
 
-    def identify(self, request: Request, match: Match, given: Mapping[str, str]) -> PageRequest:
+    async def identify(self, request: Request, match: Match, given: Mapping[str, str]) -> PageRequest:
         """Identifies the caller of a request.
 
         Raises:
             NotAuthenticated: The caller has not logged in, or the session has ended.
         """
-        caller = self.authorization.authenticate(request)
+        caller = await self.authorization.identify(request)
         if caller.is_anonymous:
             raise NoCredential("Log in to see this page.")
         return PageRequest(**self._asdict(), request=request, match=match, caller=caller, given=given)
@@ -221,15 +224,18 @@ class PageRequestFactory(NamedTuple):
     def make_view(
         self, answer: Callable[[PageRequest], Response], fields: frozenset[str] = frozenset(), *, page: bool = False
     ) -> View:
-        """Returns a view that calls ``answer`` with the caller; other query fields than ``fields`` cause a warning.
+        """Returns a view that calls ``answer`` with the caller, in a thread that reads and renders the page.
+
+        Other query fields than ``fields`` cause a warning.
 
         The view raises NotAuthenticated without a session.
         """
 
-        def show(request: Request, match: Match) -> Response:
-            return answer(self.identify(request, match, read_query(request, fields)))
+        async def show(request: Request, match: Match) -> Response:
+            page_request = await self.identify(request, match, read_query(request, fields))
+            return await request.in_pool(partial(answer, page_request), computes=True, page=page)
 
-        return View(show, asks=bool(fields), page=page)
+        return View(show, asks=bool(fields), reads=True)
 
 
 def read_form(request: Request, cookie: str, max_bytes: int = MAX_FORM) -> dict[str, str]:
@@ -265,7 +271,7 @@ def read_fields(request: Request, max_bytes: int = MAX_FORM) -> dict[str, str]:
     return parse_form(read_body(request, max_bytes).decode("latin-1"), "body")
 
 
-def find_form_defect(request: Request, cookie: str, fields: dict[str, str]) -> str:
+def find_form_defect(request: Request, cookie: str, fields: Mapping[str, str]) -> str:
     """Returns why a form does not belong to a cookie, or an empty text if it does."""
     token = cookies.read(request, cookie)
     if token is None:

@@ -7,7 +7,6 @@ import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from queuey.access.credentials.readers import ApplicationKeys, Identity
@@ -190,26 +189,26 @@ class Facade(ABC):
             try:
                 return await (await self._authorization.admit(request, where, action)).apply(call)
             except QueueNotFound:
-                await request.in_pool(partial(self.create_queue, request, match))
+                await self.create_queue(request, match)
         raise _make_busy_error(match)
 
-    def create_queue(self, request: Request, match: Match) -> Queue:
+    async def create_queue(self, request: Request, match: Match) -> Queue:
         """Creates a queue, or returns the existing one, whatever its options. Needs the right to send to it.
 
         Raises as :meth:`apply`.
         """
         name = self.queue_match(match)["queue"]
-        patterns = self._authorization.patterns(request, self.application, "send")
+        patterns = await self._authorization.patterns(request, self.application, "send")
         if not any(matches(pattern, name) for pattern in patterns):
             raise NotAllowed(f"The credential is limited to queues that match {', '.join(patterns)}.")
-        return self.create_queue_unchecked(match)
+        return await self.create_queue_unchecked(match)
 
-    def create_queue_unchecked(self, match: Match) -> Queue:
+    async def create_queue_unchecked(self, match: Match) -> Queue:
         """Creates a queue without checking rights, or returns the existing one, whatever its options."""
         where, queues = self.queue_match(match), self._service.queues
         spec = queues.make_claimable(self.spec_of(match))
         try:
-            return queues.create(where["app"], where["queue"], spec, longest=self.max_name_length)[0]
+            return (await queues.create(where["app"], where["queue"], spec, longest=self.max_name_length))[0]
         except QueueExists as error:
             return error.queue
 

@@ -77,16 +77,16 @@ class MqFacade(OpenFacade):
         await self._authorization.admit(request, self.queue_match(match), "measure")
         return Response(200, b"")
 
-    def create(self, request: Request, match: Match) -> Response:
+    async def create(self, request: Request, match: Match) -> Response:
         """Creates a queue. Also answers 201 if it exists, whatever its options."""
-        self.create_queue(request, match)
+        await self.create_queue(request, match)
         return Response(201, b"")
 
-    def delete_queue(self, request: Request, match: Match) -> Response:
+    async def delete_queue(self, request: Request, match: Match) -> Response:
         """Deletes a queue. Answers 200, also if it does not exist."""
         where = self.queue_match(match)
         with suppress(QueueNotFound):
-            self._queues.delete(self._authorization.enter(request, where, "admin"))
+            await self._queues.delete(await self._authorization.admit(request, where, "admin"))
         return Response(200, b"")
 
     # Messages

@@ -49,8 +49,7 @@ class GroupViews(Views):
         """Adds a member; refuses it unless it may consume all queues that it names."""
         credential = await self._authorization.find_member_credential(request)
         terms = await request.read(partial(self._read_join, request, credential))
-        check = partial(self._authorization.require_consumer, request, match["app"], terms.names, terms.patterns)
-        await request.in_pool(check)
+        await self._authorization.require_consumer(request, match["app"], terms.names, terms.patterns)
         return json_response(await self._groups.join(match["app"], match["group"], terms), 201)
 
     async def heartbeat(self, request: Request, match: Match) -> Response:
@@ -87,7 +86,7 @@ class GroupViews(Views):
         names, member = (match["app"], match["group"]), match["member"]
         returns = self.fields(api.LeaveQuery).query(request).returns
         if member.isascii() and member.isdecimal() and len(member) <= MAX_NUMBER_DIGITS:
-            await request.in_pool(partial(self._authorization.require_administrator, request, match["app"]))
+            await self._authorization.require_administrator(request, match["app"])
             await self._groups.remove_member(*names, int(member))
         else:
             credential = await self._authorization.find_member_credential(request)
@@ -103,7 +102,7 @@ class GroupViews(Views):
 
         The caller needs ``measure`` by a pattern, as for the list of groups. With ``few``, does not search for queues.
         """
-        await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
+        await self._authorization.patterns(request, match["app"], "measure")
         viewer = await self._authorization.find_member_credential(request)
 
         def visible(queue: Queue) -> bool:
@@ -117,13 +116,13 @@ class GroupViews(Views):
         return json_response(await self.list_names(request, match, self.fields(api.GroupListQuery).query(request)))
 
     async def list_names(self, request: Request, match: Match, query: api.GroupListQuery) -> api.GroupNames:
-        await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
+        await self._authorization.patterns(request, match["app"], "measure")
         return await self._groups.list_names(match["app"], start=query.start, limit=query.limit)
 
     async def delete(self, request: Request, match: Match) -> Response:
         """Forgets a group, but keeps its offsets."""
         force = self.fields(api.DeleteQuery).query(request).force
-        await request.in_pool(partial(self._authorization.require_administrator, request, match["app"]))
+        await self._authorization.require_administrator(request, match["app"])
         await self._groups.forget(match["app"], match["group"], force=force)
         return json_response(Done())
 

@@ -133,11 +133,11 @@ class OffsetViews(Views):
         self._offsets = offsets
         self._groups = groups
 
-    def groups(self, access: QueueAccess) -> api.GroupList:
-        return api.GroupList(groups=tuple(self._offsets.list_groups(access)))
+    async def groups(self, access: QueueAccess) -> api.GroupList:
+        return api.GroupList(groups=tuple(await self._offsets.list_groups(access)))
 
-    def show(self, access: QueueAccess, group: str) -> api.Offsets:
-        return self._offsets.read_progress(access, group)
+    async def show(self, access: QueueAccess, group: str) -> api.Offsets:
+        return await self._offsets.read_progress(access, group)
 
     async def record(self, request: Request, match: Match) -> Response:
         """Records offsets in ``partitions``, or the commits of a member of the group, which have epochs."""
@@ -162,7 +162,7 @@ class OffsetViews(Views):
         recorded = await self._groups.commit(access, match["group"], terms.member, credential, *commits)
         return json_response(recorded)
 
-    def lag(self, access: QueueAccess, body: dict[str, Any]) -> api.LagRead:
+    async def lag(self, access: QueueAccess, body: dict[str, Any]) -> api.LagRead:
         """Counts the messages after each partition's cursor; null counts all of the partition."""
         errors = Errors()
         cursors: dict[int, ids.Position | None] = {}
@@ -173,7 +173,7 @@ class OffsetViews(Views):
                     errors["partitions"] = "Names a partition twice"
                 cursors[int(number)] = None if item is None else errors.parse_field(field, _read_position, item)
         errors.check()
-        return self._offsets.read_lag(access, cursors)
+        return await self._offsets.read_lag(access, cursors)
 
     async def forget(self, access: QueueAccess, group: str) -> None:
         await self._offsets.forget(access, group)

@@ -16,7 +16,7 @@ from queuey.model.ids import Position
 from queuey.model.messages import OffsetChange, Queue
 from queuey.model.partitions import check_partitions
 from queuey.runtime.metrics import GroupLag
-from queuey.storage import Store, bridge
+from queuey.storage import Store
 from queuey.storage.offset_changes import READER_PREFIX
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class OffsetUseCases:
 
         return RecordedOffsets(group=group, partitions=await self._change(access, group, record) if changes else {})
 
-    def read_progress(self, access: QueueAccess, group: str) -> Offsets:
+    async def read_progress(self, access: QueueAccess, group: str) -> Offsets:
         """Returns the offset and the lag of each partition of the queue. Without an offset all messages count as lag.
 
         Raises:
@@ -88,13 +88,11 @@ class OffsetUseCases:
         """
         _refuse_reader(group)
 
-        def progress(queue: Queue) -> Offsets:
-            recorded = {
-                offset.partition: offset for offset in bridge.run(self._store.offsets.group_offsets(queue, group))
-            }
+        async def progress(queue: Queue) -> Offsets:
+            recorded = {offset.partition: offset for offset in await self._store.offsets.group_offsets(queue, group)}
             numbers = range(1, queue.partitions + 1)
             locations = [(n, recorded[n].position if n in recorded else None) for n in numbers]
-            lags = bridge.run(self._store.messages.lag(queue, locations))
+            lags = await self._store.messages.lag(queue, locations)
             partitions = {
                 number: GroupOffset(
                     offset=None if position is None else ids.to_hex(position),
@@ -107,41 +105,41 @@ class OffsetUseCases:
             }
             return Offsets(group=group, partitions=partitions, lag=sum(lag.count for lag in lags))
 
-        return access.use(progress)
+        return await access.apply(progress)
 
-    def measure_lag(self, access: QueueAccess, group: str) -> GroupLag:
-        def standing(queue: Queue) -> GroupLag:
-            rows = bridge.run(self._store.offsets.owned_offsets(queue, group)).rows
+    async def measure_lag(self, access: QueueAccess, group: str) -> GroupLag:
+        async def standing(queue: Queue) -> GroupLag:
+            rows = (await self._store.offsets.owned_offsets(queue, group)).rows
             positions = [(n, rows[n].position if n in rows else None) for n in range(1, queue.partitions + 1)]
-            lags = bridge.run(self._store.messages.lag(queue, positions))
+            lags = await self._store.messages.lag(queue, positions)
             is_ours = any(row.epoch for row in rows.values())
             owned = sum(row.owner > 0 for row in rows.values()) if is_ours else None
             age = max((lag.seconds or 0.0 for lag in lags), default=0.0)
             return GroupLag(queue.application, queue.name, group, sum(lag.count for lag in lags), age, owned)
 
-        return access.use(standing)
+        return await access.apply(standing)
 
-    def read_lag(self, access: QueueAccess, cursors: Mapping[int, Position | None]) -> LagRead:
+    async def read_lag(self, access: QueueAccess, cursors: Mapping[int, Position | None]) -> LagRead:
         """Returns the lag behind each partition's cursor; behind None all messages count. Records nothing.
 
         Raises:
             InvalidRequest: The queue does not have one of the partitions.
         """
 
-        def lag(queue: Queue) -> LagRead:
+        async def lag(queue: Queue) -> LagRead:
             check_partitions(cursors, queue.partitions)
             locations = sorted(cursors.items())
-            lags = bridge.run(self._store.messages.lag(queue, locations))
+            lags = await self._store.messages.lag(queue, locations)
             partitions = {
                 number: LagState(lag=lag.count, lag_exact=lag.exact, lag_seconds=lag.seconds)
                 for (number, _), lag in zip(locations, lags, strict=True)
             }
             return LagRead(partitions=partitions, lag=sum(lag.count for lag in lags))
 
-        return access.use(lag)
+        return await access.apply(lag)
 
-    def list_groups(self, access: QueueAccess) -> list[str]:
-        return access.use(lambda queue: bridge.run(self._store.offsets.groups(queue)))
+    async def list_groups(self, access: QueueAccess) -> list[str]:
+        return list(await access.apply(self._store.offsets.groups))
 
     async def forget(self, access: QueueAccess, group: str) -> None:
         """Removes a group's offsets of the queue.

@@ -135,10 +135,7 @@ class MessageViews(Views):
         A post with the Idempotency-Key of an earlier one stores nothing and gets its answer. A single message that
         looks like a batch gets a warning.
         """
-        authorization = self._authorization
-        access = authorization.admit_at_once(request, match, "send") or await authorization.admit(
-            request, match, "send"
-        )
+        access = await self._authorization.admit(request, match, "send")
         header = request.headers.get("idempotency-key")
         key = None if header is None else read_key(header)
         batch = _is_batch(request)
@@ -190,31 +187,36 @@ class MessageViews(Views):
         request.batch = len(drafts)
         return drafts
 
-    def _enter_ids(self, request: Request, match: Match, action: Action) -> tuple[QueueAccess, list[Location]]:
-        return self.enter(request, match, action, lambda: parse_locations(match["ids"], self._limits.max_ids))
+    async def _enter_ids(self, request: Request, match: Match, action: Action) -> tuple[QueueAccess, list[Location]]:
+        return await self.enter(request, match, action, lambda: parse_locations(match["ids"], self._limits.max_ids))
 
-    def fetch(self, request: Request, match: Match) -> Response:
+    async def fetch(self, request: Request, match: Match) -> Response:
         """Returns the messages that exist, or with ``raw`` one body; only that raises if it is missing."""
-        access, locations = self._enter_ids(request, match, "read")
+        access, locations = await self._enter_ids(request, match, "read")
         raw = self.fields(FetchQuery).query(request).raw
         if raw and len(locations) > 1:
             raise InvalidRequest({"raw": "Takes one message id"})
-        messages = self._messages.fetch(access, locations)
-        if not raw:
-            return Response(200, body_of(render_fetched(messages)), JSON)
-        if not messages:
-            raise MessageNotFound(match["ids"].strip())
-        return make_raw_response(messages[0])
 
-    def put(self, request: Request, match: Match) -> Response:
+        async def fetch() -> Response:
+            messages = await self._messages.fetch(access, locations)
+            if not raw:
+                return Response(200, body_of(render_fetched(messages)), JSON)
+            if not messages:
+                raise MessageNotFound(match["ids"].strip())
+            return make_raw_response(messages[0])
+
+        return await request.compute(fetch, page=True)
+
+    async def put(self, request: Request, match: Match) -> Response:
         """Stores one body under all ids in the path, whether messages with these ids exist or not."""
-        access, locations = self._enter_ids(request, match, "overwrite")
-        draft = read_single(request, read_body(request, self._limits.max_body), self._limits, None)
-        self._messages.put(access, locations, draft)
+        access, locations = await self._enter_ids(request, match, "overwrite")
+        body = read_body(request, self._limits.max_body)
+        draft = await request.read(lambda: read_single(request, body, self._limits, None))
+        await self._messages.put(access, locations, draft)
         return json_response(Done())
 
-    def delete(self, request: Request, match: Match) -> Response:
-        self._messages.delete(*self._enter_ids(request, match, "delete"))
+    async def delete(self, request: Request, match: Match) -> Response:
+        await self._messages.delete(*await self._enter_ids(request, match, "delete"))
         return json_response(Done())
 
 
@@ -632,7 +634,7 @@ OPERATIONS_BY_ID = (
         MessageViews.fetch,
         query=FetchQuery,
         further_errors=(413,),
-        page=True,
+        reads=True,
     ),
     declare(
         MESSAGES_TAG,

@@ -36,7 +36,7 @@ from queuey.model.partitions import by_key, partition_error, spread
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
-from queuey.storage import Store, bridge
+from queuey.storage import Store
 
 MIN_KEY_SECONDS = 60
 """Min seconds for which a key is remembered: posts of short-lived messages are also repeated."""
@@ -311,7 +311,7 @@ class MessageUseCases:
         longest = max(item.ttl + math.ceil(item.delay) + item.kept * KEPT_SECONDS for item in items)
         return min(self._limits.idempotency_ttl, max(MIN_KEY_SECONDS, longest))
 
-    def put(self, access: QueueAccess, locations: Sequence[Location], draft: Draft) -> None:
+    async def put(self, access: QueueAccess, locations: Sequence[Location], draft: Draft) -> None:
         """Writes one body at all locations, creating or overwriting each message.
 
         Raises:
@@ -325,7 +325,7 @@ class MessageUseCases:
             text = f"{len(locations)} copies of {size} bytes are more than {max_bytes} bytes together"
             raise TooLarge({"body": text})
 
-        def write(queue: Queue) -> None:
+        async def write(queue: Queue) -> None:
             if queue.kind == "dedup":
                 raise InvalidRequest({"messages": f"{DEDUP_TEXT} POST the message instead."})
             if queue.kind == "ordered":
@@ -336,15 +336,14 @@ class MessageUseCases:
                 if (error := partition_error(partition, queue.partitions)) is not None:
                     raise InvalidRequest({"partition": error})
             ttl = draft.ttl or queue.ttl or self._limits.default_ttl
-            bridge.run(
-                self._store.messages.put(queue, locations, NewMessage(draft.body, locations[0][0], ttl, draft.meta))
-            )
+            message = NewMessage(draft.body, locations[0][0], ttl, draft.meta)
+            await self._store.messages.put(queue, locations, message)
 
-        access.use(write)
+        await access.apply(write)
         self._notify_removed(access.queue)
         self._metrics.count_received(len(locations), access.queue)
 
-    def fetch(self, access: QueueAccess, locations: Sequence[Location], *, charted: bool = True) -> list[Message]:
+    async def fetch(self, access: QueueAccess, locations: Sequence[Location], *, charted: bool = True) -> list[Message]:
         """Returns the messages that exist, in the order of ``locations``, each once.
 
         The metrics count them as the queue's if ``charted``, else only in total.
@@ -359,11 +358,7 @@ class MessageUseCases:
         # Each step reads at most two pages, so memory holds at most three.
         for start in range(0, len(locations), step):
             batch = locations[start : start + step]
-            fetched = access.use(
-                lambda queue, batch=batch: bridge.run(  # type: ignore[misc]
-                    self._store.messages.fetch(queue, _keep_valid_locations(queue, batch))
-                )
-            )
+            fetched = await access.apply(partial(self._fetch, batch))
             weight += bytes_of(fetched)
             if weight > self._limits.page_bytes and len(locations) > 1:
                 text = f"The messages are longer than {self._limits.page_bytes} bytes together. Ask for fewer ids."
@@ -372,20 +367,23 @@ class MessageUseCases:
         self._metrics.count_delivered(len(messages), access.queue if charted else None)
         return messages
 
-    def delete(self, access: QueueAccess, locations: Sequence[Location]) -> int:
+    async def _fetch(self, locations: Sequence[Location], queue: Queue) -> Sequence[Message]:
+        return await self._store.messages.fetch(queue, _keep_valid_locations(queue, locations))
+
+    async def delete(self, access: QueueAccess, locations: Sequence[Location]) -> int:
         """Deletes messages; in a queue that keeps results, their ends are recorded first.
 
         Returns how many existed, or how many were named if the store cannot tell. Partitions that the queue does not
         have are ignored.
         """
 
-        def delete(queue: Queue) -> int:
+        async def delete(queue: Queue) -> int:
             existing_locations = _keep_valid_locations(queue, locations)
             if queue.result_ttl and self._effects is not None:
-                self._core.run(self._effects.jobs.record_leaving(queue, existing_locations, "removed"))
-            return bridge.run(self._store.messages.delete(queue, existing_locations))
+                await self._effects.jobs.record_leaving(queue, existing_locations, "removed")
+            return await self._store.messages.delete(queue, existing_locations)
 
-        count = access.use(delete)
+        count = await access.apply(delete)
         self._notify_removed(access.queue)
         return count
 

@@ -134,10 +134,7 @@ class RangeViews(Views):
 
         Rights are checked again at each attempt.
         """
-        authorization = self._authorization
-        access = authorization.admit_at_once(request, match, "read")
-        if access is None:
-            access = await authorization.admit(request, match, "read")
+        access = await self._authorization.admit(request, match, "read")
         requested, wait = self._read_cached_query(request)
         reader = self._reader
 
@@ -165,24 +162,20 @@ class RangeViews(Views):
 
     async def read_many(self, request: Request, match: Match) -> Response:
         """Reads ranges of several queues. An error of one does not affect the others, but then it does not wait."""
-
-        def begin() -> tuple[Ranges, float, _Answer | None]:
-            ranges, wait = self._read_ranges(request, match)
-            return ranges, wait, None if wait else self._read_each(request, match["app"], ranges, None)
+        await self._authorization.require_application(match["app"])
+        await self._authorization.identify(request)
+        ranges, wait = await request.read(partial(self._read_ranges, request))
 
         async def attempt(waiter: Waiter | None) -> _Answer:
-            read_each = partial(self._read_each, request, match["app"], ranges, waiter)
+            names = [name for name, _ in ranges]
+            admitted = await self._authorization.admit_to_each(request, match["app"], names)
+            read_each = partial(self._read_each, ranges, admitted, waiter)
             return await request.in_pool(read_each, computes=True, page=True)
 
-        ranges, wait, answer = await request.in_pool(begin, computes=True, page=True)
-        if answer is None:
-            answer = await request.until_found(wait, attempt)
-        return answer.response
+        return (await request.until_found(wait, attempt)).response
 
-    def _read_ranges(self, request: Request, match: Match) -> tuple[Ranges, float]:
-        """Authenticates the caller; returns the queues and ranges in the body, and the seconds to wait for messages."""
-        self._authorization.require_application(match["app"])
-        self._authorization.authenticate(request)
+    def _read_ranges(self, request: Request) -> tuple[Ranges, float]:
+        """Returns the queues and ranges in the body, and the seconds to wait for messages."""
         body = self.fields(ManyRanges).json(request)
         if not isinstance(body.get("queues"), list):
             raise bad_json('It has no list "queues"')
@@ -192,15 +185,17 @@ class RangeViews(Views):
         errors.check()
         return ranges, fields.wait
 
-    def _read_each(self, request: Request, application: str, ranges: Ranges, waiter: Waiter | None) -> _Answer:
+    def _read_each(
+        self, ranges: Ranges, admitted: Sequence[QueueAccess | QueueyError], waiter: Waiter | None
+    ) -> _Answer:
         """Reads the queues that the caller may read, and answers with errors for the others.
 
         If there is an error, the request does not wait for messages.
         """
-        sources: list[RangeSource | QueueyError] = []
-        for name, requested in ranges:
-            access = self._authorization.enter_to_read(request, application, name)
-            sources.append(RangeSource(access, requested) if isinstance(access, QueueAccess) else access)
+        sources = [
+            RangeSource(access, requested) if isinstance(access, QueueAccess) else access
+            for (_, requested), access in zip(ranges, admitted, strict=True)
+        ]
         readable = [source for source in sources if isinstance(source, RangeSource)]
         # A request with an error for a queue does not wait.
         waiter = waiter if len(readable) == len(sources) else None

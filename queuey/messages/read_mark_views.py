@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from queuey.access.authorization import Authorization
@@ -71,43 +72,44 @@ class UnreadViews(Views):
         self._unread = unread
         self._queues = queues
 
-    def mark(self, request: Request, match: Match) -> Response:
+    async def mark(self, request: Request, match: Match) -> Response:
         """Moves the caller's read marks, back only with ``back``; answers with the marks."""
-        access = self._authorization.enter(request, match, "read")
-        reader = self._authorization.find_reader_name(request, match["app"])
+        access = await self._authorization.admit(request, match, "read")
+        reader = await self._authorization.find_reader_name(request, match["app"])
         errors = Errors()
         body = self.fields(api.NewReadMark).body(request, errors)
         ends = _read_ends(body, errors)
         errors.check()
-        marked = self._unread.mark(access, reader, ends, back=body.back)
+        marked = await self._unread.mark(access, reader, ends, back=body.back)
         return json_response(api.ReadMark(read=_show_marks(marked.marks), pending=marked.pending))
 
-    def count(self, request: Request, match: Match) -> Response:
+    async def count(self, request: Request, match: Match) -> Response:
         """Counts unread messages of the named queues, or of all that the caller may read if none is named.
 
         An error of one queue does not affect the others.
         """
-        self._authorization.require_application(match["app"])
-        reader = self._authorization.find_reader_name(request, match["app"])
+        await self._authorization.require_application(match["app"])
+        reader = await self._authorization.find_reader_name(request, match["app"])
         body = self.fields(api.UnreadAsked).json(request, b"{}")
         errors = Errors()
         limit = self.fields(api.UnreadAsked).read({"limit": body.get("limit")}, errors).limit or DEFAULT_COUNTED
-        names = self._find_names(request, match["app"], body.get("queues"), errors)
+        names = await self._find_names(request, match["app"], body.get("queues"), errors)
         errors.check()
-        entered = [self._authorization.enter_to_read(request, match["app"], name) for name in names]
-        accesses = [access for access in entered if isinstance(access, QueueAccess)]
-        counts = iter(self._unread.unread(accesses, reader, limit))
-        results = [next(counts) if isinstance(access, QueueAccess) else access for access in entered]
+        admitted = await self._authorization.admit_to_each(request, match["app"], names)
+        accesses = [access for access in admitted if isinstance(access, QueueAccess)]
+        count = partial(self._unread.unread, accesses, reader, limit)
+        counts = iter(await request.in_pool(count, computes=True, page=True))
+        results = [next(counts) if isinstance(access, QueueAccess) else access for access in admitted]
         return json_response(api.UnreadQueues(queues=tuple(map(_show_unread, names, results))))
 
-    def _find_names(self, request: Request, application: str, requested: object, errors: Errors) -> Sequence[str]:
+    async def _find_names(self, request: Request, application: str, requested: object, errors: Errors) -> Sequence[str]:
         """Returns the given names without repetitions or, without any, those of all queues that the caller may read.
 
         Refuses the request if ``requested`` is not a list of names. Puts an error into ``errors`` if they are too many.
         """
         max_queues = self._limits.max_queues_per_stream
         names = (
-            self._authorization.list_readable_names(request, application, max_queues + 1, self._queues.list)
+            await self._authorization.list_readable_names(request, application, max_queues + 1, self._queues.list)
             if requested is None
             else requested
         )
@@ -149,6 +151,6 @@ OPERATIONS = (
         about="Without `queues`, counts in all that the credential may read, up to {max_queues_per_stream}.",
         body=api.UnreadAsked,
         body_may_be_empty=True,
-        page=True,
+        reads=True,
     ),
 )

@@ -99,7 +99,7 @@ class UnreadUseCases:
         self._core = core
         self._notify = notify
 
-    def mark(self, access: QueueAccess, reader: str, ends: Marks, *, back: bool = False) -> ChangedMark:
+    async def mark(self, access: QueueAccess, reader: str, ends: Marks, *, back: bool = False) -> ChangedMark:
         """Marks messages below positions as read, and notifies the reader's streams in this process.
 
         Args:
@@ -113,9 +113,10 @@ class UnreadUseCases:
             Conflict: The queue has the maximum number of readers.
         """
 
-        def mark(queue: Queue) -> ChangedMark:
+        async def mark(queue: Queue) -> ChangedMark:
             check_partitions((number for number in ends if number != OTHER_PARTITIONS), queue.partitions)
-            horizon = bridge.run(self._store.messages.read(queue, [make_horizon_slice()]))[0].horizon, LOW_MIN
+            [page] = await self._store.messages.read(queue, [make_horizon_slice()])
+            horizon = page.horizon, LOW_MIN
             requested = {
                 number: end
                 for number in range(1, queue.partitions + 1)
@@ -125,16 +126,13 @@ class UnreadUseCases:
                 OffsetChange(number, ids.preceding(min(end, horizon)), forward=not back)
                 for number, end in requested.items()
             ]
-            offsets = (
-                bridge.run(self._store.offsets.set_offsets(queue, make_reader_group(reader), changes))
-                if changes
-                else []
-            )
+            group = make_reader_group(reader)
+            offsets = await self._store.offsets.set_offsets(queue, group, changes) if changes else []
             ahead = max(requested.values(), default=FIRST)
             pending = (ahead[0] + 1 - horizon[0]) / TICKS_PER_SECOND if ahead > horizon else 0.0
             return ChangedMark({offset.partition: offset.position for offset in offsets}, pending)
 
-        marked = access.use(mark)
+        marked = await access.apply(mark)
         self._notify(reader, access.queue)
         return marked
 

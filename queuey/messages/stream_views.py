@@ -209,8 +209,7 @@ class QueueEvents(ABC):
         if refused and not self.resumes:
             raise refused[0][1]
         if self._reports_marks:
-            await self._authorization.identify(self.request)
-            reader = self._authorization.find_reader_name(self.request, self._match["app"])
+            reader = await self._authorization.find_reader_name(self.request, self._match["app"])
             self._stream.follow_marks(MarkNews(self._unread, reader, turn.wake))
         events = [make_event(identity=self._stream.text), *await self._next_events(turn, refused)]
         self.request.headers["accept"] = "application/problem+json"  # From here on, errors are events with a problem.
@@ -321,7 +320,7 @@ class EventsOfMany(QueueEvents):
     async def _admit(self, turn: LongPoll) -> Refused:
         if not ((self._stream.must_list and self._stream.may_list) or turn.may_be_any):
             return []
-        return await self.request.in_pool(self._admit_each)
+        return await self._admit_each()
 
     async def _next_events(self, turn: LongPoll, refused: Refused) -> list[bytes]:
         if refused:
@@ -331,7 +330,7 @@ class EventsOfMany(QueueEvents):
             self._stream.set_growing(may_grow=len(self._stream.queues) < len(self.names))
         return events
 
-    def _admit_each(self) -> Refused:
+    async def _admit_each(self) -> Refused:
         """Authorizes the reader for the named queues, or for the readable ones and those followed so far.
 
         Returns refused queues: at first the named ones, later the ones that were followed.
@@ -340,17 +339,18 @@ class EventsOfMany(QueueEvents):
             InvalidRequest: The reader may read more queues than a stream may have, and has named none.
         """
         application, stream = self._match["app"], self._stream
-        self._authorization.require_application(application)
+        await self._authorization.require_application(application)
         stream.record_list()
         names = self.names
         if names is None:
-            names = self._authorization.list_readable_names(
+            names = await self._authorization.list_readable_names(
                 self.request, application, self.max_queues + 1, self.list_queues
             )
             refuse_too_many(names, self.max_queues)
         refused: Refused = []
-        for name in dict.fromkeys([*names, *stream.queues]):  # A queue that is not listed may still be there.
-            access = self._authorization.enter_to_read(self.request, application, name)
+        names = list(dict.fromkeys([*names, *stream.queues]))  # A queue that is not listed may still be there.
+        admitted = await self._authorization.admit_to_each(self.request, application, names)
+        for name, access in zip(names, admitted, strict=True):
             if isinstance(access, QueueAccess):
                 stream.admit(access)
             elif name in stream.queues or not stream.may_grow:

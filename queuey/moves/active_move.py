@@ -227,8 +227,8 @@ class ActiveMove:
 
     async def estimate_total(self) -> None:
         with suppress(QueueyError, SourceGone):
-            access = QueueAccess(self.core, self.store, await self._read_source())
-            size = await self.core.in_thread(partial(self._claims.overview.size, access, MAX_COUNTED))
+            access = QueueAccess(self.store, await self._read_source())
+            size = await self._claims.overview.size(access, MAX_COUNTED)
             self.progress = replace(self.progress, total=size.size)
 
     async def run(self) -> None:

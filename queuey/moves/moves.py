@@ -28,7 +28,7 @@ from queuey.model.messages import Record
 from queuey.moves.active_move import ActiveMove
 from queuey.moves.move_records import ENDED_STATES, KIND, MoveRecord, MoveRecords, QueueMoveProgress, State, decode
 from queuey.runtime.due_work import DueRunner, DueTiming, DueWork, NextStep
-from queuey.storage import Store, bridge
+from queuey.storage import Store
 
 M = TypeVar("M", bound=Move)
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class MoveUseCases:
         """Wakes and returns the background task, which ends if the service is stopping; None if it was not started."""
         return self._runner.end()
 
-    def begin(self, source: QueueAccess, target: QueueAccess) -> MoveState:
+    async def begin(self, source: QueueAccess, target: QueueAccess) -> MoveState:
         """Starts moving all messages that the source has now, or returns the move that does so already.
 
         The caller may read and delete in the source, and send to the target.
@@ -98,35 +98,35 @@ class MoveUseCases:
             if access.queue.max_claimed_per_key:
                 text = f"Queue {access.queue.name!r} has max_claimed_per_key: no messages can be moved from it or to it"
                 raise InvalidRequest({field: text})
-        bridge.run(source.refresh())
-        bridge.run(target.refresh())
+        await source.refresh()
+        await target.refresh()
         self._claims.logs.check(source.queue)
-        record, is_new = bridge.run(self._records.begin(source.queue, target.queue))
+        record, is_new = await self._records.begin(source.queue, target.queue)
         if is_new:
             self._runner.plan(record)
         else:
             self._runner.watch()
         return _make_report(MoveState, decode(record.value))
 
-    def show(self, application: str, name: str, may_see: Callable[[str], bool]) -> MoveState:
+    async def show(self, application: str, name: str, may_see: Callable[[str], bool]) -> MoveState:
         """Returns the state of a move; ``may_see`` returns whether the caller may see a queue, by its name.
 
         Raises:
             MoveNotFound: The move does not exist, or the caller may see neither of its queues.
         """
-        record = bridge.run(self._records.find(application, name))
+        record = await self._records.find(application, name)
         if not _is_seen(record, may_see):
             raise MoveNotFound(name)
         return _make_report(MoveState, record)
 
-    def list(self, application: str, may_see: Callable[[str], bool]) -> list[Move]:
+    async def list(self, application: str, may_see: Callable[[str], bool]) -> list[Move]:
         return [
             _make_report(Move, record)
-            for record in bridge.run(self._records.list_moves(application))
+            for record in await self._records.list_moves(application)
             if _is_seen(record, may_see)
         ]
 
-    def cancel(self, application: str, name: str, may_delete: Callable[[str], bool]) -> MoveState:
+    async def cancel(self, application: str, name: str, may_delete: Callable[[str], bool]) -> MoveState:
         """Requests the end of a move. Moved messages stay in the target. An ended move is not changed.
 
         Args:
@@ -137,11 +137,11 @@ class MoveUseCases:
         Raises:
             MoveNotFound: The move does not exist, or the caller may not cancel it.
         """
-        record = bridge.run(self._records.find(application, name))
+        record = await self._records.find(application, name)
         if not may_delete(record.move.source):
             raise MoveNotFound(name)
         is_over = record.progress.state in ENDED_STATES
-        return _make_report(MoveState, record if is_over else bridge.run(self._records.cancel(record.move)))
+        return _make_report(MoveState, record if is_over else await self._records.cancel(record.move))
 
 
 def _is_seen(record: MoveRecord, may_see: Callable[[str], bool]) -> bool:

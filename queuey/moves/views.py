@@ -23,34 +23,34 @@ class MoveViews(Views):
         super().__init__(authorization, limits)
         self._moves = moves
 
-    def begin(self, request: Request, match: Match) -> Response:
+    async def begin(self, request: Request, match: Match) -> Response:
         """Starts a move, or returns the one that is running between the same queues.
 
         Needs ``read`` and ``delete`` on the source, and ``send`` on the target; a missing queue takes precedence over a
         missing right. Answers 202 with the move's address in ``Location`` in both cases.
         """
-        self._authorization.require_credential(request, self._authorization.authenticate(request))
+        self._authorization.require_credential(request, await self._authorization.identify(request))
         errors = Errors()
         body = self.fields(NewMove).body(request, errors)
         errors.check()
-        enter, ends = self._authorization.enter, [{**match, "queue": name} for name in (body.source, body.target)]
+        admit, ends = self._authorization.admit, [{**match, "queue": name} for name in (body.source, body.target)]
         for end in ends:
-            self._authorization.find(request, end)
+            await self._authorization.find(request, end)
         source, target = ends
-        enter(request, source, "read")
-        report = self._moves.begin(enter(request, source, "delete"), enter(request, target, "send"))
+        await admit(request, source, "read")
+        report = await self._moves.begin(await admit(request, source, "delete"), await admit(request, target, "send"))
         response = json_response(report, 202)
         response.headers += (("Location", f"/v1/{match['app']}/_moves/{report.id}"),)
         return response
 
-    def list(self, may_see: Callable[[str], bool], application: str) -> MoveList:
-        return MoveList(moves=tuple(self._moves.list(application, may_see)))
+    async def list(self, may_see: Callable[[str], bool], application: str) -> MoveList:
+        return MoveList(moves=tuple(await self._moves.list(application, may_see)))
 
-    def show(self, may_see: Callable[[str], bool], application: str, move: str) -> MoveState:
-        return self._moves.show(application, move, may_see)
+    async def show(self, may_see: Callable[[str], bool], application: str, move: str) -> MoveState:
+        return await self._moves.show(application, move, may_see)
 
-    def cancel(self, may_delete: Callable[[str], bool], application: str, move: str) -> MoveState:
-        return self._moves.cancel(application, move, may_delete)
+    async def cancel(self, may_delete: Callable[[str], bool], application: str, move: str) -> MoveState:
+        return await self._moves.cancel(application, move, may_delete)
 
 
 MOVES_TAG = Tag("Moves", "Move the messages of one queue to another.")

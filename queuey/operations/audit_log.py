@@ -137,17 +137,17 @@ class AuditLog:
         value = _encode_sent(sent)
         present = bridge.run(self._store.ledger.enter(_work_name(application, form), 0, value, expected=None))
         if present != value:
-            self._messages.delete(access, [sent.entry])
+            bridge.run(self._messages.delete(access, [sent.entry]))
         return entry, _decode_sent(present), present == value
 
     def end(self, application: str, location: Location, entry: AuditEntry, outcome: Outcome, text: str) -> None:
         ended = msgspec.structs.replace(entry, outcome=outcome, text=text)
         draft = Draft(_encode(ended).decode(), meta=_JSON_META)
-        self._messages.put(self._open_log(application, create=True), [location], draft)
+        bridge.run(self._messages.put(self._open_log(application, create=True), [location], draft))
 
     def find(self, application: str, location: Location) -> AuditEntry | None:
         try:
-            messages = self._messages.fetch(self._open_log(application), [location], charted=False)
+            messages = bridge.run(self._messages.fetch(self._open_log(application), [location], charted=False))
         except (ApplicationNotFound, QueueNotFound):
             return None
         return _decode(messages[0].body) if messages else None
@@ -192,7 +192,7 @@ class AuditLog:
             with suppress(ApplicationExists):
                 bridge.run(self._store.applications.create_application(AUDITS))
             queue, _ = bridge.run(self._store.catalogue.create_queue(AUDITS, application, QueueSpec(ttl=ENTRY_TTL)))
-        return QueueAccess(self._core, self._store, queue)
+        return QueueAccess(self._store, queue)
 
 
 def _work_name(application: str, form: str) -> str:

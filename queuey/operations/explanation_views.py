@@ -23,12 +23,12 @@ class ExplanationViews(Views):
         super().__init__(authorization, limits)
         self._explaining = explaining
 
-    def explain_message(self, request: Request, match: Match) -> Response:
-        access, (partition, position) = self.enter(request, match, "read", lambda: parse_place(match["id"]))
-        return json_response(self._explaining.explain(access, position, partition))
+    async def explain_message(self, request: Request, match: Match) -> Response:
+        access, (partition, position) = await self.enter(request, match, "read", lambda: parse_place(match["id"]))
+        return json_response(await self._explaining.explain(access, position, partition))
 
-    def explain_queue(self, access: QueueAccess) -> QueueExplanation:
-        return self._explaining.explain_queue(access)
+    async def explain_queue(self, access: QueueAccess) -> QueueExplanation:
+        return await self._explaining.explain_queue(access)
 
 
 OPERATIONS = (

@@ -6,7 +6,7 @@ An explanation states only what was read from the store.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -31,7 +31,7 @@ from queuey.model.time_parsing import clock_warning, format_duration, format_ins
 from queuey.model.titles import id_time
 from queuey.queues.queues import Queues
 from queuey.runtime.limits import Limits
-from queuey.storage import Store, bridge
+from queuey.storage import Store
 
 MAX_EXPLAINED_PARTITIONS = 10
 """Max partitions in which one id is explained. Only PUT and Spark store messages with one id in several partitions."""
@@ -62,60 +62,60 @@ class Explaining:
         self._claims = claims
         self._offsets = offsets
 
-    def explain(self, access: QueueAccess, position: Position, partition: int | None) -> Explanation:
-        """Explains a message of one partition, or of any if ``partition`` is None; blocks.
+    async def explain(self, access: QueueAccess, position: Position, partition: int | None) -> Explanation:
+        """Explains a message of one partition, or of any if ``partition`` is None.
 
         A partition that the queue does not have is explained, too.
         """
-        return access.use(lambda queue: self._explain(queue, position, partition))
+        return await access.apply(partial(self._explain, position=position, partition=partition))
 
-    def _explain(self, queue: Queue, position: Position, partition: int | None) -> Explanation:
+    async def _explain(self, queue: Queue, position: Position, partition: int | None) -> Explanation:
         if partition is not None and not 1 <= partition <= queue.partitions:
             text = f"The queue has no partition {partition}, only partitions 1 to {queue.partitions}."
             reason = Reason(code="no_partition", text=text, partition=partition)
             return _make_explanation(position, [reason])
         numbers = range(1, queue.partitions + 1) if partition is None else [partition]
-        stored = self._find_stored(queue, numbers, position)
+        stored = await self._find_stored(queue, numbers, position)
         if not stored:
             reasons = [
-                *self._explain_absence(queue, numbers, position),
-                *self._explain_traces(queue, numbers, position),
+                *[reason async for reason in self._explain_absence(queue, numbers, position)],
+                *[reason async for reason in self._explain_traces(queue, numbers, position)],
             ]
             reasons.append(Reason(code="no_trace", text=_NO_TRACE_TEXT))
             return _make_explanation(position, reasons)
-        shown = {number: self._is_shown(queue, number, position) for number in stored}
+        shown = {number: await self._is_shown(queue, number, position) for number in stored}
         reasons = []
         for number, message in stored.items():
             expires = message.expires
-            reasons += self._explain_reads(queue, number, position, is_shown=shown[number])
+            reasons += [r async for r in self._explain_reads(queue, number, position, is_shown=shown[number])]
             text = f"It expires at {_format_ticks(expires)}."
             reasons.append(Reason(code="expires", text=text, partition=number, at=ids.ticks_to_seconds(expires)))
-        reasons += self._explain_claims(queue, stored, position)
-        if (warning := clock_warning(bridge.run(self._store.ledger.ids_ahead()))) is not None:
+        reasons += [reason async for reason in self._explain_claims(queue, stored, position)]
+        if (warning := clock_warning(await self._store.ledger.ids_ahead())) is not None:
             reasons.append(Reason(code="ahead", text=warning))
         return _make_explanation(position, reasons, stored=True, readable=any(shown.values()))
 
-    def _find_stored(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, Message]:
+    async def _find_stored(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, Message]:
         """Returns up to ``MAX_EXPLAINED_PARTITIONS`` stored messages with this id, by partition."""
         step = max(1, self._limits.page_bytes // self._limits.longest)
         stored: dict[int, Message] = {}
         for start in range(0, len(numbers), step):
-            messages: list[Message] = bridge.run(
-                self._store.messages.fetch(queue, [(number, position) for number in numbers[start : start + step]])
+            messages: list[Message] = await self._store.messages.fetch(
+                queue, [(number, position) for number in numbers[start : start + step]]
             )
             stored.update((message.partition, message) for message in messages)
             if len(stored) >= MAX_EXPLAINED_PARTITIONS:
                 break
         return dict(list(stored.items())[:MAX_EXPLAINED_PARTITIONS])
 
-    def _is_shown(self, queue: Queue, number: int, position: Position) -> bool:
+    async def _is_shown(self, queue: Queue, number: int, position: Position) -> bool:
         piece = Slice(number, position, ids.following(position), limit=1, max_bytes=1)
-        [page] = bridge.run(self._store.messages.read(queue, [piece]))
+        [page] = await self._store.messages.read(queue, [piece])
         return bool(page.messages)
 
     # A queue
 
-    def explain_queue(
+    async def explain_queue(
         self, access: QueueAccess, *, max_counted: int = DEFAULT_COUNTED, max_groups: int = MAX_GROUPS
     ) -> QueueExplanation:
         """Explains what readers of a queue see now.
@@ -125,18 +125,18 @@ class Explaining:
             max_counted: Max messages of the backlog to count; beyond, the number is estimated.
             max_groups: Max groups to show, of at most ``MAX_LAGS`` partitions together; 0 leaves groups out.
         """
-        info = self._queues.describe(access)
+        info = await self._queues.describe(access)
         counts, backlog, refusal = None, None, None
         try:
             overview = self._claims.overview
-            counts, backlog = overview.count_claims(access), overview.backlog(access, max_counted)
+            counts, backlog = await overview.count_claims(access), await overview.backlog(access, max_counted)
         except ClaimsRefused as error:
             refusal = str(error)
-        names = self._offsets.list_groups(access) if max_groups else []
-        groups = self._read_groups(access, names[: max(1, min(max_groups, MAX_LAGS // info.partitions))])
+        names = await self._offsets.list_groups(access) if max_groups else []
+        groups = await self._read_groups(access, names[: max(1, min(max_groups, MAX_LAGS // info.partitions))])
         sentences = [*_describe_queue(info), *_describe_claims(info, backlog, refusal)]
         sentences += [f"Group {group.group} is {format_count(group.lag, 'message')} behind." for group in groups]
-        if warning := clock_warning(bridge.run(self._store.ledger.ids_ahead())):
+        if warning := clock_warning(await self._store.ledger.ids_ahead()):
             sentences.append(warning)
         if len(names) > len(groups):
             sentences.append(f"{format_count(len(names) - len(groups), 'more group has', 'more groups have')} offsets.")
@@ -152,16 +152,18 @@ class Explaining:
             },
         )
 
-    def _read_groups(self, access: QueueAccess, names: list[str]) -> tuple[Offsets, ...]:
+    async def _read_groups(self, access: QueueAccess, names: list[str]) -> tuple[Offsets, ...]:
         groups = []
         for name in names:
             with suppress(GroupNotFound):  # It was removed meanwhile.
-                groups.append(self._offsets.read_progress(access, name))
+                groups.append(await self._offsets.read_progress(access, name))
         return tuple(groups)
 
     # A message that is stored
 
-    def _explain_reads(self, queue: Queue, number: int, position: Position, *, is_shown: bool) -> Iterator[Reason]:
+    async def _explain_reads(
+        self, queue: Queue, number: int, position: Position, *, is_shown: bool
+    ) -> AsyncIterator[Reason]:
         delay = self._store.read_delay(queue)
         shown_at = ids.ticks_to_seconds(position[0]) + delay
         behind = ""
@@ -170,24 +172,30 @@ class Explaining:
             behind = f" Range reads stay {format_duration(delay)} behind the clock and show it from {start} on."
         if is_shown:
             yield Reason(code="readable", text="Range reads show it.", partition=number)
-        elif position[0] > bridge.run(self._store.ledger.now()):
+        elif position[0] > await self._store.ledger.now():
             text = f"It is delayed: it is due at {_format_ticks(position[0])}.{behind}"
             yield Reason(code="delayed", text=text, partition=number, at=ids.ticks_to_seconds(position[0]))
         else:
             text = behind.strip() or "Range reads do not show it yet."
             yield Reason(code="read_delay", text=text, partition=number, at=shown_at)
 
-    def _explain_claims(self, queue: Queue, stored: Mapping[int, Message], position: Position) -> Iterator[Reason]:
+    async def _explain_claims(
+        self, queue: Queue, stored: Mapping[int, Message], position: Position
+    ) -> AsyncIterator[Reason]:
         if (refusal := self._store.claim_logs.claims_refusal(queue)) is not None:
             yield Reason(code="not_claimable", text=f"It cannot be claimed: {refusal}")
-            yield from self._explain_doubt(queue)
+            for reason in self._explain_doubt(queue):
+                yield reason
             return
         if queue.claims == "paused":
             yield Reason(code="paused", text="Claims of this queue are paused: no messages are delivered.")
-        for number, standing in self._read_standings(queue, list(stored), position).items():
-            yield from _explain_stored(standing, number)
-            yield from self._explain_limits(queue, stored[number], standing)
-            yield from self._explain_deliveries(queue, number, position, standing)
+        for number, standing in (await self._read_standings(queue, list(stored), position)).items():
+            for reason in _explain_stored(standing, number):
+                yield reason
+            async for reason in self._explain_limits(queue, stored[number], standing):
+                yield reason
+            async for reason in self._explain_deliveries(queue, number, position, standing):
+                yield reason
         if queue.kind == "dedup":
             text = "In a dedup queue one of several waiting messages with equal bodies is delivered, perhaps another."
             yield Reason(code="duplicates", text=text)
@@ -195,7 +203,7 @@ class Explaining:
             text = "In an ordered queue a message is delivered when all earlier messages of its key are done."
             yield Reason(code="order", text=text)
 
-    def _explain_limits(self, queue: Queue, message: Message, standing: _Standing) -> Iterator[Reason]:
+    async def _explain_limits(self, queue: Queue, message: Message, standing: _Standing) -> AsyncIterator[Reason]:
         number, share, of_key = message.partition, queue.share_of(message.partition), queue.max_claimed_per_key
         key = compute_limited_key_digest(message) if of_key else 0
         waits = standing.code in {"waiting", "unclaimed", None} and not standing.passed
@@ -205,7 +213,7 @@ class Explaining:
         def count(state: State, expired: int) -> tuple[int, int]:
             return state.count_live(expired) if share else 0, state.count_live_with_key(expired, key) if key else 0
 
-        claimed, claimed_of_key = self._claims.core.run(self._claims.logs.query_states(queue, count, [number]))[number]
+        claimed, claimed_of_key = (await self._claims.logs.query_states(queue, count, [number]))[number]
         if key and claimed_of_key >= of_key:
             text = (
                 f"It waits for its key: {claimed_of_key} of its messages are claimed, max_claimed_per_key is {of_key}."
@@ -218,10 +226,10 @@ class Explaining:
             )
             yield Reason(code="limits", text=text, partition=number)
 
-    def _explain_deliveries(
+    async def _explain_deliveries(
         self, queue: Queue, number: int, position: Position, standing: _Standing
-    ) -> Iterator[Reason]:
-        history = bridge.run(AttemptRecords(self._store.ledger).read_records(queue, number, [position])).get(position)
+    ) -> AsyncIterator[Reason]:
+        history = (await AttemptRecords(self._store.ledger).read_records(queue, number, [position])).get(position)
         if history is None:
             return
         for attempt in history.attempts:
@@ -233,15 +241,15 @@ class Explaining:
             text = f"At {format_instant(state.at)} its worker set the state: {state.json.decode()}"
             yield Reason(code="state", text=text, partition=number, at=state.at)
 
-    def _read_standings(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, _Standing]:
-        return self._claims.core.run(self._claims.logs.query_states(queue, partial(_find_standing, position), numbers))
+    async def _read_standings(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, _Standing]:
+        return await self._claims.logs.query_states(queue, partial(_find_standing, position), numbers)
 
     # A message that is not stored
 
-    def _explain_absence(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
+    async def _explain_absence(self, queue: Queue, numbers: Sequence[int], position: Position) -> AsyncIterator[Reason]:
         where = f"partition {numbers[0]}" if len(numbers) == 1 else f"partitions {numbers[0]} to {numbers[-1]}"
         yield Reason(code="absent", text=f"No message with this id is stored in {where}.")
-        made, now = ids.ticks_to_seconds(position[0]), ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
+        made, now = ids.ticks_to_seconds(position[0]), ids.ticks_to_seconds(await self._store.ledger.now())
         ttl = self._limits.default_ttl if queue.ttl is None else queue.ttl
         if made > now:
             text = (
@@ -263,7 +271,8 @@ class Explaining:
                 "A message may have a TTL of its own."
             )
             yield Reason(code="expired", text=text, at=made + ttl)
-        yield from self._explain_doubt(queue)
+        for reason in self._explain_doubt(queue):
+            yield reason
 
     def _explain_doubt(self, queue: Queue) -> Iterator[Reason]:
         if self._store.claim_logs.claims_refusal(queue) is not None:
@@ -273,11 +282,13 @@ class Explaining:
             )
             yield Reason(code="not_proven", text=text)
 
-    def _explain_traces(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
+    async def _explain_traces(self, queue: Queue, numbers: Sequence[int], position: Position) -> AsyncIterator[Reason]:
         if self._store.claim_logs.claims_refusal(queue) is None:
-            for number, standing in self._read_standings(queue, numbers, position).items():
-                yield from _explain_absent(standing, number)
-                yield from self._explain_deliveries(queue, number, position, standing)
+            for number, standing in (await self._read_standings(queue, numbers, position)).items():
+                for reason in _explain_absent(standing, number):
+                    yield reason
+                async for reason in self._explain_deliveries(queue, number, position, standing):
+                    yield reason
 
 
 class _Standing(msgspec.Struct, frozen=True, kw_only=True):

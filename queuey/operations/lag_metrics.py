@@ -21,6 +21,7 @@ from queuey.queues.queues import Queues
 from queuey.runtime import metrics
 from queuey.runtime.metrics import BACKLOG_STATES, GroupLag, QueueBacklog, Snapshot
 from queuey.runtime.workers import Answer, Topic, Workers
+from queuey.storage import bridge
 
 log = logging.getLogger("queuey")
 T = TypeVar("T")
@@ -135,7 +136,9 @@ class ShownQueues:
         seen: set[tuple[str, str]] = set()
         for application, pattern in self._patterns:
             try:
-                queues, more = self._queues.list(application, start="", limit=MAX_QUEUES, patterns=[pattern])
+                queues, more = bridge.run(
+                    self._queues.list(application, start="", limit=MAX_QUEUES, patterns=[pattern])
+                )
             except QueueyError as error:
                 log.debug("Queues %s/%s cannot be shown: %s", application, pattern, error)
                 continue
@@ -193,7 +196,7 @@ class Backlogs:
                 return
             try:
                 access = self._queues.access_unchecked(queue)
-                backlog = self._claims.overview.backlog(access, MAX_COUNTED)
+                backlog = self._claims.core.run(self._claims.overview.backlog(access, MAX_COUNTED))
             except QueueyError as error:  # The queue is gone or cannot be claimed from, or the store is unavailable.
                 log.debug("The backlog of %s/%s cannot be shown: %s", queue.application, queue.name, error)
                 continue
@@ -229,11 +232,11 @@ class GroupLags:
         for queue in self._shown.find_queues():
             try:
                 access = self._queues.access_unchecked(queue)
-                for group in self._offsets.list_groups(access):
+                for group in bridge.run(self._offsets.list_groups(access)):
                     remaining -= queue.partitions
                     if remaining < 0:
                         self._shown.leave_out_from(queue, "too many groups")
                         return
-                    yield self._offsets.measure_lag(access, group)
+                    yield bridge.run(self._offsets.measure_lag(access, group))
             except QueueyError as error:  # The queue is gone, or the store is unavailable.
                 log.debug("The lag of groups in %s/%s cannot be shown: %s", queue.application, queue.name, error)

@@ -31,6 +31,7 @@ from queuey.model.errors import NotAllowed, NotFound, QueueChanged, QueueyError
 from queuey.model.messages import Location, Message, Meta, PostKey, Queue
 from queuey.operations.message_search import MAX_COMPARED_LENGTH, make_short_cursor
 from queuey.runtime.event_loop import Core
+from queuey.storage import bridge
 
 PAGE_SIZE = 100
 KEY_SECONDS = 86_400
@@ -106,7 +107,7 @@ class Redriving:
             ValueError: ``cursor`` is not a cursor.
         """
         if letter_filter.place is not None:
-            messages: Sequence[Message] = self._messages.fetch(access, [letter_filter.place], charted=False)
+            messages: Sequence[Message] = bridge.run(self._messages.fetch(access, [letter_filter.place], charted=False))
             following = ""
         else:
             page = RangeRequest(partitions=None, limit=PAGE_SIZE, since=parse_bound(cursor), delayed=False, merge=True)
@@ -138,7 +139,7 @@ class Redriving:
                 before += results.count(True)
                 reasons.update(str(result) for result in results if not isinstance(result, bool))
                 if posted:
-                    self._messages.delete(access, [_location(letter) for letter in posted])
+                    self._core.run(self._messages.delete(access, [_location(letter) for letter in posted]))
             except QueueyError as error:
                 failure = error
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from uuid import uuid4
 
 import msgspec
@@ -15,9 +16,8 @@ from queuey.model.errors import InvalidRequest, QueueExists, QueueNotFound
 from queuey.model.messages import Backoff, ChosenOptions, PartitionBounds, Queue, QueueSpec, is_readable
 from queuey.model.queue_options import CONSISTENCIES
 from queuey.model.rights import format_principal, matches
-from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
-from queuey.storage import Store, bridge, catalogue_rows
+from queuey.storage import Store, catalogue_rows
 
 
 def queue_name_error(name: str, max_length: int) -> str | None:
@@ -56,15 +56,14 @@ def shortest_prefixes(patterns: Sequence[str]) -> list[str]:
 
 
 class Queues:
-    """Creates, lists, changes, describes and deletes queues; blocks."""
+    """Creates, lists, changes, describes and deletes queues."""
 
-    def __init__(self, store: Store, limits: Limits, core: Core, *, max_filtered: int = MAX_FILTERED) -> None:
+    def __init__(self, store: Store, limits: Limits, *, max_filtered: int = MAX_FILTERED) -> None:
         self._store = store
         self._limits = limits
-        self._core = core
         self._max_filtered = max_filtered
 
-    def create(
+    async def create(
         self, application: str, name: str | None, spec: QueueSpec, *, longest: int | None = None
     ) -> tuple[Queue, bool]:
         """Creates a queue, or finds an existing one with the same fields. Returns it, and whether it is new.
@@ -90,14 +89,14 @@ class Queues:
             Queue(application=application, name=name, uid=0, qid=0, **catalogue_rows.new_queue_fields(spec))
         )
         try:
-            return bridge.run(self._store.catalogue.create_queue(application, name, spec))
+            return await self._store.catalogue.create_queue(application, name, spec)
         except QueueExists as error:
             principals = spec.principals
             if principals is None or set(principals) != set(error.queue.principals):
                 raise
             # The order of principals does not matter.
             spec = msgspec.structs.replace(spec, principals=error.queue.principals)
-        return bridge.run(self._store.catalogue.create_queue(application, name, spec))
+        return await self._store.catalogue.create_queue(application, name, spec)
 
     def make_claimable(self, spec: QueueSpec) -> QueueSpec:
         """Returns a spec with the first consistency level, from the default on, at which messages can be claimed.
@@ -136,7 +135,7 @@ class Queues:
         if problem is not None:
             raise InvalidRequest({"on_expiry": f"dead-letter {problem.removesuffix('.')}."})
 
-    def _list_matching(
+    async def _list_matching(
         self, application: str, start: str, patterns: Sequence[str], limit: int
     ) -> tuple[list[Queue], str | None]:
         """Lists queues that match a pattern, with the start of the next page.
@@ -153,7 +152,7 @@ class Queues:
                     return matching, matching[-1].name + "\0"
                 if budget < 0:
                     raise InvalidRequest({"offset": TOO_FEW_MATCH_TEXT})
-                page = bridge.run(self._store.catalogue.list_queues(application, start=name, limit=page_size))
+                page = await self._store.catalogue.list_queues(application, start=name, limit=page_size)
                 for queue in page:
                     if not queue.name.startswith(prefix):
                         break
@@ -166,7 +165,7 @@ class Queues:
                 name, budget, page_size = page[-1].name + "\0", budget - page_size, max(page_size, FILTERED_PAGE_SIZE)
         return matching, None
 
-    def list(
+    async def list(
         self, application: str, *, start: str, limit: int, patterns: Sequence[str] = ("*",)
     ) -> tuple[list[Queue], str | None]:
         """Lists queues by name from ``start`` on, inclusive.
@@ -185,31 +184,31 @@ class Queues:
             InvalidRequest: The first match was not found among the queues that a listing may read.
         """
         if "*" not in patterns:
-            return self._list_matching(application, start, patterns, limit)
-        queues = bridge.run(self._store.catalogue.list_queues(application, start=start, limit=limit + 1))
+            return await self._list_matching(application, start, patterns, limit)
+        queues = await self._store.catalogue.list_queues(application, start=start, limit=limit + 1)
         return queues[:limit], queues[limit].name if len(queues) > limit else None
 
-    def list_applications(self, *, start: str, limit: int) -> tuple[Sequence[str], str | None]:
-        names = bridge.run(self._store.applications.application_names(start=start, limit=limit + 1))
+    async def list_applications(self, *, start: str, limit: int) -> tuple[Sequence[str], str | None]:
+        names = await self._store.applications.application_names(start=start, limit=limit + 1)
         return names[:limit], names[limit] if len(names) > limit else None
 
-    def count(self, queue: Queue) -> int | None:
-        partitions = self.inspect_partitions(queue)
+    async def count(self, queue: Queue) -> int | None:
+        partitions = await self.inspect_partitions(queue)
         return None if partitions is None else sum(partition.count for partition in partitions)
 
     def access_unchecked(self, queue: Queue) -> QueueAccess:
         """Returns the access of the service itself, which may do everything."""
-        return QueueAccess(self._core, self._store, queue)
+        return QueueAccess(self._store, queue)
 
-    def inspect_partitions(self, queue: Queue, *, rough: bool = False) -> Sequence[PartitionBounds] | None:
+    async def inspect_partitions(self, queue: Queue, *, rough: bool = False) -> Sequence[PartitionBounds] | None:
         """Returns what each partition holds, or None if the queue does not exist."""
         try:
-            access = self.access_unchecked(queue)
-            return access.use(lambda row: bridge.run(self._store.messages.inspect(row, rough=rough)))[1]
+            inspect = partial(self._store.messages.inspect, rough=rough)
+            return (await self.access_unchecked(queue).apply(inspect))[1]
         except QueueNotFound:
             return None
 
-    def update(
+    async def update(
         self,
         access: QueueAccess,
         changes: QueueSpec | Callable[[Queue], QueueSpec],
@@ -229,25 +228,25 @@ class Queues:
             InvalidRequest: The queue would have fewer partitions (code ``InvalidUpdate``), or options conflict.
         """
 
-        def update(queue: Queue) -> Queue:
+        async def update(queue: Queue) -> Queue:
             spec = changes(queue) if callable(changes) else changes
             self._check_dead_letter(queue.name, spec, longest)
             self._check_expiry(msgspec.structs.replace(queue, **catalogue_rows.find_changed(queue, spec, clear)))
-            return bridge.run(self._store.catalogue.update_queue(queue, spec, clear=clear))
+            return await self._store.catalogue.update_queue(queue, spec, clear=clear)
 
-        return access.use(update)
+        return await access.apply(update)
 
-    def delete(self, access: QueueAccess) -> None:
-        access.use(lambda queue: bridge.run(self._store.catalogue.delete_queue(queue)))
+    async def delete(self, access: QueueAccess) -> None:
+        await access.apply(self._store.catalogue.delete_queue)
 
-    def purge(self, access: QueueAccess) -> None:
-        access.use(lambda queue: bridge.run(self._store.catalogue.purge_queue(queue)))
+    async def purge(self, access: QueueAccess) -> None:
+        await access.apply(self._store.catalogue.purge_queue)
 
-    def describe(self, access: QueueAccess) -> api.QueueInfo:
+    async def describe(self, access: QueueAccess) -> api.QueueInfo:
         store = self._store
 
-        def describe(queue: Queue) -> api.QueueInfo:
-            horizon, partitions = bridge.run(store.messages.inspect(queue))
+        async def describe(queue: Queue) -> api.QueueInfo:
+            horizon, partitions = await store.messages.inspect(queue)
             in_force = {
                 "ttl": self._limits.default_ttl if queue.ttl is None else queue.ttl,
                 "read_delay": store.read_delay(queue),
@@ -262,7 +261,7 @@ class Queues:
                 created=queue.created,
                 store=store.name,
                 guarantee=store.guarantee(queue),
-                acknowledgement=bridge.run(store.acknowledgement()),
+                acknowledgement=await store.acknowledgement(),
                 horizon=ids.to_hex((horizon, ids.LOW_MIN)),
                 count=sum(info.count for info in partitions),
                 exact=all(info.exact for info in partitions),
@@ -277,4 +276,4 @@ class Queues:
                 },
             )
 
-        return access.use(describe)
+        return await access.apply(describe)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -123,13 +123,13 @@ class QueueViews(Views):
         super().__init__(authorization, limits)
         self._queues = queues
 
-    def create(self, request: Request, match: Match) -> Response:
+    async def create(self, request: Request, match: Match) -> Response:
         """Creates a queue (201), or returns the existing one if it has all given options (200). Needs ``admin``.
 
         A queue without a name gets a random one. Another dead-letter queue than its own needs ``send`` or ``admin``
         there.
         """
-        check = self._authorization.make_creation_check(request, match["app"])
+        check = await self._authorization.make_creation_check(request, match["app"])
         body = read_fields(request, self._limits.max_body)
         self.fields(api.NewQueue).record_unknown_names(request, body)
         errors = Errors()
@@ -137,44 +137,51 @@ class QueueViews(Views):
         spec = read_spec(body, errors, self._limits)
         errors.check()
         check(name or "*")
-        self._authorization.require_dead_letter(request, match["app"], name, spec.dead_letter)
-        queue, created = self._queues.create(match["app"], name, spec)
+        await self._authorization.require_dead_letter(request, match["app"], name, spec.dead_letter)
+        queue, created = await self._queues.create(match["app"], name, spec)
         response = api.CreatedQueueState(**_show_options(queue), principles=_format_principals(queue))
         return json_response(response, 201 if created else 200)
 
-    def list(self, request: Request, match: Match) -> Response:
+    async def list(self, request: Request, match: Match) -> Response:
         """Lists a page of the queues that the caller may measure, by name alone unless details are requested.
 
         With counts, a queue that was deleted meanwhile is left out.
         """
-        patterns = self._authorization.patterns(request, match["app"], "measure")
+        patterns = await self._authorization.patterns(request, match["app"], "measure")
         query = self.fields(api.QueueListQuery).query(request)
         details = query.include_count or query.details
         limit = query.limit or self._limits.default_list
-        queues, following = self._queues.list(match["app"], start=query.offset, limit=limit, patterns=patterns)
-        items = []
-        for queue in queues:
-            count = self._queues.count(queue) if query.include_count else None
-            if query.include_count and count is None:
-                continue
-            items.append(_show_listed(queue, count) if details else api.ListedQueue(queue_name=queue.name))
-        return json_response(api.QueueList(queues=items, next=following, patterns=list(patterns)))
 
-    def rights(self, request: Request, match: Match) -> Response:
+        async def read() -> Response:
+            queues, following = await self._queues.list(
+                match["app"], start=query.offset, limit=limit, patterns=patterns
+            )
+            items = []
+            for queue in queues:
+                count = await self._queues.count(queue) if query.include_count else None
+                if query.include_count and count is None:
+                    continue
+                items.append(_show_listed(queue, count) if details else api.ListedQueue(queue_name=queue.name))
+            return json_response(api.QueueList(queues=items, next=following, patterns=list(patterns)))
+
+        return await request.compute(read)
+
+    async def rights(self, request: Request, match: Match) -> Response:
         """Shows the caller's rights on the queues in the body, whether they exist or not."""
-        self._authorization.require_application(match["app"])
-        self._authorization.authenticate(request)
+        await self._authorization.require_application(match["app"])
+        await self._authorization.identify(request)
         names = self.fields(api.RightsAsked).json(request).get("queues")
         max_names = self._limits.max_queues_per_read
         if not isinstance(names, list) or len(names) > max_names or not all(map(_is_name, names)):
             text = f"Is not a list of at most {max_names} names of at most {api.MAX_REQUESTED_NAME} characters"
             raise InvalidRequest({"queues": text})
-        rights = [api.QueueRights(name, self._authorization.list_rights(request, match["app"], name)) for name in names]
+        list_rights = partial(self._authorization.list_rights, request, match["app"])
+        rights = [api.QueueRights(name, await list_rights(name)) for name in names]
         return json_response(api.Rights(queues=rights))
 
-    def me(self, request: Request, match: Match) -> Response:
-        self._authorization.require_application(match["app"])
-        caller = self._authorization.authenticate(request)
+    async def me(self, request: Request, match: Match) -> Response:
+        await self._authorization.require_application(match["app"])
+        caller = await self._authorization.identify(request)
         rights = [
             api.OwnRights(
                 allow=[verb for verb in VERBS if verb in grant.allow],
@@ -186,38 +193,38 @@ class QueueViews(Views):
         names = caller.names_within(match["app"])
         return json_response(api.Me(names=names, expires=caller.expires, rights=rights))
 
-    def applications(self, request: Request, match: Match) -> Response:
+    async def applications(self, request: Request, match: Match) -> Response:
         """Lists a page of all applications. Needs an operator."""
-        self._authorization.require_operator(request)
+        await self._authorization.require_operator(request)
         query = self.fields(api.ListQuery).query(request)
         limit = query.limit or self._limits.default_list
-        names, following = self._queues.list_applications(start=query.offset, limit=limit)
+        names, following = await self._queues.list_applications(start=query.offset, limit=limit)
         return json_response(api.ApplicationList(applications=list(names), next=following))
 
-    def update(self, request: Request, match: Match) -> Response:
+    async def update(self, request: Request, match: Match) -> Response:
         """Changes the given options; the others stay. A null resets an option. Needs ``admin``.
 
         Another dead-letter queue than its own or the present one needs ``send`` or ``admin`` there.
         """
-        access = self._authorization.enter(request, match, "admin")
+        access = await self._authorization.admit(request, match, "admin")
         body = read_fields(request, self._limits.max_body)
         self.fields(api.QueueOptionFields).record_unknown_names(request, body)
         errors = Errors()
         spec = read_spec(body, errors, self._limits)
         errors.check()
-        access = self._authorization.enter(request, match, "admin", dead_letter=spec.dead_letter)
-        queue = self._queues.update(access, spec, _find_resets(body))
+        access = await self._authorization.admit(request, match, "admin", dead_letter=spec.dead_letter)
+        queue = await self._queues.update(access, spec, _find_resets(body))
         principles = list(map(format_principal, queue.principals))
         return json_response(api.UpdatedQueue(**_show_options(queue), created=queue.created, principles=principles))
 
-    def delete(self, access: QueueAccess) -> None:
-        self._queues.delete(access)
+    async def delete(self, access: QueueAccess) -> None:
+        await self._queues.delete(access)
 
-    def purge(self, access: QueueAccess) -> None:
-        self._queues.purge(access)
+    async def purge(self, access: QueueAccess) -> None:
+        await self._queues.purge(access)
 
-    def info(self, access: QueueAccess) -> api.QueueInfo:
-        return self._queues.describe(access)
+    async def info(self, access: QueueAccess) -> api.QueueInfo:
+        return await self._queues.describe(access)
 
 
 QUEUES_TAG = Tag("Queues", "Create queues, set their options, and see what they hold.")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
+from queuey.storage import bridge
 from queuey.storage.deadlines import Deadline, Done, Home, LoopCalls, may_block, start_and_wait
 
 S = TypeVar("S")
@@ -130,6 +131,10 @@ class Core:
 
         result: T = await start_and_wait(start, _NO_DEADLINE)
         return result
+
+    async def read_in_thread(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Runs a coroutine that awaits only the store in one thread, because it reads or counts much."""
+        return await self.in_thread(lambda: bridge.run(work()))
 
     async def compute(self, items: int, work: Callable[[], T]) -> T:
         """Runs work on a number of items: few in the loop, more in a thread (:meth:`in_thread`)."""

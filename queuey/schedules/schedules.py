@@ -40,7 +40,7 @@ from queuey.runtime.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.runtime.event_loop import Core
 from queuey.schedules import schedule_states
 from queuey.schedules.schedule_states import Firing, Outcome, ScheduleDefinition, State, StoredSchedule
-from queuey.storage import Store, bridge
+from queuey.storage import Store
 from queuey.storage.lasting_failures import Trouble
 
 MAX_SCHEDULES = 1000
@@ -90,7 +90,7 @@ class ScheduleReport(NamedTuple):
 
 
 class ScheduleUseCases:
-    """Creates, shows, changes, fires and removes schedules. These calls block, except :meth:`fire`."""
+    """Creates, shows, changes, fires and removes schedules."""
 
     def __init__(
         self,
@@ -115,7 +115,9 @@ class ScheduleUseCases:
     def end(self) -> asyncio.Task[None] | None:
         return self._runner.end()
 
-    def put(self, application: str, name: str, change: ChangePlan, may_see: MaySee) -> tuple[ScheduleReport, bool]:
+    async def put(
+        self, application: str, name: str, change: ChangePlan, may_see: MaySee
+    ) -> tuple[ScheduleReport, bool]:
         """Creates or changes a schedule. Returns it, and whether it is new.
 
         If the timetable changes, or the schedule is paused or resumed, its next instant is computed again from now on:
@@ -128,11 +130,11 @@ class ScheduleUseCases:
             RecordChanged: Too many concurrent changes of the schedule.
         """
         for _ in range(_MAX_ATTEMPTS):
-            record = bridge.run(self._store.records.record(schedule_states.KIND, application, name))
+            record = await self._store.records.record(schedule_states.KIND, application, name)
             now = ids.ticks_to_seconds(self._store.claim_logs.claim_time())
             if record is None:
                 schedule = StoredSchedule(secrets.randbits(62), now, now, change(None, now))
-                self._require_room(application, may_see)
+                await self._require_room(application, may_see)
             else:
                 before = schedule_states.decode(record.value)
                 if not may_see(before.plan.queue):
@@ -141,7 +143,7 @@ class ScheduleUseCases:
             schedule = self._reschedule_if_changed(None if record is None else before, schedule, now)
             new = record or Record(schedule_states.KIND, application, name, b"", 0)
             try:
-                saved = self._save_and_plan(new, schedule)
+                saved = await self._save_and_plan(new, schedule)
             except RecordChanged:
                 continue
             return _make_report(saved), record is None
@@ -154,31 +156,31 @@ class ScheduleUseCases:
             return schedule
         return schedule_states.reschedule(schedule, now)
 
-    def _require_room(self, application: str, may_see: MaySee) -> None:
+    async def _require_room(self, application: str, may_see: MaySee) -> None:
         """Checks that there is room for another schedule of the caller, who owns the ones that it manages."""
         records = self._store.records
         held = len(
-            bridge.run(
-                records.due_records(schedule_states.KIND, ids.TICKS_MAX, application=application, limit=MAX_SCHEDULES)
-            )
+            await records.due_records(schedule_states.KIND, ids.TICKS_MAX, application=application, limit=MAX_SCHEDULES)
         )
         own, is_admin = 0, may_see("")  # Only patterns for all queues match a blank name.
         if not is_admin and held >= MAX_SCHEDULES // 2:
-            stored = bridge.run(records.records(schedule_states.KIND, application, limit=MAX_SCHEDULES))
+            stored = await records.records(schedule_states.KIND, application, limit=MAX_SCHEDULES)
             own = sum(may_see(schedule_states.decode(record.value).plan.queue) for record in stored)
         if not has_room(MAX_SCHEDULES, held, own, is_admin=is_admin):
             text = f"An application has at most {MAX_SCHEDULES:,} schedules. Remove unused ones. {SHARES_TEXT}"
             raise TooManySchedules(text)
 
-    def _save_and_plan(self, record: Record, schedule: StoredSchedule) -> Record:
-        saved = bridge.run(self._store.records.set_record(schedule_states.make_record(record, schedule)))
+    async def _save_and_plan(self, record: Record, schedule: StoredSchedule) -> Record:
+        saved = await self._store.records.set_record(schedule_states.make_record(record, schedule))
         self._runner.plan(saved)
         return saved
 
-    def show(self, application: str, name: str, may_see: MaySee) -> ScheduleReport:
-        return _make_report(self._find_managed(application, name, may_see))
+    async def show(self, application: str, name: str, may_see: MaySee) -> ScheduleReport:
+        return _make_report(await self._find_managed(application, name, may_see))
 
-    def list(self, application: str, may_see: MaySee, *, start: str = "") -> tuple[list[ScheduleReport], str | None]:
+    async def list(
+        self, application: str, may_see: MaySee, *, start: str = ""
+    ) -> tuple[list[ScheduleReport], str | None]:
         """Lists schedules that the caller may manage, by name from ``start`` on.
 
         Returns a page, and the start of the next one, or None on the last page.
@@ -187,14 +189,14 @@ class ScheduleUseCases:
         records: Sequence[Record] | None = None
         while len(managed) <= MAX_LISTED and (records is None or len(records) > MAX_LISTED):
             start = start if records is None else f"{records[-1].name}\0"
-            records = bridge.run(
-                self._store.records.records(schedule_states.KIND, application, start=start, limit=MAX_LISTED + 1)
+            records = await self._store.records.records(
+                schedule_states.KIND, application, start=start, limit=MAX_LISTED + 1
             )
             managed += [record for record in records if may_see(schedule_states.decode(record.value).plan.queue)]
         following = managed[MAX_LISTED].name if len(managed) > MAX_LISTED else None
         return [_make_report(record) for record in managed[:MAX_LISTED]], following
 
-    def remove(self, application: str, name: str, may_see: MaySee) -> None:
+    async def remove(self, application: str, name: str, may_see: MaySee) -> None:
         """Removes a schedule. A message that is being posted may still be stored.
 
         Raises:
@@ -202,9 +204,9 @@ class ScheduleUseCases:
             RecordChanged: Too many concurrent changes of the schedule.
         """
         for _ in range(_MAX_ATTEMPTS):
-            record = self._find_managed(application, name, may_see)
+            record = await self._find_managed(application, name, may_see)
             try:
-                bridge.run(self._store.records.remove_record(record))
+                await self._store.records.remove_record(record)
             except RecordChanged:
                 continue
             return
@@ -222,7 +224,7 @@ class ScheduleUseCases:
             StoreUnavailable: The store failed. If firing had begun, any process continues it.
         """
         for _ in range(_MAX_ATTEMPTS):
-            record = await self._core.in_thread(partial(self._find_managed, application, name, may_see))
+            record = await self._find_managed(application, name, may_see)
             schedule = schedule_states.decode(record.value)
             try:
                 if schedule.firing is not None:
@@ -243,9 +245,9 @@ class ScheduleUseCases:
             return _make_report(ended)
         raise StoreBusy(f"Schedule {name!r} is being fired by other processes. Try again.")
 
-    def _find_managed(self, application: str, name: str, may_see: MaySee) -> Record:
+    async def _find_managed(self, application: str, name: str, may_see: MaySee) -> Record:
         """Returns a schedule's record; raises ``ScheduleNotFound`` also if the caller may not manage it."""
-        record = bridge.run(self._store.records.record(schedule_states.KIND, application, name))
+        record = await self._store.records.record(schedule_states.KIND, application, name)
         if record is None or not may_see(schedule_states.decode(record.value).plan.queue):
             raise ScheduleNotFound(name)
         return record

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -56,31 +55,31 @@ class ScheduleViews(Views):
         self._max_body = 8 * MAX_BODY_BYTES + limits.max_header_bytes * 8
         self._saver = ScheduleSaver(authorization, limits, schedules, messages)
 
-    def put(self, request: Request, match: Match) -> Response:
-        may_see = self._authorization.make_name_test(request, match["app"], "admin")
-        report, new = self._saver.save(request, match, read_body(request, self._max_body), may_see)
+    async def put(self, request: Request, match: Match) -> Response:
+        may_see = await self._authorization.make_name_test(request, match["app"], "admin")
+        report, new = await self._saver.save(request, match, read_body(request, self._max_body), may_see)
         return json_response(_show_schedule(report), 201 if new else 200)
 
-    def list(self, may_see: MaySee, application: str, query: api.ScheduleQuery) -> api.ScheduleList:
-        reports, more = self._schedules.list(application, may_see, start=query.start)
+    async def list(self, may_see: MaySee, application: str, query: api.ScheduleQuery) -> api.ScheduleList:
+        reports, more = await self._schedules.list(application, may_see, start=query.start)
         return api.ScheduleList(schedules=[api.ListedSchedule(**_show_fields(report)) for report in reports], more=more)
 
-    def show(self, may_see: MaySee, application: str, schedule: str) -> api.ScheduleState:
-        return _show_schedule(self._schedules.show(application, schedule, may_see))
+    async def show(self, may_see: MaySee, application: str, schedule: str) -> api.ScheduleState:
+        return _show_schedule(await self._schedules.show(application, schedule, may_see))
 
-    def remove(self, may_see: MaySee, application: str, schedule: str) -> None:
-        self._schedules.remove(application, schedule, may_see)
+    async def remove(self, may_see: MaySee, application: str, schedule: str) -> None:
+        await self._schedules.remove(application, schedule, may_see)
 
     async def run(self, request: Request, match: Match) -> Response:
         """Sends the schedule's message now, even if it is paused. Needs the right to send as well."""
         application, name = match["app"], match["schedule"]
-        may_see = await request.in_pool(partial(self._make_run_check, request, application))
-        return json_response(_show_schedule(await self._schedules.fire(application, name, may_see)))
+        administers = await self._authorization.make_name_test(request, application, "admin")
+        sends = await self._authorization.make_name_test(request, application, "send")
 
-    def _make_run_check(self, request: Request, application: str) -> MaySee:
-        administers = self._authorization.make_name_test(request, application, "admin")
-        sends = self._authorization.make_name_test(request, application, "send")
-        return lambda queue: administers(queue) and sends(queue)
+        def may_see(queue: str) -> bool:
+            return administers(queue) and sends(queue)
+
+        return json_response(_show_schedule(await self._schedules.fire(application, name, may_see)))
 
 
 def _show_schedule(report: ScheduleReport) -> api.ScheduleState:
@@ -156,7 +155,7 @@ class ScheduleSaver:
         self._limits = replace(limits, max_body=min(limits.max_body, MAX_BODY_BYTES))
         self._fields = Fields(api.SchedulePlan, self._limits)
 
-    def save(self, request: Request, match: Match, text: bytes, may_see: MaySee) -> tuple[ScheduleReport, bool]:
+    async def save(self, request: Request, match: Match, text: bytes, may_see: MaySee) -> tuple[ScheduleReport, bool]:
         """Creates a schedule, or changes the fields given in JSON. Returns it, and whether it is new.
 
         The caller needs ``admin`` and ``send`` on the queue, unless the request only pauses the schedule.
@@ -164,11 +163,13 @@ class ScheduleSaver:
         application, name = match["app"], match["schedule"]
         fields = read_object(text)
         _check_name_and_fields(name, fields)
-        queue = self._find_queue(request, match, fields, may_see)
+        queue = await self._find_queue(request, match, fields, may_see)
         build = self._make_builder(request, fields, text, queue)
-        return self._schedules.put(application, name, build, may_see)
+        return await self._schedules.put(application, name, build, may_see)
 
-    def _find_queue(self, request: Request, match: Match, plan_fields: dict[str, Any], may_see: MaySee) -> Queue | None:
+    async def _find_queue(
+        self, request: Request, match: Match, plan_fields: dict[str, Any], may_see: MaySee
+    ) -> Queue | None:
         """Returns the schedule's queue, from the request or else from the present schedule.
 
         Checks that the caller may administer it and send to it. Returns None, without a check, if the request only
@@ -178,7 +179,8 @@ class ScheduleSaver:
             name = validators.parse_text(plan_fields["queue"]) if isinstance(plan_fields["queue"], str) else ""
         else:
             try:
-                name = self._schedules.show(match["app"], match["schedule"], may_see).plan.queue
+                shown = await self._schedules.show(match["app"], match["schedule"], may_see)
+                name = shown.plan.queue
             except ScheduleNotFound:
                 # A caller that may not see the schedule gets the error when the schedule is saved.
                 name = ""
@@ -187,8 +189,8 @@ class ScheduleSaver:
         if plan_fields.keys() == {"paused"} and validators.parse_boolean(plan_fields["paused"]):
             return None
         where = {"app": match["app"], "queue": name}
-        self._authorization.enter(request, where, "admin")
-        return self._authorization.enter(request, where, "send").queue
+        await self._authorization.admit(request, where, "admin")
+        return (await self._authorization.admit(request, where, "send")).queue
 
     def _make_builder(self, request: Request, plan_fields: dict[str, Any], text: bytes, queue: Queue | None) -> Build:
         """Reads the given fields of a plan. Returns a function that merges them into the present plan.

@@ -1,9 +1,9 @@
 """Resources: each is declared once, with its path, its methods, and what each method needs of the server.
 
-A view is a coroutine function, which runs on the event loop and must not block, or a function that may block, which
-runs in a thread. Every resource with GET has HEAD, and every resource has OPTIONS; other methods get 405. Resources of
-the original API answer as the original did: other methods get 404, HEAD included, and requests without a credential get
-403 instead of 401.
+A view is a coroutine function, which runs on the event loop and must not block: long work runs in a thread by
+:meth:`queuey.web.requests.Request.compute`. Every resource with GET has HEAD, and every resource has OPTIONS; other
+methods get 405. Resources of the original API answer as the original did: other methods get 404, HEAD included, and
+requests without a credential get 403 instead of 401.
 
 A path is percent-decoded once. Paths with an encoded slash, which would split a name in two, or with a name ``.`` or
 ``..``, which proxies and HTTP libraries rewrite, get 404. A name that is encoded twice (``%252F``) stands for the text
@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from difflib import get_close_matches
-from functools import lru_cache, partial
-from inspect import iscoroutinefunction
+from functools import lru_cache
 from time import perf_counter
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
@@ -38,7 +37,7 @@ from queuey.web.responses import Header, Response, text_response
 
 Match = dict[str, str]
 """The named parts of a path."""
-Handler = Callable[[Request, Match], Response] | Callable[[Request, Match], Coroutine[Any, Any, Response]]
+Handler = Callable[[Request, Match], Coroutine[Any, Any, Response]]
 
 
 MAX_CACHED_PATHS, MAX_CACHED_PATH_BYTES = 1024, 200
@@ -66,32 +65,24 @@ class View:
     Args:
         answer: Returns the response, or raises an error.
         asks: The view reads the query. Otherwise every query field is unknown.
-        page: The response may have a page of messages, for which memory is reserved first.
-        reads: The view returns messages, and may wait for them. It reserves memory for them, and is given up when
-            the client has left.
+        reads: The view returns messages or other long answers, and may wait for them. It is given up when the client
+            has left.
         headers: The names of the headers that the view knows; if None, it warns of no other headers.
-
-    Attributes:
-        blocks: The view has to run in a thread.
-        may_wait: The view reads or blocks, so it is watched whether the client leaves.
     """
 
-    __slots__ = ("answer", "asks", "blocks", "headers", "may_wait", "page")
+    __slots__ = ("answer", "asks", "headers", "reads")
 
     def __init__(
         self,
         answer: Handler,
         *,
         asks: bool = False,
-        page: bool = False,
         reads: bool = False,
         headers: frozenset[str] | None = None,
     ) -> None:
-        self.answer: Any = answer
+        self.answer = answer
         self.asks = asks
-        self.blocks = not iscoroutinefunction(answer)
-        self.page = page
-        self.may_wait = reads or self.blocks
+        self.reads = reads
         self.headers = headers
 
 
@@ -141,7 +132,7 @@ class Endpoint:
         return plain and announced_length(request) == 0
 
     async def answer(self, view: View, request: Request, match: Match) -> Response:
-        """Answers a request with one of the views, in a thread if it blocks, and counts it.
+        """Answers a request with one of the views, and counts it.
 
         An error becomes its response. Query fields and headers that the view does not know get a warning.
 
@@ -154,12 +145,7 @@ class Endpoint:
                 read_query(request)
             if view.headers is not None and not view.headers.issuperset(request.headers):
                 record_ignored_headers(request, view.headers)
-            if view.blocks:
-                reads = request.method in {"GET", "HEAD"}
-                work = partial(view.answer, request, match)
-                response: Response = await request.in_pool(work, computes=reads or view.page, page=view.page)
-            else:
-                response = await view.answer(request, match)
+            response = await view.answer(request, match)
         except BodyWanted:
             raise
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response

@@ -48,7 +48,6 @@ from queuey.web.http.heads import RequestHead
 from queuey.web.origins import Origins
 from queuey.web.requests import (
     BODY_TIMEOUT,
-    MAX_SHORT_BODY,
     BodyReader,
     BodyWanted,
     Request,
@@ -316,7 +315,7 @@ class Gateway:
         began = time.monotonic()
         try:
             await self._admit(request, endpoint, exchange, unreadable)
-            if view.may_wait:
+            if view.reads:
                 # Unread bytes of a body would arrive before the client's disconnect.
                 receive = exchange.receive if request.body is not None else None
                 request.client = PollClient(receive, self.clients.unwatched)
@@ -324,7 +323,7 @@ class Gateway:
                 request.is_present = True
                 self.contention.enter(request.tenant)
                 if self.contention.has_several:
-                    await self._wait_for_view(request, view)
+                    await self._wait_for_view(request)
                 try:
                     response = await self._drive(request, endpoint.answer(view, request, match))
                     break
@@ -341,15 +340,9 @@ class Gateway:
         response.headers += request.rate_headers
         return response
 
-    async def _wait_for_view(self, request: Request, view: View) -> None:
-        """Waits for the request's turn to run its view; in a thread, a view takes a turn only for a long body.
-
-        Raises:
-            InvalidRequest: The client has left meanwhile.
-        """
-        # A long batch in a thread takes a turn like a short post: later requests wait for its commit.
-        if not view.blocks or len(request.body or b"") > MAX_SHORT_BODY:
-            await self._wait_for_turn(request)
+    async def _wait_for_view(self, request: Request) -> None:
+        """Waits for the request's turn to run its view. Raises InvalidRequest if the client has left meanwhile."""
+        await self._wait_for_turn(request)
         if request.client_has_left:
             self._leave_turn(request)
             raise make_client_left()
@@ -547,9 +540,9 @@ class Gateway:
         With ``page``, the request first gives up its reserved memory and its turn, and then reserves a page.
         """
         if page:
-            # From here on the request waits for a thread, not for the loop.
             self._release_memory(request)
-            self._leave_turn(request)
+        if computes:
+            self._leave_turn(request)  # From here on the request waits for a thread, not for the loop.
         size = self._page_bytes if page else 0
         in_turn = partial(self._run_in_turn, request.client, work) if computes else work
         request.has_thread = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -16,6 +16,7 @@ from urllib.parse import unquote_plus
 
 from queuey.model.errors import InvalidRequest, QueueyError, TooLarge, UnknownCoding
 from queuey.model.rights import Caller
+from queuey.storage import bridge
 from queuey.web import validators
 from queuey.web.admission.event_streams import EventSource, stream_events
 from queuey.web.admission.long_polls import LongPoll, PollClient, Receive
@@ -208,6 +209,13 @@ class Request:
             TooManyRequests, StoreUnavailable: No thread or not enough memory was free in time.
         """
         return await self.server.in_pool(self, work, computes=computes, page=page)
+
+    async def compute(self, work: Callable[[], Coroutine[Any, Any, T]], *, page: bool = False) -> T:
+        """Runs a coroutine that awaits only the store in a thread: it reads much, or renders a long response.
+
+        See :meth:`in_pool`.
+        """
+        return await self.in_pool(lambda: bridge.run(work()), computes=True, page=page)
 
     async def reserve(self, size: int) -> None:
         """Reserves this many bytes of memory for the response; waits until they are free.

@@ -15,7 +15,6 @@ from queuey.model.errors import InvalidRequest
 from queuey.model.messages import QueueSpec, Scope
 from queuey.model.rights import matches
 from queuey.queues.queues import Queues
-from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
 from tests.tenants import GUEST_KEY, KEY
@@ -148,13 +147,13 @@ def test_a_list_looks_at_so_many_queues(store: Store, app: App) -> None:
     """Where too many queues do not match, the list is refused; a pattern that begins with text leads straight there."""
     for name in (*(f"a{number:04}" for number in range(2100)), "b-z"):
         bridge.run(store.catalogue.create_queue("queuey", name, QueueSpec()))
-    queues = Queues(store, Limits(), Core(), max_filtered=1500)
+    queues = Queues(store, Limits(), max_filtered=1500)
     with pytest.raises(InvalidRequest, match="patterns begin with text"):
-        queues.list("queuey", start="", limit=1, patterns=["*-z"])
-    page, following = queues.list("queuey", start="", limit=2, patterns=["*-z", "a0000"])
+        bridge.run(queues.list("queuey", start="", limit=1, patterns=["*-z"]))
+    page, following = bridge.run(queues.list("queuey", start="", limit=2, patterns=["*-z", "a0000"]))
     assert ([queue.name for queue in page], following) == (["a0000"], "a0000\0")
     for start, pattern in (("", "b*z"), ("a2000", "*-z")):
-        page, following = queues.list("queuey", start=start, limit=1, patterns=[pattern])
+        page, following = bridge.run(queues.list("queuey", start=start, limit=1, patterns=[pattern]))
         assert ([queue.name for queue in page], following) == (["b-z"], None)
 
 

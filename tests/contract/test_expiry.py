@@ -125,7 +125,7 @@ def test_queues_that_cannot_be_claimed_from_drop_what_expires(store: Store) -> N
     between.instead(ClaimLogs.claims_refusal, lambda _queue: "its consistency is weak.")
     service, spec = Service(between.store), QueueSpec(on_ack="delete", on_expiry="dead-letter")
     with pytest.raises(InvalidRequest) as refused:
-        service.queues.create(APP, fresh_name(), spec)
+        service.core.run(service.queues.create(APP, fresh_name(), spec))
     text = "dead-letter needs a queue that can be claimed from: its consistency is weak."
     assert refused.value.fields == {"on_expiry": text}
 

@@ -71,7 +71,7 @@ class World:
         self.service: Service = app.service
 
     def access(self, name: str = "q") -> QueueAccess:
-        return self.service.queues.access_unchecked(self.service.find("queuey", name))
+        return self.service.queues.access_unchecked(bridge.run(self.service.find("queuey", name)))
 
     def post(self, count: int, name: str = "q", partition: int = 1) -> list[Position]:
         queue = self.access(name).queue
@@ -85,13 +85,13 @@ class World:
             changes = [OffsetChange(n, place, forward=not back) for n in range(1, access.queue.partitions + 1)]
             bridge.run(self.store.offsets.set_offsets(access.queue, make_reader_group(OWNER), changes))
         else:
-            self.service.unread.mark(access, OWNER, {OTHER_PARTITIONS: ids.following(place)}, back=back)
+            bridge.run(self.service.unread.mark(access, OWNER, {OTHER_PARTITIONS: ids.following(place)}, back=back))
 
     def delete(self, *locations: tuple[int, Position], name: str = "q", elsewhere: bool = False) -> None:
         if elsewhere:
             bridge.run(self.store.messages.delete(self.access(name).queue, locations))
         else:
-            self.service.messages.delete(self.access(name), locations)
+            bridge.run(self.service.messages.delete(self.access(name), locations))
 
     def count(self, name: str = "q") -> tuple[int, bool]:
         [counted] = self.service.unread.unread([self.access(name)], OWNER)
@@ -117,7 +117,7 @@ REMOVALS: Mapping[str, Callable[[World, list[Position]], object]] = {
     "put": lambda world, _: world.owner("PUT", f"q/{ids.to_hex((77, 0))}", "put"),
     "named": lambda world, _: world.owner("PUT", "q/named/stock", "16 pears"),
     "named delete": lambda world, _: world.owner("DELETE", "q/named/stock"),
-    "purge": lambda world, _: world.service.queues.purge(world.access()),
+    "purge": lambda world, _: bridge.run(world.service.queues.purge(world.access())),
 }
 
 

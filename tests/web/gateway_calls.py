@@ -307,7 +307,7 @@ class Stub:
 
     def views(self) -> dict[str, View]:
         other = View(self.answer, asks=True)
-        return {"GET": View(self.answer, asks=True, page=True), "POST": other, "PUT": other}
+        return {"GET": View(self.answer, asks=True, reads=True), "POST": other, "PUT": other}
 
     def find(self, path: bytes) -> ResourceMatch:
         return ResourceMatch(path.decode(), self.endpoint, {})
@@ -321,5 +321,9 @@ class Stub:
     def subscribe(self, *_: object) -> None:
         pass
 
-    def answer(self, _request: Asked, _match: Match) -> Response:
+    async def answer(self, request: Asked, match: Match) -> Response:
+        reads = request.method == "GET"
+        return await request.in_pool(lambda: self.work(request, match), computes=reads, page=reads)
+
+    def work(self, _request: Asked, _match: Match) -> Response:
         return text_response(threading.current_thread().name)

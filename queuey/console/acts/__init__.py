@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping
+from functools import partial
 from hashlib import blake2b
 from urllib.parse import quote
 
@@ -101,14 +102,18 @@ class ActViews:
             (False, act.name): act for act in APPLICATION_ACTS
         }
 
-    def show(self, request: Request, match: Match) -> Response:
+    async def show(self, request: Request, match: Match) -> Response:
         """Shows the plan and the form of an act. Raises NoSuchResource or, without its rights, NotAllowed."""
         act = self._find_act(match)
-        page_request = self._page_requests.identify(request, match, read_query(request, frozenset(act.fields)))
+        fields = read_query(request, frozenset(act.fields))
+        page_request = await self._page_requests.identify(request, match, fields)
+        return await request.in_pool(partial(self._show, act, page_request), computes=True)
+
+    def _show(self, act: Act, page_request: PageRequest) -> Response:
         _require_rights(act, page_request)
         return self._render_page(act, page_request)
 
-    def do(self, request: Request, match: Match) -> Response:
+    async def do(self, request: Request, match: Match) -> Response:
         """Executes the act, once for each form, and redirects to its entry in the audit log.
 
         A form that is sent again only leads to the entry; with other contents, it shows the act's page with an error,
@@ -120,15 +125,19 @@ class ActViews:
             NotAllowed: The form is not of this session, or the caller lacks a right of the act.
         """
         act = self._find_act(match)
-        page_request = self._page_requests.identify(request, match, {})  # Identify the caller before the form is read.
+        # Identify the caller before the form is read.
+        page_request = await self._page_requests.identify(request, match, {})
         fields = read_form(request, cookies.SESSION_COOKIE, act.longest)
+        return await request.in_pool(partial(self._do, act, page_request, fields))
+
+    def _do(self, act: Act, page_request: PageRequest, fields: dict[str, str]) -> Response:
         form = fields.get("act_id", "")
         if _FORM_ID.fullmatch(form) is None:
             raise InvalidRequest({"act_id": "The form has no valid id. Open the page again"})
-        who = page_request.callers.find_holder_name(request)
+        who = page_request.callers.find_holder_name(page_request.request)
         named = sorted((name, text) for name, text in fields.items() if name in act.fields)
         content = blake2b(
-            msgspec.msgpack.encode((act.name, who, sorted(match.items()), named)), digest_size=16
+            msgspec.msgpack.encode((act.name, who, sorted(page_request.match.items()), named)), digest_size=16
         ).digest()
         sent = self._audit.find_form(page_request.application, form)
         if sent is not None and sent.content == content:

@@ -118,7 +118,9 @@ class DeleteMessageAct(MessageAct):
 
     def do(self, page_request: PageRequest) -> ActResult:
         place = _parse_place(page_request)
-        count = page_request.service.messages.delete(page_request.enter("delete"), [place])
+        count = page_request.service.core.run(
+            page_request.service.messages.delete(page_request.enter("delete"), [place])
+        )
         return ActResult(text="Deleted the message." if count else "There was no such message, so nothing was deleted.")
 
 

@@ -20,6 +20,7 @@ from queuey.model.messages import RESETTABLE, OffsetChange, Queue, QueueSpec, op
 from queuey.model.rights import format_principal
 from queuey.model.time_parsing import parse_point
 from queuey.queues.views import read_spec
+from queuey.storage import bridge
 from queuey.web import validators
 from queuey.web.validators import Errors
 
@@ -81,7 +82,9 @@ class ChangeOptions(Act):
         spec = read_spec({name: text for name, text in changed.items() if text}, errors, page_request.service.limits)
         errors.check()
         access = page_request.enter("admin", dead_letter=spec.dead_letter)
-        queue = page_request.service.queues.update(access, spec, [name for name, text in changed.items() if not text])
+        queue = bridge.run(
+            page_request.service.queues.update(access, spec, [name for name, text in changed.items() if not text])
+        )
         after = _option_texts(queue)
         parts = (
             f"{name} from {now[name] or 'the default'} to {after[name] or 'the default'}" for name in sorted(changed)
@@ -138,7 +141,9 @@ class MoveMessages(Act):
         if not target:
             raise InvalidRequest({"to": "Missing"})
         page_request.enter("read")
-        report = page_request.service.moves.begin(page_request.enter("delete"), page_request.enter("send", target))
+        report = bridge.run(
+            page_request.service.moves.begin(page_request.enter("delete"), page_request.enter("send", target))
+        )
         return ActResult(text=f"Move {report.id} from {report.source} to {report.target} is {report.state}.")
 
 
@@ -155,10 +160,14 @@ class CancelMove(Act):
     def do(self, page_request: PageRequest) -> ActResult:
         name = page_request.name
         may_delete = page_request.make_name_test("delete")
-        source = page_request.service.moves.show(page_request.application, page_request.get("move"), may_delete).source
+        source = bridge.run(
+            page_request.service.moves.show(page_request.application, page_request.get("move"), may_delete)
+        ).source
         if source != name:
             raise MoveNotFound(page_request.get("move"))
-        report = page_request.service.moves.cancel(page_request.application, page_request.get("move"), may_delete)
+        report = bridge.run(
+            page_request.service.moves.cancel(page_request.application, page_request.get("move"), may_delete)
+        )
         return ActResult(text=f"Move {report.id} is {report.state}; it has moved {report.moved} messages.")
 
 
@@ -168,7 +177,7 @@ def _count_text(page_request: PageRequest) -> str:
         access = page_request.enter("measure")
     except NotAllowed:
         return ""
-    return f", about {page_request.service.queues.count(access.queue) or 0:,} now"
+    return f", about {bridge.run(page_request.service.queues.count(access.queue)) or 0:,} now"
 
 
 class PauseClaims(Act):
@@ -182,7 +191,7 @@ class PauseClaims(Act):
     claims = "paused"
 
     def do(self, page_request: PageRequest) -> ActResult:
-        page_request.service.queues.update(page_request.enter("admin"), QueueSpec(claims=self.claims))
+        bridge.run(page_request.service.queues.update(page_request.enter("admin"), QueueSpec(claims=self.claims)))
         return ActResult(text=f"The claims are {self.claims}.")
 
 
@@ -204,7 +213,7 @@ class Purge(Act):
 
     def do(self, page_request: PageRequest) -> ActResult:
         count = _count_text(page_request)
-        page_request.service.queues.purge(page_request.enter("admin"))
+        bridge.run(page_request.service.queues.purge(page_request.enter("admin")))
         return ActResult(text=f"Removed all messages{count.removesuffix(' now')}.")
 
 
@@ -213,7 +222,7 @@ class DeleteQueue(Purge):
     about = "The queue is deleted with all messages{}, its options, and the offsets of its groups."
 
     def do(self, page_request: PageRequest) -> ActResult:
-        page_request.service.queues.delete(page_request.enter("admin"))
+        bridge.run(page_request.service.queues.delete(page_request.enter("admin")))
         return ActResult(text=f"Deleted queue {page_request.name}.")
 
 
@@ -264,8 +273,10 @@ class Rewind(Act):
             return ActPlan(about=about)
         offsets = _parse_offsets(page_request)
         changed, to = offsets.offsets_to_change, ids.to_hex(offsets.position)
-        then = page_request.service.offsets.read_lag(
-            page_request.enter("measure"), dict.fromkeys(changed, offsets.position)
+        then = bridge.run(
+            page_request.service.offsets.read_lag(
+                page_request.enter("measure"), dict.fromkeys(changed, offsets.position)
+            )
         ).partitions
         return ActPlan(
             about=about if changed else f"{about}\nAll offsets are already there.",
@@ -317,7 +328,7 @@ def _parse_offsets(page_request: PageRequest) -> _Offsets:
         errors.setdefault("to", "Missing")
     errors.check()
     assert position is not None  # noqa: S101 - or errors.check() has raised
-    present = page_request.service.offsets.read_progress(access, page_request.get("group")).partitions
+    present = bridge.run(page_request.service.offsets.read_progress(access, page_request.get("group"))).partitions
     partitions = {n: offset for n, offset in present.items() if number in {None, n}}
     return _Offsets(page_request.get("group"), position, partitions)
 
@@ -334,7 +345,7 @@ def _parse_position(page_request: PageRequest, text: str) -> Position:
         return ids.FIRST
     if text == "latest":
         return ids.preceding(
-            ids.parse_position(page_request.service.queues.describe(page_request.enter("measure")).horizon)
+            ids.parse_position(bridge.run(page_request.service.queues.describe(page_request.enter("measure"))).horizon)
         )
     try:
         mark = parse_mark(parse_point(text, time.time()))

@@ -15,6 +15,7 @@ from queuey.console.sessions import PageRequest
 from queuey.model.errors import Conflict, InvalidRequest, NotAllowed, NotFound, ScheduleNotFound, StoreUnavailable
 from queuey.model.time_parsing import parse_duration
 from queuey.schedules.schedules import ScheduleReport
+from queuey.storage import bridge
 
 
 class ScheduleAct(Act):
@@ -32,8 +33,10 @@ class ScheduleAct(Act):
         Raises:
             ScheduleNotFound: The schedule does not exist, or the caller lacks a right with its queue.
         """
-        return page_request.service.schedules.show(
-            page_request.application, page_request.get("schedule"), partial(self.may_act_on, page_request)
+        return bridge.run(
+            page_request.service.schedules.show(
+                page_request.application, page_request.get("schedule"), partial(self.may_act_on, page_request)
+            )
         )
 
     def may_act_on(self, page_request: PageRequest, queue: str) -> bool:
@@ -63,8 +66,10 @@ class ScheduleAct(Act):
         :meth:`require_queue` does.
         """
         match = {"app": page_request.application, "schedule": page_request.get("schedule")}
-        page_request.schedules.save(
-            page_request.request, match, msgspec.json.encode(changes), page_request.make_name_test("admin")
+        bridge.run(
+            page_request.schedules.save(
+                page_request.request, match, msgspec.json.encode(changes), page_request.make_name_test("admin")
+            )
         )
 
 
@@ -115,8 +120,10 @@ class RemoveSchedule(ScheduleAct):
     about = "Posts nothing from then on. A message that is being posted now may still arrive.\nThis cannot be undone."
 
     def do(self, page_request: PageRequest) -> ActResult:
-        page_request.service.schedules.remove(
-            page_request.application, page_request.get("schedule"), partial(self.may_act_on, page_request)
+        bridge.run(
+            page_request.service.schedules.remove(
+                page_request.application, page_request.get("schedule"), partial(self.may_act_on, page_request)
+            )
         )
         return ActResult(text=f"Removed schedule {page_request.get('schedule')}.")
 

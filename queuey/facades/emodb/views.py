@@ -66,11 +66,11 @@ class OpenClaims:
         """Returns whether the cached number of claims allows more; False without one. Never blocks."""
         return self._counts.get(qid, MAX_CLAIMED) < MAX_CLAIMED
 
-    def is_full(self, access: QueueAccess) -> bool:
-        """Returns whether the queue has too many claims; blocks. Counts and caches them first unless there is room."""
+    async def is_full(self, access: QueueAccess) -> bool:
+        """Returns whether the queue has too many claims. Counts and caches them first unless there is room."""
         qid = access.queue.qid
         if not self.has_room(qid):
-            self._record(qid, self._claims.overview.count_claims(access).claimed)
+            self._record(qid, (await self._claims.overview.count_claims(access)).claimed)
         return not self.has_room(qid)
 
     def add(self, qid: int, count: int) -> None:
@@ -114,7 +114,7 @@ class EmodbFacade(Facade):
             Resource("emodb.send", f"{QUEUE}/send", {"POST": self.send}),
             Resource("emodb.batch", f"{QUEUE}/sendbatch", {"POST": self.send_batch}),
             Resource("emodb.poll", f"{QUEUE}/poll", {"GET": View(self.poll, asks=True, reads=True)}),
-            Resource("emodb.peek", f"{QUEUE}/peek", {"GET": View(self.peek, asks=True, page=True)}),
+            Resource("emodb.peek", f"{QUEUE}/peek", {"GET": View(self.peek, asks=True, reads=True)}),
             Resource("emodb.ack", f"{QUEUE}/ack", {"POST": self.acknowledge}),
             Resource("emodb.renew", f"{QUEUE}/renew", {"POST": self.renew}),
             Resource("emodb.size", f"{QUEUE}/size", {"GET": self.size}),
@@ -148,34 +148,27 @@ class EmodbFacade(Facade):
 
     # Authorization
 
-    def _enter(self, request: Request, match: Match, action: Action) -> QueueAccess | None:
+    async def _admit(self, request: Request, match: Match, action: Action) -> QueueAccess | None:
         """Authorizes the caller for an action on a queue. Returns None if the queue does not exist.
 
         Raises:
             NotAuthenticated, NotAllowed: The caller lacks the right, even if the queue does not exist.
             BadArgument: The queue's name is not valid.
         """
-        self._require_key(request)
+        await self._require_key(request)
         where = self.queue_match(match)
         try:
-            return self._authorization.enter(request, where, action)
+            return await self._authorization.admit(request, where, action)
         except QueueNotFound:
-            if not any(matches(pattern, where["queue"]) for pattern in self._find_patterns(request, action)):
+            if not any(matches(pattern, where["queue"]) for pattern in await self._find_patterns(request, action)):
                 raise NotAllowed("The credential is limited to other queues.") from None
             return None
 
-    async def _admit(self, request: Request, match: Match, action: Action) -> QueueAccess | None:
-        """As :meth:`_enter`, without blocking the event loop. None if the queue does not exist."""
-        if "authorization" in request.headers:
-            with suppress(errors.BadArgument, QueueNotFound):
-                return await self._authorization.admit(request, self.queue_match(match), action)
-        return await request.in_pool(partial(self._enter, request, match, action))
+    async def _find_patterns(self, request: Request, action: Action) -> Sequence[str]:
+        return await self._authorization.patterns(request, self.application, action)
 
-    def _find_patterns(self, request: Request, action: Action) -> Sequence[str]:
-        return self._authorization.patterns(request, self.application, action)
-
-    def _require_key(self, request: Request) -> None:
-        if self._authorization.authenticate(request).is_anonymous:
+    async def _require_key(self, request: Request) -> None:
+        if (await self._authorization.identify(request)).is_anonymous:
             raise NotAllowed(anonymous=True)
 
     # Sending
@@ -200,18 +193,13 @@ class EmodbFacade(Facade):
         Raises:
             RefusedQueue: The caller may not send to a queue.
         """
-
-        def read() -> dict[str, list[Draft]]:
-            self._require_key(request)
-            batches = requests.read_batches(request, self._limits)
-            for name in batches:
-                try:
-                    self._enter(request, {**match, "queue": name}, "send")
-                except NotAllowed:
-                    raise errors.RefusedQueue(name) from None
-            return batches
-
-        batches = await request.in_pool(read)
+        await self._require_key(request)
+        batches = await request.read(partial(requests.read_batches, request, self._limits))
+        for name in batches:
+            try:
+                await self._admit(request, {**match, "queue": name}, "send")
+            except NotAllowed:
+                raise errors.RefusedQueue(name) from None
         for name, drafts in batches.items():
             await self._send(request, {**match, "queue": name}, drafts)
         return _json(SUCCESS)
@@ -240,7 +228,7 @@ class EmodbFacade(Facade):
             return _json(EMPTY_LIST)
         if ttl and not self.open_claims.has_room(access.queue.qid):
             with suppress(QueueNotFound):
-                if await request.in_pool(partial(self.open_claims.is_full, access)):
+                if await self.open_claims.is_full(access):
                     return _json(EMPTY_LIST)
 
         async def poll(queue: Queue) -> Response:
@@ -253,14 +241,14 @@ class EmodbFacade(Facade):
             return await access.apply(poll)
         return _json(EMPTY_LIST)
 
-    def peek(self, request: Request, match: Match) -> Response:
-        access = self._enter(request, match, "work")
+    async def peek(self, request: Request, match: Match) -> Response:
+        access = await self._admit(request, match, "work")
         limit = read_limit(_read_query(request))
-        return _call_if_exists(
-            EMPTY_LIST,
-            access,
-            lambda access: _messages_response(access.queue, self._claims.overview.peek(access, limit)),
-        )
+        if access is not None:
+            await request.reserve(self._limits.page_bytes)
+            with suppress(QueueNotFound):
+                return _messages_response(access.queue, await self._claims.overview.peek(access, limit))
+        return _json(EMPTY_LIST)
 
     async def acknowledge(self, request: Request, match: Match) -> Response:
         """Acknowledges messages, no matter who claimed them. Succeeds if they do not exist."""
@@ -305,20 +293,22 @@ class EmodbFacade(Facade):
 
     # Whole queues
 
-    def size(self, request: Request, match: Match) -> Response:
+    async def size(self, request: Request, match: Match) -> Response:
         """Answers with the number of unfinished messages that are due, counted exactly up to the limit in the query."""
-        access = self._enter(request, match, "measure")
+        access = await self._admit(request, match, "measure")
         limit = read_count_limit(_read_query(request), MAX_COUNTED)
-        return _call_if_exists(
-            ZERO, access, lambda access: json_response(self._claims.overview.size(access, limit).size)
-        )
+        if access is not None:
+            with suppress(QueueNotFound):
+                return json_response((await self._claims.overview.size(access, limit)).size)
+        return _json(ZERO)
 
-    def count_claims(self, request: Request, match: Match) -> Response:
-        access = self._enter(request, match, "measure")
+    async def count_claims(self, request: Request, match: Match) -> Response:
+        access = await self._admit(request, match, "measure")
         _read_query(request)
-        return _call_if_exists(
-            ZERO, access, lambda access: json_response(self._claims.overview.count_claims(access).claimed)
-        )
+        if access is not None:
+            with suppress(QueueNotFound):
+                return json_response((await self._claims.overview.count_claims(access)).claimed)
+        return _json(ZERO)
 
     async def unclaim_all(self, request: Request, match: Match) -> Response:
         """Ends all claims of a queue, no matter whose they are. Needs only the right ``work``."""
@@ -329,17 +319,15 @@ class EmodbFacade(Facade):
                 await access.apply(self._claims.release_all)
         return _json(SUCCESS)
 
-    def purge(self, request: Request, match: Match) -> Response:
+    async def purge(self, request: Request, match: Match) -> Response:
         """Removes all messages; succeeds if the queue does not exist. Needs both rights, ``work`` and ``delete``."""
-        self._enter(request, match, "work")
-        access = self._enter(request, match, "delete")
+        await self._admit(request, match, "work")
+        access = await self._admit(request, match, "delete")
         _read_query(request)
-
-        def call(way: QueueAccess) -> Response:
-            self._service.queues.purge(way)
-            return _json(SUCCESS)
-
-        return _call_if_exists(SUCCESS, access, call)
+        if access is not None:
+            with suppress(QueueNotFound):
+                await self._service.queues.purge(access)
+        return _json(SUCCESS)
 
     # Moves
 
@@ -348,17 +336,17 @@ class EmodbFacade(Facade):
 
         Creates missing queues.
         """
-        source, target = await request.in_pool(partial(self._check_move, request, match))
+        source, target = await self._check_move(request, match)
 
         async def begin(_target: Queue) -> Response:
             from_source = await self._authorization.admit(request, self.queue_match(source), "delete")
             to_target = await self._authorization.admit(request, self.queue_match(target), "send")
-            move = await request.in_pool(partial(self._moves.begin, from_source, to_target))
+            move = await self._moves.begin(from_source, to_target)
             return json_response({"id": names.reference_of(move.id)})
 
         return await self.apply(request, target, "send", begin)
 
-    def _check_move(self, request: Request, match: Match) -> tuple[Match, Match]:
+    async def _check_move(self, request: Request, match: Match) -> tuple[Match, Match]:
         """Authorizes the caller for a move, and creates a missing source. Returns source and target.
 
         Needs the rights to acknowledge and delete in the source, and to send to the target.
@@ -366,39 +354,40 @@ class EmodbFacade(Facade):
         Raises:
             BadArgument: A name is missing or not valid, or both are the same.
         """
-        self._require_key(request)
+        await self._require_key(request)
         query = _read_query(request)
         ends = [query.get(name) for name in ("from", "to")]
         for name, value in zip(("from", "to"), ends, strict=True):
             if not value:
                 raise errors.BadArgument(f"Missing required parameter: {name}")
         source, target = ({**match, "queue": name or ""} for name in ends)
-        self._enter(request, source, "work")
-        access = self._enter(request, source, "delete")
-        self._enter(request, target, "send")
+        await self._admit(request, source, "work")
+        access = await self._admit(request, source, "delete")
+        await self._admit(request, target, "send")
         if ends[0] == ends[1]:
             raise errors.BadArgument("cannot move queue to itself")
         if access is None:
-            self.create_queue_unchecked(source)
+            await self.create_queue_unchecked(source)
         return source, target
 
-    def show_move(self, request: Request, match: Match) -> Response:
+    async def show_move(self, request: Request, match: Match) -> Response:
         """Shows the status of a move to a caller with any right to measure, send or delete in the application.
 
         Moves between queues of the other kind (plain or dedup) count as missing.
         """
-        if not any(self._may_on_some_queue(request, action) for action in ("measure", "send", "delete")):
+        if not any([await self._may_on_some_queue(request, action) for action in ("measure", "send", "delete")]):
             raise NotAllowed
         move = names.parse_move_reference(match["reference"])
         if move is not None:
             with suppress(MoveNotFound):
-                report = self._moves.show(self.application, move, partial(is_queue_of_kind, kind=KINDS[match["base"]]))
+                is_seen = partial(is_queue_of_kind, kind=KINDS[match["base"]])
+                report = await self._moves.show(self.application, move, is_seen)
                 return json_response(names.describe_move(report))
         raise MoveNotFound(match["reference"])
 
-    def _may_on_some_queue(self, request: Request, action: Action) -> bool:
+    async def _may_on_some_queue(self, request: Request, action: Action) -> bool:
         try:
-            return bool(self._find_patterns(request, action))
+            return bool(await self._find_patterns(request, action))
         except NotAllowed:
             return False
 
@@ -415,15 +404,6 @@ def _read_query(request: Request) -> dict[str, str]:
 
 def _json(body: bytes) -> Response:
     return Response(200, body, JSON)
-
-
-def _call_if_exists(
-    body_if_missing: bytes, access: QueueAccess | None, call: Callable[[QueueAccess], Response]
-) -> Response:
-    if access is not None:
-        with suppress(QueueNotFound):
-            return call(access)
-    return _json(body_if_missing)
 
 
 def _messages_response(queue: Queue, messages: Sequence[Message]) -> Response:

@@ -73,9 +73,7 @@ class MessageActions:
         call: Callable[[Queue], Awaitable[T]],
     ) -> T:
         where = signed.match_of_url(url)
-        access = self._authorization.admit_at_once(signed.request, where, action)
-        if access is None:
-            access = await self._authorization.admit(signed.request, where, action)
+        access = await self._authorization.admit(signed.request, where, action)
         return await access.apply(call)
 
     # Sending
@@ -163,9 +161,7 @@ class MessageActions:
         parameters = signed.read(requests.ReceiveMessage)
         limit = check_range("MaxNumberOfMessages", parameters.max_number_of_messages, 1, requests.MAX_ENTRIES)
         where = signed.match_of_url(parameters.queue_url)
-        access = self._authorization.admit_at_once(signed.request, where, "work")
-        if access is None:
-            access = await self._authorization.admit(signed.request, where, "work")
+        access = await self._authorization.admit(signed.request, where, "work")
         wait = check_range(
             "WaitTimeSeconds", parameters.wait_time_seconds, 0, MAX_WAIT, stored_attributes(access.queue).wait
         )

@@ -61,13 +61,13 @@ class QueueActions:
         # Posts to several partitions of a networked store overlap; one file has one writer.
         self._partitions = 4 if service.store.waits_for_network else 1
 
-    def _enter(self, signed: SignedRequest, name: str, action: Any, **options: Any) -> QueueAccess:  # noqa: ANN401 - passed on
-        return self._authorization.enter(signed.request, signed.match_of_name(name), action, **options)
+    async def _enter(self, signed: SignedRequest, name: str, action: Any, **options: Any) -> QueueAccess:  # noqa: ANN401 - passed on
+        return await self._authorization.admit(signed.request, signed.match_of_name(name), action, **options)
 
-    def _enter_url(self, signed: SignedRequest, call: requests.QueueParameters, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
-        return self._enter(signed, signed.match_of_url(call.queue_url)["queue"], action)
+    async def _enter_url(self, signed: SignedRequest, call: requests.QueueParameters, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
+        return await self._enter(signed, signed.match_of_url(call.queue_url)["queue"], action)
 
-    def _enter_arn(self, signed: SignedRequest, parameter: str, arn: str, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
+    async def _enter_arn(self, signed: SignedRequest, parameter: str, arn: str, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
         """Authorizes the caller for an action on the queue of an ARN; ``parameter`` is its name in errors.
 
         Raises SqsError if the ARN is not a queue's, or the queue does not exist.
@@ -76,14 +76,14 @@ class QueueActions:
         if not name:
             raise invalid(parameter, arn, f"An ARN of a queue is needed, such as {arn_of('jobs', signed.region)}.")
         try:
-            return self._enter(signed, name, action)
+            return await self._enter(signed, name, action)
         except QueueNotFound:
             text = f"The resource that you specified for the {parameter} parameter doesn't exist: {arn[:200]}"
             raise SqsError("ResourceNotFoundException", text, 404) from None
 
     # Queues
 
-    def create(self, signed: SignedRequest) -> Result:
+    async def create(self, signed: SignedRequest) -> Result:
         """Creates a queue, or returns an existing one if each given attribute equals its own.
 
         Tags for an existing queue are ignored. Also for it, the caller needs the right to create it, and a given
@@ -94,8 +94,9 @@ class QueueActions:
         attributes.check_name(parameters.queue_name, fifo=fifo)
         changes = read_changes(parameters.attributes, fifo=fifo)
         changes.options.setdefault("ttl", attributes.DEFAULT_RETENTION)
-        self._authorization.make_creation_check(signed.request, signed.application)(parameters.queue_name)
-        self._check_dead_letter(signed, parameters.queue_name, changes.options.get("dead_letter"), fifo=fifo)
+        check = await self._authorization.make_creation_check(signed.request, signed.application)
+        check(parameters.queue_name)
+        await self._check_dead_letter(signed, parameters.queue_name, changes.options.get("dead_letter"), fifo=fifo)
         spec = replace(
             changes.make_update(with_tags(attributes.DEFAULT_ATTRIBUTES, parameters.tags)),
             partitions=self._partitions,
@@ -103,7 +104,7 @@ class QueueActions:
             kind="ordered" if fifo else "plain",
         )
         try:
-            queue, is_new = self._queues.create(
+            queue, is_new = await self._queues.create(
                 signed.application, parameters.queue_name, self._queues.make_claimable(spec), longest=MAX_NAME
             )
         except QueueExists as error:
@@ -113,7 +114,7 @@ class QueueActions:
             raise SqsError("QueueNameExists", text)
         return {"QueueUrl": signed.url_of(queue.name)}
 
-    def _check_dead_letter(self, signed: SignedRequest, name: str, target: str | None, *, fifo: bool) -> None:
+    async def _check_dead_letter(self, signed: SignedRequest, name: str, target: str | None, *, fifo: bool) -> None:
         """Raises an error if a queue may not send its dead letters to the target; None is always allowed.
 
         Raises:
@@ -122,9 +123,9 @@ class QueueActions:
         """
         if target is None:
             return
-        self._authorization.require_dead_letter(signed.request, signed.application, name, target)
+        await self._authorization.require_dead_letter(signed.request, signed.application, name, target)
         try:
-            queue = self._service.find(signed.application, target)
+            queue = await self._service.find(signed.application, target)
         except QueueNotFound:
             raise invalid("RedrivePolicy", target, "Dead letter target does not exist.") from None
         if attributes.is_fifo(queue) != fifo:
@@ -133,28 +134,28 @@ class QueueActions:
         if allow is not None and not allow.permits(name):
             raise invalid("RedrivePolicy", target, "Its RedriveAllowPolicy does not allow this queue.")
 
-    def get_url(self, signed: SignedRequest) -> Result:
+    async def get_url(self, signed: SignedRequest) -> Result:
         name = signed.read(requests.GetQueueUrl).queue_name
-        return {"QueueUrl": signed.url_of(self._enter(signed, name, "measure").queue.name)}
+        return {"QueueUrl": signed.url_of((await self._enter(signed, name, "measure")).queue.name)}
 
-    def delete(self, signed: SignedRequest) -> Result:
-        self._queues.delete(self._enter_url(signed, signed.read(requests.QueueParameters), "admin"))
+    async def delete(self, signed: SignedRequest) -> Result:
+        await self._queues.delete(await self._enter_url(signed, signed.read(requests.QueueParameters), "admin"))
         return {}
 
-    def purge(self, signed: SignedRequest) -> Result:
-        self._queues.purge(self._enter_url(signed, signed.read(requests.QueueParameters), "admin"))
+    async def purge(self, signed: SignedRequest) -> Result:
+        await self._queues.purge(await self._enter_url(signed, signed.read(requests.QueueParameters), "admin"))
         return {}
 
-    def list_queues(self, signed: SignedRequest) -> Result:
+    async def list_queues(self, signed: SignedRequest) -> Result:
         """Lists a page of queues that the caller may measure and whose names begin with the prefix.
 
         Searches from the prefix on, and ends at the first other name.
         """
         parameters = signed.read(requests.ListQueues)
         limit = check_range("MaxResults", parameters.max_results, 1, MAX_LISTED, MAX_LISTED)
-        patterns = self._authorization.patterns(signed.request, signed.application, "measure")
+        patterns = await self._authorization.patterns(signed.request, signed.application, "measure")
         start = max(parameters.queue_name_prefix, _read_token(parameters.next_token))
-        queues, following = self._queues.list(signed.application, start=start, limit=limit, patterns=patterns)
+        queues, following = await self._queues.list(signed.application, start=start, limit=limit, patterns=patterns)
         names = [queue.name for queue in queues if queue.name.startswith(parameters.queue_name_prefix)]
         ends = len(names) < len(queues) or not (following or "").startswith(parameters.queue_name_prefix)
         result: Result = {"QueueUrls": [signed.url_of(name) for name in names]} if names else {}
@@ -162,26 +163,26 @@ class QueueActions:
 
     # Attributes and tags
 
-    def get_attributes(self, signed: SignedRequest) -> Result:
+    async def get_attributes(self, signed: SignedRequest) -> Result:
         """Returns the requested attributes that have a value. Counts above ``MAX_COUNTED`` are estimated.
 
         A queue without a time to live shows the service's default as its retention.
         """
         parameters = signed.read(requests.GetQueueAttributes)
-        access = self._enter_url(signed, parameters, "measure")
+        access = await self._enter_url(signed, parameters, "measure")
         names = attributes.requested_attributes(parameters.attribute_names)
         values = attributes.attribute_values(access.queue, signed.region, names)
         if access.queue.ttl is None and "MessageRetentionPeriod" in names:
             values["MessageRetentionPeriod"] = str(self._service.limits.default_ttl)
         if counts := [name for name in names if name in COUNT_ATTRIBUTES]:
-            backlog = self._service.claims.overview.backlog(access, MAX_COUNTED)
+            backlog = await self._service.claims.overview.backlog(access, MAX_COUNTED)
             values |= {name: str(COUNT_ATTRIBUTES[name](backlog)) for name in counts}
         return {"Attributes": values} if values else {}
 
-    def set_attributes(self, signed: SignedRequest) -> Result:
+    async def set_attributes(self, signed: SignedRequest) -> Result:
         """Sets attributes and keeps all others. Refuses a lower delay for a FIFO queue: it would reorder."""
         parameters = signed.read(requests.SetQueueAttributes)
-        access = self._enter_url(signed, parameters, "admin")
+        access = await self._enter_url(signed, parameters, "admin")
         queue = access.queue
         changes = read_changes(parameters.attributes, fifo=attributes.is_fifo(queue))
         target = changes.options.get("dead_letter")
@@ -190,26 +191,27 @@ class QueueActions:
             and changes.kept.get("delay", stored_attributes(queue).delay) < stored_attributes(queue).delay
         ):
             raise bad_value("DelaySeconds", "a lower delay would deliver newer messages of a FIFO queue first")
-        self._check_dead_letter(signed, queue.name, target, fifo=attributes.is_fifo(queue))
-        access = self._enter(signed, queue.name, "admin", dead_letter=target)
-        self._queues.update(
+        await self._check_dead_letter(signed, queue.name, target, fifo=attributes.is_fifo(queue))
+        access = await self._enter(signed, queue.name, "admin", dead_letter=target)
+        await self._queues.update(
             access, lambda row: changes.make_update(stored_attributes(row)), changes.clear, longest=MAX_NAME
         )
         return {}
 
-    def list_tags(self, signed: SignedRequest) -> Result:
-        tags = stored_attributes(self._enter_url(signed, signed.read(requests.QueueParameters), "measure").queue).tags
+    async def list_tags(self, signed: SignedRequest) -> Result:
+        access = await self._enter_url(signed, signed.read(requests.QueueParameters), "measure")
+        tags = stored_attributes(access.queue).tags
         return {"Tags": tags} if tags else {}
 
-    def add_tags(self, signed: SignedRequest) -> Result:
+    async def add_tags(self, signed: SignedRequest) -> Result:
         parameters = signed.read(requests.TagQueue)
         if not parameters.tags:
             raise missing("Tags")
-        return self._update_spec(
+        return await self._update_spec(
             signed, parameters, lambda row: make_spec(with_tags(stored_attributes(row), parameters.tags))
         )
 
-    def remove_tags(self, signed: SignedRequest) -> Result:
+    async def remove_tags(self, signed: SignedRequest) -> Result:
         """Removes tags by key, ignoring keys that the queue does not have; refuses a request without keys.
 
         Needs ``admin``.
@@ -222,49 +224,51 @@ class QueueActions:
             kept = stored_attributes(row)
             return make_spec(replace(kept, tags={k: v for k, v in kept.tags.items() if k not in parameters.tag_keys}))
 
-        return self._update_spec(signed, parameters, without)
+        return await self._update_spec(signed, parameters, without)
 
-    def _update_spec(
+    async def _update_spec(
         self, signed: SignedRequest, call: requests.QueueParameters, change: Callable[[Queue], QueueSpec]
     ) -> Result:
-        self._queues.update(self._enter_url(signed, call, "admin"), change)
+        await self._queues.update(await self._enter_url(signed, call, "admin"), change)
         return {}
 
-    def refuse_permission_change(self, signed: SignedRequest) -> Result:
+    async def refuse_permission_change(self, signed: SignedRequest) -> Result:
         """Refuses AddPermission and RemovePermission: access keys decide who may use a queue.
 
         A missing or hidden queue has its own error first.
         """
-        self._enter_url(signed, signed.read(requests.Permission), "measure")
+        await self._enter_url(signed, signed.read(requests.Permission), "measure")
         raise SqsError(
             "UnsupportedOperation", f"{signed.call.action} is not supported; {attributes.NO_PERMISSIONS_TEXT}"
         )
 
     # Dead letters
 
-    def list_sources(self, signed: SignedRequest) -> Result:
+    async def list_sources(self, signed: SignedRequest) -> Result:
         """Lists a page of the queues whose dead letters go to a queue, and which the caller may measure.
 
         A page may be short or empty and yet have a token, as one request searches at most :data:`MAX_SEARCHED` queues.
         """
         parameters = signed.read(requests.ListSources)
-        access = self._enter_url(signed, parameters, "measure")
+        access = await self._enter_url(signed, parameters, "measure")
         limit = check_range("MaxResults", parameters.max_results, 1, MAX_LISTED, MAX_LISTED)
-        names, token = self._find_sources(signed, access.queue.name, _read_token(parameters.next_token), limit)
+        names, token = await self._find_sources(signed, access.queue.name, _read_token(parameters.next_token), limit)
         result: Result = {"queueUrls": [signed.url_of(name) for name in names]}
         return result if token is None else result | {"NextToken": _make_token(token)}
 
-    def _find_sources(self, signed: SignedRequest, name: str, start: str, limit: int) -> tuple[list[str], str | None]:
+    async def _find_sources(
+        self, signed: SignedRequest, name: str, start: str, limit: int
+    ) -> tuple[list[str], str | None]:
         """Returns a page of queues with this dead-letter queue and a maximum number of deliveries.
 
         Also returns the name that the next page begins at, or None at the end. Searches at most :data:`MAX_SEARCHED`
         queues, so the page may be short.
         """
-        patterns = self._authorization.patterns(signed.request, signed.application, "measure")
+        patterns = await self._authorization.patterns(signed.request, signed.application, "measure")
         names: list[str] = []
         following: str | None = start
         for _ in range(MAX_SEARCHED // PAGE_SIZE):
-            page, following = self._queues.list(
+            page, following = await self._queues.list(
                 signed.application, start=following or "", limit=PAGE_SIZE, patterns=patterns
             )
             for queue in page:
@@ -276,7 +280,7 @@ class QueueActions:
                 break
         return names, following
 
-    def start_move(self, signed: SignedRequest) -> Result:
+    async def start_move(self, signed: SignedRequest) -> Result:
         """Starts to move all messages of a dead-letter queue to the destination, or else to its only source queue.
 
         Refuses FIFO queues, and a limit of the rate. Needs ``read`` and ``delete`` with the source, and ``send`` with
@@ -285,44 +289,44 @@ class QueueActions:
         parameters = signed.read(requests.StartMove)
         if parameters.max_number_of_messages_per_second is not None:
             raise SqsError("UnsupportedOperation", "MaxNumberOfMessagesPerSecond is not supported; leave it out.")
-        source = self._enter_arn(signed, "SourceArn", parameters.source_arn, "read").queue
+        source = (await self._enter_arn(signed, "SourceArn", parameters.source_arn, "read")).queue
         if attributes.is_fifo(source):
             raise SqsError("UnsupportedOperation", "Messages of a FIFO queue cannot be moved.")
         if parameters.destination_arn is None:
-            target = self._enter(signed, self._find_only_source(signed, source.name), "send")
+            target = await self._enter(signed, await self._find_only_source(signed, source.name), "send")
         else:
-            target = self._enter_arn(signed, "DestinationArn", parameters.destination_arn, "send")
-        report = self._moves.begin(self._enter(signed, source.name, "delete"), target)
+            target = await self._enter_arn(signed, "DestinationArn", parameters.destination_arn, "send")
+        report = await self._moves.begin(await self._enter(signed, source.name, "delete"), target)
         return {"TaskHandle": _make_token(report.id)}
 
-    def _find_only_source(self, signed: SignedRequest, name: str) -> str:
+    async def _find_only_source(self, signed: SignedRequest, name: str) -> str:
         """Returns the only source of a dead-letter queue.
 
         Raises SqsError if it has none or several, or the search ended before the last queue.
         """
-        names, next_name = self._find_sources(signed, name, "", 2)
+        names, next_name = await self._find_sources(signed, name, "", 2)
         if len(names) != 1 or next_name is not None:
             raise invalid("DestinationArn", "", f"{name} has no source queue, or several: name the destination.")
         return names[0]
 
-    def list_moves(self, signed: SignedRequest) -> Result:
+    async def list_moves(self, signed: SignedRequest) -> Result:
         """Lists moves out of a queue, the newest first; only one by default. Only a running move has a handle."""
         parameters = signed.read(requests.ListMoves)
-        name = self._enter_arn(signed, "SourceArn", parameters.source_arn, "measure").queue.name
+        name = (await self._enter_arn(signed, "SourceArn", parameters.source_arn, "measure")).queue.name
         limit = check_range("MaxResults", parameters.max_results, 1, MAX_MOVES, 1)
-        may_see = self._authorization.make_name_test(signed.request, signed.application, "measure")
-        moves = [move for move in self._moves.list(signed.application, may_see) if move.source == name]
+        may_see = await self._authorization.make_name_test(signed.request, signed.application, "measure")
+        moves = [move for move in await self._moves.list(signed.application, may_see) if move.source == name]
         return {"Results": [_describe_move(move, signed.region) for move in moves[:limit]]}
 
-    def cancel_move(self, signed: SignedRequest) -> Result:
+    async def cancel_move(self, signed: SignedRequest) -> Result:
         """Requests the end of a move, and returns how many messages it has moved. Needs ``delete`` with the source.
 
         Succeeds if the move has ended.
         """
         handle = signed.read(requests.CancelMessageMoveTask).task_handle
         name = _read_token(handle, "TaskHandle")
-        may_delete = self._authorization.make_name_test(signed.request, signed.application, "delete")
-        report = self._moves.cancel(signed.application, name, may_delete)
+        may_delete = await self._authorization.make_name_test(signed.request, signed.application, "delete")
+        report = await self._moves.cancel(signed.application, name, may_delete)
         return {"ApproximateNumberOfMessagesMoved": report.moved}
 
 

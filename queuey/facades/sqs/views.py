@@ -57,8 +57,6 @@ class SqsFacade(Facade):
             "DeleteMessageBatch": messages.delete_batch,
             "ChangeMessageVisibility": messages.change_visibility,
             "ChangeMessageVisibilityBatch": messages.change_visibility_batch,
-        }
-        self._blocking: dict[str, Callable[[SignedRequest], Result]] = {
             "AddPermission": queues.refuse_permission_change,
             "CancelMessageMoveTask": queues.cancel_move,
             "CreateQueue": queues.create,
@@ -133,11 +131,9 @@ class SqsFacade(Facade):
         application, queue = application_of_owner(caller.tenant), match.get("queue", "")
         signed = SignedRequest(request, call, application, state.signature.region, self._prefix, queue)
         name = call.action
-        if (action := self._actions.get(name)) is not None:
-            result = await action(signed)
-        elif (blocking := self._blocking.get(name)) is not None:
-            result = await request.in_pool(partial(blocking, signed))
-        else:
+        action = self._actions.get(name)
+        if action is None:
             raise SqsError("InvalidAction", f"The action {name[:100]!r} is not valid for this endpoint.")
+        result = await action(signed)
         # A request id for logs, from getrandbits: a system call would take 10 microseconds.
         return make_answer(request, name, result, as_uuid(f"{getrandbits(128):032x}"))

@@ -117,11 +117,13 @@ ROLES: dict[str, tuple[RoleVerb, ...]] = {
 def staff(store: Store, trusted: UserIssuer, app: App) -> App:
     """The application, with a role for each verb, and queues of all kinds."""
     service = app.service
-    service.queues.create("queuey", "plain", QueueSpec())
-    service.queues.create("queuey", "public", QueueSpec(type="public"))
-    service.queues.create("queuey", "owned", QueueSpec(principals=parse_principals(["app:queuey"])))
-    service.queues.create("queuey", "closed", QueueSpec(principals=parse_principals(["bid:bob@example.org"])))
-    service.queues.create("guest", "foreign", QueueSpec(principals=parse_principals(["app:queuey"])))
+    service.core.run(service.queues.create("queuey", "plain", QueueSpec()))
+    service.core.run(service.queues.create("queuey", "public", QueueSpec(type="public")))
+    service.core.run(service.queues.create("queuey", "owned", QueueSpec(principals=parse_principals(["app:queuey"]))))
+    service.core.run(
+        service.queues.create("queuey", "closed", QueueSpec(principals=parse_principals(["bid:bob@example.org"])))
+    )
+    service.core.run(service.queues.create("guest", "foreign", QueueSpec(principals=parse_principals(["app:queuey"]))))
     users = {"queuey": (msgspec.structs.replace(trusted, roles=ROLES),)}
     return make_app(store, readers=patient_readers(users), private=users.keys())
 
@@ -135,21 +137,20 @@ def test_a_role_is_like_a_limited_key(staff: Any, store: Store, issuer: Issuer, 
 
     def rights(credential: str) -> list[object]:
         request = blank_request(authorization=credential)
-        caller = authorization.authenticate(request)
+        caller = bridge.run(authorization.identify(request))
         own = [inbox(issuer, "bob"), inbox(issuer)]
         names = ["plain", "public", "owned", "closed", "nothing", own[0]]
         return [
-            *(authorization.list_rights(request, "queuey", name) for name in names),
-            *(authorization.list_rights(request, "guest", name) for name in ("foreign", "nothing")),
+            *(bridge.run(authorization.list_rights(request, "queuey", name)) for name in names),
+            *(bridge.run(authorization.list_rights(request, "guest", name)) for name in ("foreign", "nothing")),
             *(caller.find_patterns("queuey", action) for action in get_args(Action)),
             *(caller.find_patterns("guest", action) for action in get_args(Action)),
         ]
 
     token = f"Bearer {issuer.token('ann', groups=['unknown', *held])}"
     assert rights(token) == rights(f"Application {'5' * 64}")
-    assert {"read", "delete"} <= set(
-        authorization.list_rights(blank_request(authorization=token), "queuey", inbox(issuer))
-    )
+    listed = authorization.list_rights(blank_request(authorization=token), "queuey", inbox(issuer))
+    assert {"read", "delete"} <= set(bridge.run(listed))
 
 
 def test_what_is_no_role(staff: Any, issuer: Issuer) -> None:  # noqa: ANN401
@@ -182,7 +183,7 @@ def test_kinds_of_keys(store: Store, kind: Any) -> None:  # noqa: ANN401 - a lit
     with serving(issuer.make_key_set()) as keys:
         trusted = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=keys.url)
         authorization: Authorization = make_app(store, readers=patient_readers({"queuey": (trusted,)})).authorization
-        caller = authorization.authenticate(blank_request(authorization=f"Bearer {issuer.token('ann')}"))
+        caller = bridge.run(authorization.identify(blank_request(authorization=f"Bearer {issuer.token('ann')}")))
     assert caller.names == {f"queuey {user_name(issuer.name, 'ann')}"}
 
 

@@ -145,7 +145,7 @@ def test_a_user_sees_the_own_queue(app: App, browser: Browser, provider: OpenIdP
     """A user without a role finds the queues of its patterns, and no other."""
     service = app.service
     for name in (inbox(provider), inbox(provider, "bob"), "orders"):
-        service.queues.create("queuey", name, QueueSpec())
+        service.core.run(service.queues.create("queuey", name, QueueSpec()))
     assert log_in(browser, provider).status == 303
     assert browser.get("/console").headers["Location"] == "/console/a/queuey"
     page = browser.get("/console/a/queuey")
@@ -162,7 +162,7 @@ def test_a_user_sees_the_own_queue(app: App, browser: Browser, provider: OpenIdP
 def test_a_role(app: App, browser: Browser, provider: OpenIdProvider) -> None:
     """A user with a role has its verbs with all queues of the application: the same in the console as in the API."""
     service = app.service
-    service.queues.create("queuey", "orders", QueueSpec())
+    service.core.run(service.queues.create("queuey", "orders", QueueSpec()))
     provider.claims = {"groups": ["staff", "admins"]}
     assert log_in(browser, provider).status == 303
     assert "/console/a/queuey/orders" in browser.get("/console/a/queuey/_queues").text
@@ -176,7 +176,7 @@ def test_a_session_has_the_rights_of_the_settings_in_force(
     store: Store, browser: Browser, provider: OpenIdProvider, trusted: UserIssuer, users: Users
 ) -> None:
     """In another process the session is the same. It loses a role with the setting, and ends with the trust."""
-    browser.app.service.queues.create("queuey", "orders", QueueSpec())
+    browser.app.service.core.run(browser.app.service.queues.create("queuey", "orders", QueueSpec()))
     provider.claims = {"groups": "watchers"}
     assert log_in(browser, provider).status == 303
     browser.app = assemble_app(store, users)
@@ -434,7 +434,7 @@ def test_what_a_provider_is_asked_is_bounded(
 
 def stop_clock(app: App) -> None:
     """Counts logins as if no time passed."""
-    views = app.endpoints["console.back"].view("GET").answer.__self__
+    views = app.endpoints["console.back"].view("GET").answer.__self__  # type: ignore[attr-defined] # a method
     for bound in (views._of_browser, views._of_address, views._of_provider, views._of_user):
         bound.clock = lambda: 0.0
 
@@ -473,7 +473,7 @@ def test_discovery_documents_that_are_refused(
 
 def test_acts_of_a_user(app: App, browser: Browser, provider: OpenIdProvider, store: Store) -> None:
     """A user's act is in the audit log under the user's name; a key that a user creates ends with the session."""
-    app.service.queues.create("queuey", "orders", QueueSpec())
+    app.service.core.run(app.service.queues.create("queuey", "orders", QueueSpec()))
     provider.claims = {"groups": ["admins"]}
     assert log_in(browser, provider).status == 303
     page = follow_redirect(browser, act(browser, "/console/a/queuey/orders/acts/purge", typed="orders"))

@@ -30,7 +30,7 @@ def make_limited_queue(store: Store, most: int) -> Queue:
 
 
 def stored_attempts(service: Service, access: QueueAccess, place: Position) -> list[str]:
-    reasons = service.explaining.explain(access, place, 1).reasons
+    reasons = service.core.run(service.explaining.explain(access, place, 1)).reasons
     return [reason.text for reason in reasons if reason.code == "attempt"]
 
 
@@ -82,20 +82,24 @@ def test_a_release_with_a_delay_is_no_expired_claim(store: Store, other: Store, 
         service, access = enter(handle, queue)
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1")
         blocking(service.claims).release(access, [claimed.receipt], 20.0)
-        backlog = service.claims.overview.backlog(access, 100)
+        backlog = service.core.run(service.claims.overview.backlog(access, 100))
         assert (backlog.waiting, backlog.failed, backlog.claimed, backlog.retrying) == (0, 0, 0, 1)
-        assert service.claims.overview.count_claims(access).partitions[1] == PartitionClaims(
+        assert service.core.run(service.claims.overview.count_claims(access)).partitions[1] == PartitionClaims(
             claimed=0, waiting=0, retrying=1
         )
         assert count_outbox(service.claims, access)[1] == 0
-        [job] = service.claims.overview.list_jobs(access, 9)
+        [job] = service.core.run(service.claims.overview.list_jobs(access, 9))
         assert (job.status, job.worker, job.expires is not None) == ("retrying", "ann:1", True)
-        [reason] = [one for one in service.explaining.explain(access, place, 1).reasons if one.code == "retrying"]
+        [reason] = [
+            one
+            for one in service.core.run(service.explaining.explain(access, place, 1)).reasons
+            if one.code == "retrying"
+        ]
         assert "and released: claims get it from " in reason.text
         clock.advance(120)
-        backlog = service.claims.overview.backlog(access, 100)
+        backlog = service.core.run(service.claims.overview.backlog(access, 100))
         assert (backlog.waiting, backlog.failed, backlog.claimed, backlog.retrying) == (1, 1, 0, 0)
-        assert [job.status for job in service.claims.overview.list_jobs(access, 9)] == ["waiting"]
+        assert [job.status for job in service.core.run(service.claims.overview.list_jobs(access, 9))] == ["waiting"]
     assert stored_attempts(service, access, place) == []
 
 
@@ -148,7 +152,7 @@ def test_backlog(store: Store, other: Store) -> None:
     """A backlog counts waiting, claimed, failed and dead messages, and gives the age of the oldest unfinished one."""
     queue = make_queue(store, partitions=2, max_deliveries=1)
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
-    assert peer.claims.overview.backlog(peer_access, 100) == Backlog(
+    assert peer.core.run(peer.claims.overview.backlog(peer_access, 100)) == Backlog(
         0, exact=True, delayed=0, claimed=0, failed=0, dead=0, oldest=None, due=None
     )
     first = append_bodies(store, queue, "a", "b", "c")
@@ -157,7 +161,7 @@ def test_backlog(store: Store, other: Store) -> None:
         store.messages.append(queue, [new_message("later", delay=2000, partition=2), new_message("late", delay=1000)])
     )
     [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1", partitions=[1])
-    backlog = peer.claims.overview.backlog(peer_access, 100)
+    backlog = peer.core.run(peer.claims.overview.backlog(peer_access, 100))
     oldest = ids.ticks_to_seconds(first[0][0])
     assert backlog.due is not None
     assert 990 < backlog.due - ids.ticks_to_seconds(bridge.run(store.ledger.now())) <= 1000
@@ -165,10 +169,10 @@ def test_backlog(store: Store, other: Store) -> None:
         3, exact=True, delayed=2, claimed=1, failed=0, dead=0, oldest=oldest, due=None
     )
     blocking(service.claims).release(access, [claimed.receipt])
-    assert peer.claims.overview.backlog(peer_access, 100).failed == 1
+    assert peer.core.run(peer.claims.overview.backlog(peer_access, 100)).failed == 1
     assert len(blocking(service.claims).claim(access, limit=9, ttl=60, partitions=[1])) == 2
-    assert eventually(lambda: peer.claims.overview.backlog(peer_access, 100).dead == 1)
-    backlog = peer.claims.overview.backlog(peer_access, 100)
+    assert eventually(lambda: peer.core.run(peer.claims.overview.backlog(peer_access, 100)).dead == 1)
+    backlog = peer.core.run(peer.claims.overview.backlog(peer_access, 100))
     assert (backlog.waiting, backlog.claimed, backlog.oldest) == (1, 2, ids.ticks_to_seconds(first[1][0]))
 
 
@@ -178,12 +182,12 @@ def test_who_has_which(store: Store) -> None:
     append_bodies(store, queue, "c", partition=2)
     service, access = enter(store, queue)
     claims = blocking(service.claims)
-    assert service.claims.overview.list_jobs(access, 9) == []
+    assert service.core.run(service.claims.overview.list_jobs(access, 9)) == []
     claims.claim(access, limit=1, ttl=60, worker="ann:1", partitions=[1])
     claims.claim(access, limit=1, ttl=30, worker="bob:2", partitions=[2])
     [ended] = claims.claim(access, limit=1, ttl=60, worker="eve:3", partitions=[1])
     claims.release(access, [ended.receipt])
-    listed = service.claims.overview.list_jobs(access, 9)
+    listed = service.core.run(service.claims.overview.list_jobs(access, 9))
     assert [(one.partition, one.worker, one.deliveries) for one in listed] == [
         (1, "eve:3", 1),
         (2, "bob:2", 1),
@@ -193,8 +197,8 @@ def test_who_has_which(store: Store) -> None:
     assert listed[1].expires is not None
     assert listed[2].expires is not None
     assert 29 < listed[2].expires - listed[1].expires < 31
-    assert service.claims.overview.list_jobs(access, 2) == listed[:2]
-    assert service.claims.overview.list_jobs(access, 9, only_status="claimed") == [
+    assert service.core.run(service.claims.overview.list_jobs(access, 2)) == listed[:2]
+    assert service.core.run(service.claims.overview.list_jobs(access, 9, only_status="claimed")) == [
         job for job in listed if job.status == "claimed"
     ]
 
@@ -214,7 +218,7 @@ def test_what_jobs_call_and_why_they_failed(store: Store, other: Store) -> None:
     for error in ("First", "Last"):
         blocking(service.claims).release(access, [claims[0].receipt], 0.0, reason=HandlerFailure(error, "x" * 900))
         [claims[0]] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1")
-    listed = peer.claims.overview.list_jobs(peer_access, 9, states=True)
+    listed = peer.core.run(peer.claims.overview.list_jobs(peer_access, 9, states=True))
     assert [(job.status, job.task, job.arguments) for job in listed] == [
         ("claimed", "thumb", '"a.jpg", size=4'),
         ("claimed", UNSET, UNSET),
@@ -222,7 +226,9 @@ def test_what_jobs_call_and_why_they_failed(store: Store, other: Store) -> None:
     ]
     assert isinstance(listed[0].failure, Attempt)
     assert (listed[0].failure.error, len(listed[0].failure.text), listed[1].failure) == ("Last", MAX_SHOWN_TEXT, UNSET)
-    assert {(job.task, job.failure) for job in peer.claims.overview.list_jobs(peer_access, 9)} == {(UNSET, UNSET)}
+    assert {(job.task, job.failure) for job in peer.core.run(peer.claims.overview.list_jobs(peer_access, 9))} == {
+        (UNSET, UNSET)
+    }
 
 
 def test_workers(store: Store, other: Store) -> None:
@@ -232,17 +238,17 @@ def test_workers(store: Store, other: Store) -> None:
         append_bodies(store, queue, *"abc", partition=number)
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     claims, begun = blocking(service.claims), time.time()
-    assert service.claims.overview.list_workers(access) == []
+    assert service.core.run(service.claims.overview.list_workers(access)) == []
     claimed = claims.claim(access, limit=3, ttl=60, worker="ann:1", partitions=[1])
     assert eventually(
         lambda: len(blocking(peer.claims).claim(peer_access, limit=1, ttl=60, worker="bob:2", partitions=[2])) == 1
     )
     assert eventually(lambda: len(claims.claim(access, limit=1, ttl=60, partitions=[2])) == 1)
     claims.release(access, [claimed[0].receipt], 600.0)
-    [ann, nobody, bob] = peer.claims.overview.list_workers(peer_access)
+    [ann, nobody, bob] = peer.core.run(peer.claims.overview.list_workers(peer_access))
     assert (ann.worker, ann.jobs) == ("ann:1", 2)
     assert (nobody.worker, nobody.jobs, bob.worker, bob.jobs) == ("", 1, "bob:2", 1)
     assert all(begun - 1 <= each.renewed <= time.time() + 1 < each.expires for each in (ann, nobody, bob))
     claims.renew(access, [claimed[1].receipt], 300)
-    [later, *_] = peer.claims.overview.list_workers(peer_access)
+    [later, *_] = peer.core.run(peer.claims.overview.list_workers(peer_access))
     assert (later.jobs, later.renewed >= ann.renewed, later.expires > ann.expires + 200) == (2, True, True)

@@ -127,14 +127,14 @@ def test_what_people_see(store: Store) -> None:
     for begun in (False, False, True, False):
         scene.claim_counts()
         scene.release(begun=begun)
-    [job] = scene.service.claims.overview.list_jobs(scene.access, 10)
+    [job] = scene.service.core.run(scene.service.claims.overview.list_jobs(scene.access, 10))
     assert (job.deliveries, job.handed_out) == (1, 4)
     info = scene.claims.job(scene.access, place)
     assert (info.deliveries, info.handed_out, info.status) == (1, 4, "waiting")
-    reasons = scene.service.explaining.explain(scene.access, place[1], 1).reasons
+    reasons = scene.service.core.run(scene.service.explaining.explain(scene.access, place[1], 1)).reasons
     [text] = [reason.text for reason in reasons if reason.code == "waiting"]
     assert "delivered 4 times (1 attempt; " in text
-    assert scene.service.claims.overview.backlog(scene.access, 10).failed == 1
+    assert scene.service.core.run(scene.service.claims.overview.backlog(scene.access, 10)).failed == 1
 
 
 def test_a_result_of_an_uncounted_delivery_is_void(store: Store) -> None:
@@ -230,4 +230,4 @@ def test_a_message_that_ends_its_worker_spends_only_its_own_attempts(
     expected = {str(number): 1 if number < acknowledged else 2 for number in range(100)}
     assert attempts == expected | {str(bad): MOST}
     assert wait_for_dead_letter(store, scene.queue, scene.places[bad]).cause.attempts == MOST
-    assert scene.service.claims.overview.size(scene.access, 1000).size == 0
+    assert scene.service.core.run(scene.service.claims.overview.size(scene.access, 1000)).size == 0

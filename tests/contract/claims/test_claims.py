@@ -191,7 +191,7 @@ def test_receipts_of_several_partitions(store: Store, other: Store) -> None:
         for call in (blocking(process.claims).acknowledge, blocking(process.claims).release):
             with pytest.raises(InvalidRequest, match="receipts"):
                 call(way, [*receipts[:2], forged])
-        counts = process.claims.overview.count_claims(way).partitions.values()
+        counts = process.core.run(process.claims.overview.count_claims(way)).partitions.values()
         assert [(each.claimed, each.waiting) for each in counts] == [(1, 0)] * 3
     fresh, way = enter(other, queue)
     assert statuses(blocking(fresh.claims).acknowledge(way, receipts)) == [ReceiptStatus.DONE] * 3
@@ -221,7 +221,7 @@ def test_what_is_gone_is_not_given(store: Store, clock: Clock, backend: Backend)
     bridge.run(store.messages.delete(queue, [(1, places[0]), (1, places[2])]))
     clock.advance(100)
     assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=10)) == ["b"]
-    [counts] = service.claims.overview.count_claims(access).partitions.values()
+    [counts] = service.core.run(service.claims.overview.count_claims(access)).partitions.values()
     # Where a message may still be in flight, one that is not seen is not given up.
     gone = "exact_horizon" in backend.capabilities
     assert (counts.claimed, counts.waiting) == (1, 0 if gone else 1)
@@ -235,14 +235,16 @@ def test_whole_queues(store: Store, other: Store) -> None:
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     [a, _] = blocking(service.claims).claim(access, limit=2, ttl=60, partitions=[1])
     blocking(service.claims).acknowledge(access, [a.receipt])
-    counts = peer.claims.overview.count_claims(peer_access).partitions
+    counts = peer.core.run(peer.claims.overview.count_claims(peer_access)).partitions
     assert [(each.claimed, each.waiting) for each in counts.values()] == [(1, 0), (0, 0)]
-    size = peer.claims.overview.size(peer_access, 100)
+    size = peer.core.run(peer.claims.overview.size(peer_access, 100))
     assert (size.size, size.exact) == (3, True)
-    assert [message.body for message in peer.claims.overview.peek(peer_access, 100)] == ["b", "c", "d"]
-    assert [message.body for message in peer.claims.overview.peek(peer_access, 1)] == ["b"]
+    assert [message.body for message in peer.core.run(peer.claims.overview.peek(peer_access, 100))] == ["b", "c", "d"]
+    assert [message.body for message in peer.core.run(peer.claims.overview.peek(peer_access, 1))] == ["b"]
     blocking(peer.claims).release_all(peer_access)
-    assert [each.waiting for each in service.claims.overview.count_claims(access).partitions.values()] == [1, 0]
+    assert [
+        each.waiting for each in service.core.run(service.claims.overview.count_claims(access)).partitions.values()
+    ] == [1, 0]
     assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=60, partitions=[1])) == ["b", "c"]
 
 
@@ -292,7 +294,7 @@ def test_acknowledge_and_claim(store: Store) -> None:
     assert claimed_bodies(blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[1], ack=both)) == ["c"]
     assert statuses(both.settled or []) == [ReceiptStatus.DONE, ReceiptStatus.FINAL]
     assert blocking(service.claims).claim(access, limit=1, ttl=60, ack=both) == []
-    assert service.claims.overview.count_claims(access).claimed == 1
+    assert service.core.run(service.claims.overview.count_claims(access)).claimed == 1
 
 
 @pytest.mark.parametrize("partitions", [[1], [2]])
@@ -307,7 +309,7 @@ def test_acknowledge_what_another_process_gave(store: Store, other: Store, parti
     wrong = PiggybackedAck([structs.replace(held[0], number=99)])
     with pytest.raises(InvalidRequest):
         blocking(two.claims).claim(there, limit=1, ttl=60, partitions=partitions, ack=wrong)
-    assert one.claims.overview.count_claims(access).claimed == 2
+    assert one.core.run(one.claims.overview.count_claims(access)).claimed == 2
     ack = PiggybackedAck(held)
     assert claimed_bodies(blocking(two.claims).claim(there, limit=1, ttl=60, partitions=partitions, ack=ack)) == ["b"]
     assert statuses(ack.settled or []) == [ReceiptStatus.DONE] * 2
@@ -322,7 +324,7 @@ def test_snapshots(store: Store, other: Store) -> None:
     assert bridge.run(store.claim_logs.read_log(queue, 1, 1)).snapshot is not None
     late, there = enter(other, queue)
     assert statuses(blocking(late.claims).acknowledge(there, [claimed.receipt])) == [ReceiptStatus.DONE]
-    assert late.claims.overview.count_claims(there).partitions[1].claimed == 299
+    assert late.core.run(late.claims.overview.count_claims(there)).partitions[1].claimed == 299
 
 
 def test_an_entry_that_has_not_reached_all_replicas(store: Store, other: Store) -> None:
@@ -342,7 +344,7 @@ def test_an_entry_that_has_not_reached_all_replicas(store: Store, other: Store) 
     assert reads == [False, True]
     watched.instead(ClaimLogs.read_log, lambda *_, **__: LogPage(9, []))
     with pytest.raises(StoreIncompatible, match="ends at 9, and entry 2 is missing"):
-        peer.claims.overview.count_claims(peer_access)
+        peer.core.run(peer.claims.overview.count_claims(peer_access))
 
 
 def test_dead_letters(store: Store, clock: Clock) -> None:
@@ -425,9 +427,9 @@ def test_levels_that_cannot_be_claimed(store: Store) -> None:
         lambda: blocking(service.claims).claim(access, limit=1, ttl=60),
         lambda: blocking(service.claims).acknowledge(access, [ClaimReceipt(1, 1, 1)]),
         lambda: blocking(service.claims).release_all(access),
-        lambda: service.claims.overview.count_claims(access),
-        lambda: service.claims.overview.size(access, 1),
-        lambda: service.claims.overview.peek(access, 1),
+        lambda: service.core.run(service.claims.overview.count_claims(access)),
+        lambda: service.core.run(service.claims.overview.size(access, 1)),
+        lambda: service.core.run(service.claims.overview.peek(access, 1)),
         lambda: BlockingNames(service).create(access, "n", Draft("a")),
         lambda: BlockingNames(service).replace(access, "n", Draft("a")),
         lambda: BlockingNames(service).fetch(access, "n"),

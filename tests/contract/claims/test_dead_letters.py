@@ -65,7 +65,7 @@ def test_letters_that_share_a_partition_are_there_once(store: Store, other: Stor
     assert eventually(lambda: len(messages_in_partition(store, shared)) == 3)
     core = Core()
     late = ClaimUseCases(other, Limits(), Metrics(), core=core)
-    there = QueueAccess(core, other, queue, lambda _queue: None)
+    there = QueueAccess(other, queue)
     began = core.boottime()
     with replace(Core.boottime, lambda _self: began):
         assert count_outbox(late, there) == {1: 1, 2: 1}
@@ -105,7 +105,9 @@ class Process:
         return [claim.message.body for claim in blocking(self.service.claims).claim(access, limit=9, ttl=10)]
 
     def backlog(self, queue: Queue) -> Backlog:
-        return self.service.claims.overview.backlog(self.service.queues.access_unchecked(queue), 100)
+        return self.service.core.run(
+            self.service.claims.overview.backlog(self.service.queues.access_unchecked(queue), 100)
+        )
 
     def take_steps(self) -> None:
         """Takes the steps of all records. They are due, or would be if clocks could differ less."""
@@ -199,7 +201,7 @@ def test_all_kill_points_were_tried(store: Store, clock: Clock) -> None:
 def count_unpublished(store: Store, queue: Queue) -> int:
     core = Core()
     claims = ClaimUseCases(store, Limits(), Metrics(), core=core)
-    return sum(count_outbox(claims, QueueAccess(core, store, queue, lambda _queue: None)).values())
+    return sum(count_outbox(claims, QueueAccess(store, queue)).values())
 
 
 def letters_of(store: Store, queue: Queue) -> list[str | bytes]:

@@ -53,15 +53,15 @@ def test_copies_end_with_their_message(store: Store, clock: Clock, on_ack: str) 
     clock.advance(3)
     service, access = enter(store, queue)
     [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
-    assert service.claims.overview.size(access, 100).size == 4
+    assert service.core.run(service.claims.overview.size(access, 100)).size == 4
     append_bodies(store, queue, "a")
     blocking(service.claims).acknowledge(access, [claimed.receipt])
-    assert service.claims.overview.size(access, 100).size == 2
-    assert [message.body for message in service.claims.overview.peek(access, 9)] == ["b", "a"]
+    assert service.core.run(service.claims.overview.size(access, 100)).size == 2
+    assert [message.body for message in service.core.run(service.claims.overview.peek(access, 9))] == ["b", "a"]
     deliveries = blocking(service.claims).claim(access, limit=9, ttl=60)
     assert claimed_bodies(deliveries) == ["b", "a"]
     blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in deliveries])
-    assert service.claims.overview.size(access, 100).size == 0
+    assert service.core.run(service.claims.overview.size(access, 100)).size == 0
 
 
 def test_copies_that_have_ended_are_forgotten(store: Store) -> None:
@@ -71,7 +71,7 @@ def test_copies_that_have_ended_are_forgotten(store: Store) -> None:
     service, access = enter(store, queue)
     while claimed := blocking(service.claims).claim(access, limit=1, ttl=60):
         blocking(service.claims).acknowledge(access, [claimed[0].receipt])
-    assert service.claims.overview.size(access, 100).size == 0
+    assert service.core.run(service.claims.overview.size(access, 100)).size == 0
     entries = bridge.run(store.claim_logs.read_log(queue, 1, 1)).last
 
     def forgotten() -> bool:
@@ -147,7 +147,7 @@ def test_a_showing_hides_copies(store: Store) -> None:
     service, access = enter(store, queue)
     for _ in range(2):
         assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=0)) == ["a", "b"]
-    assert [message.body for message in service.claims.overview.peek(access, 9)] == ["a", "a", "b"]
+    assert [message.body for message in service.core.run(service.claims.overview.peek(access, 9))] == ["a", "a", "b"]
     assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=30)) == ["a", "b"]
 
 
@@ -161,10 +161,10 @@ def test_a_peek_shows_claimed_messages(store: Store, clock: Clock) -> None:
     clock.advance(10)
     [second] = blocking(service.claims).claim(access, limit=9, ttl=600)
     blocking(service.claims).acknowledge(access, [second.receipt])
-    assert [message.id for message in service.claims.overview.peek(access, 9)] == [first.message.id]
-    assert service.claims.overview.size(access, 9).size == 1
+    assert [message.id for message in service.core.run(service.claims.overview.peek(access, 9))] == [first.message.id]
+    assert service.core.run(service.claims.overview.size(access, 9)).size == 1
     blocking(service.claims).acknowledge(access, [first.receipt])
-    assert service.claims.overview.peek(access, 9) == []
+    assert service.core.run(service.claims.overview.peek(access, 9)) == []
 
 
 def claim_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
@@ -237,7 +237,7 @@ def test_posting(store: Store) -> None:
         with pytest.raises(InvalidRequest, match="dedup queue"):
             post(service, access, [draft])
     with pytest.raises(InvalidRequest, match="dedup queue"):
-        service.messages.put(access, [places[0]], Draft("a"))
+        service.core.run(service.messages.put(access, [places[0]], Draft("a")))
     with pytest.raises(InvalidRequest, match="dedup queue"):
         BlockingNames(service).create(access, "n", Draft("a"))
 

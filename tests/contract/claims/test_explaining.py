@@ -15,7 +15,7 @@ from tests.interposed_store import InterposedStore
 
 
 def codes(service: Service, access: QueueAccess, place: Position, partition: int | None = None) -> list[str]:
-    return [reason.code for reason in service.explaining.explain(access, place, partition).reasons]
+    return [reason.code for reason in service.core.run(service.explaining.explain(access, place, partition)).reasons]
 
 
 def test_from_post_to_delete(store: Store) -> None:
@@ -24,7 +24,7 @@ def test_from_post_to_delete(store: Store) -> None:
     [place] = append_bodies(store, queue, "a", partition=2)
     [late] = bridge.run(store.messages.append(queue, [new_message("b", partition=3, delay=1000)]))
     service, access = enter(store, queue)
-    explanation = service.explaining.explain(access, place, None)
+    explanation = service.core.run(service.explaining.explain(access, place, None))
     assert (explanation.stored, explanation.readable) == (True, True)
     assert [(reason.code, reason.partition) for reason in explanation.reasons] == [("readable", 2), ("expires", 2)]
     assert codes(service, access, late) == ["delayed", "expires"]
@@ -45,7 +45,7 @@ def test_acts_of_operators(store: Store, clock: Clock) -> None:
     [late] = bridge.run(store.messages.append(queue, [new_message("a", delay=1000)]))
 
     def last() -> str:
-        return service.explaining.explain(access, late, None).reasons[-1].text
+        return service.core.run(service.explaining.explain(access, late, None)).reasons[-1].text
 
     claims.make_available_now(access, late)
     assert last() == "It has not been claimed yet; one of the next claims gets it, even before it is due."
@@ -61,7 +61,7 @@ def test_the_delay_of_reads(store: Store) -> None:
     queue = make_queue(store, read_delay=1000.0)
     [place] = append_bodies(store, queue, "a")
     service, access = enter(store, queue)
-    explanation = service.explaining.explain(access, place, None)
+    explanation = service.core.run(service.explaining.explain(access, place, None))
     assert (explanation.stored, explanation.readable, explanation.reasons[0].code) == (True, False, "read_delay")
     assert explanation.reasons[0].at == ids.ticks_to_seconds(place[0]) + 1000
 

@@ -133,9 +133,9 @@ def test_posting(store: Store) -> None:
         post(service, access, [Draft("x", key="a", partition=1)])
     assert post(service, access, [Draft("x", partition=3)]).locations[0][0] == 3
     with pytest.raises(InvalidRequest, match="max_claimed_per_key"):
-        service.messages.put(access, places[:1], Draft("y"))
+        service.core.run(service.messages.put(access, places[:1], Draft("y")))
     with pytest.raises(InvalidRequest, match="no messages can be moved"):
-        service.moves.begin(access, enter(store, make_queue(store))[1])
+        service.core.run(service.moves.begin(access, enter(store, make_queue(store))[1]))
 
 
 @pytest.mark.slow_on("cassandra", "simulated")
@@ -147,7 +147,7 @@ def test_why_a_message_waits(store: Store) -> None:
     claimed = claim((service, access), limit=1)
 
     def told(number: int) -> list[str]:
-        explanation = service.explaining.explain(access, places[number][1], 1)
+        explanation = service.core.run(service.explaining.explain(access, places[number][1], 1))
         return [one.text for one in explanation.reasons if one.code == "limits"]
 
     assert told(1) == ["It waits for its key: 1 of its messages are claimed, max_claimed_per_key is 1."]

@@ -93,7 +93,7 @@ def test_one_batch_of_a_key(store: Store, other: Store) -> None:
     assert claimed_bodies(last) == ["a3", "a4"]
     acknowledge(here, *last, *third)
     assert claim(here) == claim(there) == []
-    assert here[0].claims.overview.size(here[1], 100).size == 0
+    assert here[0].core.run(here[0].claims.overview.size(here[1], 100)).size == 0
 
 
 @pytest.mark.slow_on("cassandra", "simulated")
@@ -201,7 +201,7 @@ def test_showing(store: Store) -> None:
         assert claimed_bodies(claim(here, ttl=0)) == ["b1"]
     acknowledge(here, first)
     assert claimed_bodies(claim(here, ttl=0)) == ["a2", "b1"]
-    assert [message.body for message in here[0].claims.overview.peek(here[1], 9)] == ["a2", "b1"]
+    assert [message.body for message in here[0].core.run(here[0].claims.overview.peek(here[1], 9))] == ["a2", "b1"]
 
 
 @pytest.mark.slow_on("cassandra", "simulated")
@@ -274,13 +274,13 @@ def test_posting(store: Store) -> None:
             post(service, access, [draft])
         assert list(caught.value.fields) == [field]
     with pytest.raises(InvalidRequest, match="ordered queue"):
-        service.messages.put(access, [places[0]], Draft("a"))
+        service.core.run(service.messages.put(access, [places[0]], Draft("a")))
     with pytest.raises(InvalidRequest, match="ordered queue"):
         BlockingNames(service).create(access, "n", Draft("a"))
     with pytest.raises(InvalidRequest, match="ordered"):
-        service.moves.begin(access, service.queues.access_unchecked(make_queue(store)))
+        service.core.run(service.moves.begin(access, service.queues.access_unchecked(make_queue(store))))
     with pytest.raises(InvalidRequest, match="ordered"):
-        service.moves.begin(service.queues.access_unchecked(make_queue(store)), access)
+        service.core.run(service.moves.begin(service.queues.access_unchecked(make_queue(store)), access))
     plain = make_queue(store)
     [place] = post(*enter(store, plain), [Draft("a", key="k")]).locations
     assert bridge.run(store.messages.fetch(plain, [place]))[0].meta is None

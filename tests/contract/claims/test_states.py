@@ -21,13 +21,14 @@ from tests.contract.samples import append_bodies, fill_queue, make_queue
 
 def shown(service: Service, access: QueueAccess) -> list[bytes | None]:
     found = sorted(
-        service.claims.overview.list_jobs(access, 9, states=True), key=lambda one: ids.parse_id(one.message_id)
+        service.core.run(service.claims.overview.list_jobs(access, 9, states=True)),
+        key=lambda one: ids.parse_id(one.message_id),
     )
     return [None if one.state is None else bytes(one.state) for one in found]
 
 
 def find_state_reasons(service: Service, access: QueueAccess, place: Position) -> list[str]:
-    reasons = service.explaining.explain(access, place, 1).reasons
+    reasons = service.core.run(service.explaining.explain(access, place, 1)).reasons
     return [reason.text.partition(": ")[2] for reason in reasons if reason.code == "state"]
 
 
@@ -47,7 +48,7 @@ def test_all_processes_see_the_last_state(store: Store, other: Store) -> None:
     assert put(peer, peer_access, a.receipt, b'{"done":2}') is ReceiptStatus.DONE
     assert shown(service, access) == [b'{"done":2}', None]
     assert find_state_reasons(service, access, first) == ['{"done":2}']
-    assert [each.state for each in service.claims.overview.list_jobs(access, 9)] == [UNSET, UNSET]
+    assert [each.state for each in service.core.run(service.claims.overview.list_jobs(access, 9))] == [UNSET, UNSET]
     blocking(service.claims).acknowledge(access, [a.receipt, b.receipt])
     assert shown(peer, peer_access) == []
     assert find_state_reasons(peer, peer_access, first) == []

@@ -125,7 +125,7 @@ class Group:
         return service.core.run(call(service))
 
     def access(self, service: Service, queue: str) -> QueueAccess:
-        return service.queues.access_unchecked(service.find(self.application, queue))
+        return service.queues.access_unchecked(service.core.run(service.find(self.application, queue)))
 
     def credential(self, key: str) -> MemberCredential:
         """Returns the credential of a key, which gets all rights at its first use."""
@@ -165,7 +165,9 @@ class Group:
     def offset(self, place: Place) -> str | None:
         service, (queue, partition) = next(self._turns), place
         try:
-            recorded = service.offsets.read_progress(self.access(service, queue), self.name).partitions
+            recorded = service.core.run(
+                service.offsets.read_progress(self.access(service, queue), self.name)
+            ).partitions
         except GroupNotFound:
             return None
         return recorded[partition].offset

@@ -42,7 +42,7 @@ def test_what_nobody_works_on_is_removed(store: Store, other: Store) -> None:
         with pytest.raises(MessageNotFound, match=ids.to_hex(place)):
             cancel(peer_access, place, None)
     assert blocking(service.claims).claim(access, limit=9, ttl=60) == []
-    assert service.claims.overview.size(access, 9).size == 0
+    assert service.core.run(service.claims.overview.size(access, 9)).size == 0
     attempts = bridge.run(AttemptRecords(store.ledger).read_records(queue, 1, [rests]))
     assert [attempt.error for attempt in attempts[rests].attempts] == ["ValueError", CANCELLED_ERROR]
 
@@ -121,7 +121,7 @@ def test_what_was_retried_early_is_counted_once(store: Store) -> None:
     blocking(service.claims).make_available_now(access, later)
 
     def counts() -> tuple[int, int, int, int, float | None]:
-        backlog = service.claims.overview.backlog(access, 9)
+        backlog = service.core.run(service.claims.overview.backlog(access, 9))
         return backlog.waiting, backlog.failed, backlog.claimed, backlog.delayed, backlog.due
 
     due = ids.ticks_to_seconds(latest[0])
@@ -182,4 +182,4 @@ def test_a_process_dies_during_an_act(store: Store, other: Store, step: Callable
         with suppress(MessageNotFound):
             assert blocking(two.claims).cancel(there, place) in {"removed", "done"}
     assert blocking(two.claims).claim(there, limit=9, ttl=60) == []
-    assert two.claims.overview.backlog(there, 9).delayed == 0
+    assert two.core.run(two.claims.overview.backlog(there, 9)).delayed == 0

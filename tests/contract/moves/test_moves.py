@@ -55,16 +55,17 @@ class Mover:
     def __init__(self, store: Store) -> None:
         self.stopping = threading.Event()
         self.service = Service(store, stopping=self.stopping)
+        self.core = self.service.core
         self.moves = MoveUseCases(store, self.service.claims, self.stopping, timing=FAST_TIMING)
 
     def access(self, queue: Queue) -> QueueAccess:
         return self.service.queues.access_unchecked(queue)
 
     def begin(self, source: Queue, target: Queue) -> MoveState:
-        return self.moves.begin(self.access(source), self.access(target))
+        return self.core.run(self.moves.begin(self.access(source), self.access(target)))
 
     def show(self, report: MoveState) -> MoveState:
-        return self.moves.show(APP, report.id, SEES_ALL_QUEUES)
+        return self.core.run(self.moves.show(APP, report.id, SEES_ALL_QUEUES))
 
     def wait_until_ended(self, report: MoveState) -> MoveState:
         states: list[MoveState] = []
@@ -115,8 +116,8 @@ def test_everything_arrives(store: Store, mover: Mover) -> None:
         assert bodies(store, source, number) == []
     assert blocking(mover.service.claims).claim(mover.access(source), limit=10, ttl=30) == []
     assert len(blocking(mover.service.claims).claim(mover.access(target), limit=1000, ttl=30, partitions=[3])) == 1000
-    assert mover.service.claims.overview.size(mover.access(source), 10).size == 0
-    assert asdict(mover.moves.list(APP, SEES_ALL_QUEUES)[0]) == asdict(report)
+    assert mover.service.core.run(mover.service.claims.overview.size(mover.access(source), 10)).size == 0
+    assert asdict(mover.core.run(mover.moves.list(APP, SEES_ALL_QUEUES))[0]) == asdict(report)
 
 
 @pytest.mark.slow_on("cassandra", "simulated")
@@ -168,7 +169,7 @@ def test_dedup_queues(store: Store, mover: Mover, kind: str, to: str) -> None:
     report = mover.wait_until_ended(mover.begin(source, target))
     moved = 1600 if kind == "plain" else 700
     assert (report.state, report.moved, report.left) == ("done", moved, 0)
-    assert mover.service.claims.overview.size(source_access, 10).size == 0
+    assert mover.service.core.run(mover.service.claims.overview.size(source_access, 10)).size == 0
     assert claim_all(mover, source) == {}
     post(mover.service, source_access, [Draft("m3")])
     assert claim_all(mover, source) == {"m3": 1}
@@ -201,17 +202,17 @@ def test_refused_moves(store: Store, mover: Mover) -> None:
         mover.begin(source, third)
     for name in ("0" * 16, "none", "f" * 16, ""):
         with pytest.raises(MoveNotFound):
-            mover.moves.show(APP, name, SEES_ALL_QUEUES)
+            mover.core.run(mover.moves.show(APP, name, SEES_ALL_QUEUES))
     with pytest.raises(MoveNotFound):
-        mover.moves.show("other", report.id, SEES_ALL_QUEUES)
+        mover.core.run(mover.moves.show("other", report.id, SEES_ALL_QUEUES))
     with pytest.raises(MoveNotFound):
-        mover.moves.cancel(APP, report.id, lambda _name: False)
-    assert mover.moves.list(APP, lambda _name: False) == []
+        mover.core.run(mover.moves.cancel(APP, report.id, lambda _name: False))
+    assert mover.core.run(mover.moves.list(APP, lambda _name: False)) == []
     for _ in range(MAX_RUNNING - 1):
         mover.begin(make_queue(store), target)
     with pytest.raises(TooManyMoves, match="10 moves"):
         mover.begin(third, target)
-    assert len(mover.moves.list(APP, SEES_ALL_QUEUES)) == MAX_RUNNING
+    assert len(mover.core.run(mover.moves.list(APP, SEES_ALL_QUEUES))) == MAX_RUNNING
     weak, _ = bridge.run(store.catalogue.create_queue(APP, "weak", QueueSpec(consistency="weak")))
     if store.claim_logs.claims_refusal(weak) is not None:
         with pytest.raises(ClaimsRefused):
@@ -244,8 +245,8 @@ def test_cancelled(store: Store, mover: Mover) -> None:
 
     def cancel(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - of append_once
         if not reports:
-            [report] = slow.moves.list(APP, SEES_ALL_QUEUES)
-            reports.append(slow.moves.cancel(APP, report.id, SEES_ALL_QUEUES))
+            [report] = slow.core.run(slow.moves.list(APP, SEES_ALL_QUEUES))
+            reports.append(slow.core.run(slow.moves.cancel(APP, report.id, SEES_ALL_QUEUES)))
         # The record is read again before all messages are moved.
         time.sleep(2 * FAST_TIMING.beat)
         return bridge.run(store.keyed_posts.append_once(*args, **kwargs))
@@ -257,7 +258,7 @@ def test_cancelled(store: Store, mover: Mover) -> None:
     assert (report.state, report.moved) == ("cancelled", len(messages(store, target)))
     assert 0 < report.moved < 2500
     assert bodies(store, target) + bodies(store, source) == everything
-    assert slow.moves.cancel(APP, report.id, SEES_ALL_QUEUES) == report
+    assert slow.core.run(slow.moves.cancel(APP, report.id, SEES_ALL_QUEUES)) == report
     assert mover.wait_until_ended(mover.begin(source, target)).state == "done"
     assert bodies(store, target) == everything
 
@@ -381,10 +382,10 @@ def test_a_move_whose_process_stops_while_it_records_the_end(store: Store, mover
     record, _ = bridge.run(MoveRecords(store).begin(make_queue(store), make_queue(store)))
     bridge.run(MoveRecords(store).end(record, QueueMoveProgress(state="done", ended=1.0)))
     bridge.run(store.records.set_record(msgspec.structs.replace(record, version=0)))
-    report = mover.moves.show(APP, decode(record.value).move.id, SEES_ALL_QUEUES)
+    report = mover.core.run(mover.moves.show(APP, decode(record.value).move.id, SEES_ALL_QUEUES))
     assert report.state == "done"
-    assert [each.state for each in mover.moves.list(APP, SEES_ALL_QUEUES)] == ["done"]
-    assert mover.moves.cancel(APP, report.id, SEES_ALL_QUEUES) == report
+    assert [each.state for each in mover.core.run(mover.moves.list(APP, SEES_ALL_QUEUES))] == ["done"]
+    assert mover.core.run(mover.moves.cancel(APP, report.id, SEES_ALL_QUEUES)) == report
     assert bridge.run(store.records.records(KIND, APP))[0].value == record.value
 
 
@@ -397,7 +398,8 @@ def test_a_move_whose_process_had_a_clock_that_was_ahead(store: Store, mover: Mo
     ahead = store.claim_logs.claim_time() + 1800 * TICKS_PER_SECOND
     bridge.run(records.save(record, QueueMoveProgress(runner=7), ahead))
     mover.moves.watch()
-    assert mover.wait_until_ended(mover.moves.list(APP, SEES_ALL_QUEUES)[0]).moved == 1  # type: ignore[arg-type] # its id is asked for
+    [move] = mover.core.run(mover.moves.list(APP, SEES_ALL_QUEUES))
+    assert mover.wait_until_ended(move).moved == 1  # type: ignore[arg-type] # its id is asked for
 
 
 def test_the_last_ones_are_kept(store: Store, mover: Mover) -> None:
@@ -410,7 +412,7 @@ def test_the_last_ones_are_kept(store: Store, mover: Mover) -> None:
             record, _ = bridge.run(records.begin(source, target))
             bridge.run(records.end(record, QueueMoveProgress("done")))
             ended.append(decode(record.value).move.id)
-        assert [each.id for each in mover.moves.list(APP, SEES_ALL_QUEUES)] == ended[:1:-1]
+        assert [each.id for each in mover.core.run(mover.moves.list(APP, SEES_ALL_QUEUES))] == ended[:1:-1]
     assert ended == sorted(ended)
     with pytest.raises(MoveNotFound):
         bridge.run(records.find(APP, ended[0]))

@@ -16,7 +16,6 @@ from queuey.model import ids
 from queuey.model.errors import Conflict, InvalidRequest, QueueNotFound, StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import OffsetChange, Page, Queue, QueueSpec, Slice
-from queuey.runtime.event_loop import Core
 from queuey.storage import Messages, OffsetRecords, Store, bridge, offset_changes
 from tests.backends import Clock
 from tests.contract.samples import append_bodies, call_concurrently, fill_queue, make_queue, new_message
@@ -27,12 +26,14 @@ ANN, BOB = "user:x.ann", "user:x.bob"
 
 
 def access(store: Store, queue: Queue) -> QueueAccess:
-    return QueueAccess(Core(), store, queue, lambda _: None)
+    return QueueAccess(store, queue)
 
 
 def mark(store: Store, queue: Queue, at: Position, reader: str = ANN, *, back: bool = False) -> ChangedMark:
     """Marks a message, and all below it, in all partitions."""
-    return Service(store).unread.mark(access(store, queue), reader, {OTHER_PARTITIONS: ids.following(at)}, back=back)
+    return bridge.run(
+        Service(store).unread.mark(access(store, queue), reader, {OTHER_PARTITIONS: ids.following(at)}, back=back)
+    )
 
 
 def count_unread(store: Store, queues: Sequence[Queue], reader: str = ANN, limit: int = 100) -> list[tuple[int, bool]]:
@@ -75,7 +76,7 @@ def test_partitions_and_bounds(store: Store) -> None:
     bridge.run(store.offsets.set_offsets(queue, make_reader_group(ANN), [OffsetChange(17, ids.LAST)]))
     assert count_unread(store, [queue]) == [(6, False)]
     with pytest.raises(InvalidRequest):
-        Service(store).unread.mark(access(store, queue), ANN, {21: ids.LAST})
+        bridge.run(Service(store).unread.mark(access(store, queue), ANN, {21: ids.LAST}))
 
 
 def test_what_is_gone_does_not_count(store: Store, clock: Clock) -> None:

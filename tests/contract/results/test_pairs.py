@@ -95,7 +95,10 @@ ACTS: dict[str, tuple[Callable[[Process], object], str]] = {
     "acknowledge with a result": (lambda process: process.acknowledge(b"7"), ""),
     "acknowledge": (lambda process: process.acknowledge(), ""),
     "cancel": (lambda process: process.claims.cancel(process.access, process.job.place[1]), "removed"),
-    "delete": (lambda process: process.service.messages.delete(process.access, [process.job.place]), "removed"),
+    "delete": (
+        lambda process: process.service.core.run(process.service.messages.delete(process.access, [process.job.place])),
+        "removed",
+    ),
     "replace": (lambda process: process.names.replace(process.access, "n", Draft("new")), "superseded"),
     "delete by name": (lambda process: process.names.delete(process.access, "n"), "removed"),
     "give up": (lambda process: process.claims.release(process.access, [process.job.held], retry=False), "failed"),

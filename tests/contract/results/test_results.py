@@ -241,7 +241,7 @@ def test_a_message_that_is_deleted(store: Store, clock: Clock, *, is_delivered: 
     """A deleted job is removed, also long afterwards; but if its attempt is acknowledged, its result is shown."""
     scene = Scene(store)
     receipt = scene.claim(10) if is_delivered else None
-    scene.service.messages.delete(scene.access, [scene.place])
+    scene.service.core.run(scene.service.messages.delete(scene.access, [scene.place]))
     if receipt is None:
         assert scene.job().status == "removed"
     else:
@@ -252,7 +252,7 @@ def test_a_message_that_is_deleted(store: Store, clock: Clock, *, is_delivered: 
     assert scene.job().status == "removed"
     other = Scene(store)
     receipt = other.claim()
-    other.service.messages.delete(other.access, [other.place])
+    other.service.core.run(other.service.messages.delete(other.access, [other.place]))
     other.acknowledge(receipt, b"1")
     assert other.end() == ("done", b"1")
 
@@ -287,7 +287,7 @@ def test_a_result_of_a_message_that_was_deleted(store: Store, clock: Clock) -> N
     first = scene.claim(10)
     clock.advance(20)
     second = scene.claim()
-    scene.service.messages.delete(scene.access, [scene.place])
+    scene.service.core.run(scene.service.messages.delete(scene.access, [scene.place]))
     scene.write(first)
     assert scene.acknowledge(second) is ReceiptStatus.DONE
     assert scene.end() == ("done", None)
@@ -382,5 +382,5 @@ def test_rows_end(store: Store) -> None:
     scene.use(watching.store)
     scene.acknowledge(scene.claim(), b"1")
     [position] = append_bodies(store, scene.queue, "b")
-    scene.service.messages.delete(scene.access, [(1, position)])
+    scene.service.core.run(scene.service.messages.delete(scene.access, [(1, position)]))
     assert kept == [HOUR + ROW_GRACE_SECONDS, LEDGER_TTL]

@@ -34,11 +34,12 @@ class Process:
         self.clock = clock
         self.between = InterposedStore(store)
         self.service = idle_service(self.between.store)
+        self.core = self.service.core
         self.schedules = self.service.schedules
-        self.firing = FireUseCases(self.between.store, self.service.messages, self.service.core)
+        self.firing = FireUseCases(self.between.store, self.service.messages, self.core)
 
     def put(self, name: str, plan: ScheduleDefinition) -> ScheduleReport:
-        return self.schedules.put(APP, name, lambda _before, _now: plan, lambda _queue: True)[0]
+        return bridge.run(self.schedules.put(APP, name, lambda _before, _now: plan, lambda _queue: True))[0]
 
     def find(self, name: str) -> Record:
         record = bridge.run(self.between.store.records.record(KIND, APP, name))
@@ -48,7 +49,7 @@ class Process:
     def step(self, name: str) -> bool:
         """Takes the next step of a schedule; returns whether there was one."""
         record = self.find(name)
-        return self.service.core.run(self.firing.take_step(record)) != record
+        return self.core.run(self.firing.take_step(record)) != record
 
     def settle(self, name: str) -> None:
         """Takes steps until there are none, as a runner does; after an error half a second later.
@@ -64,7 +65,7 @@ class Process:
         raise AssertionError(self.report(name))
 
     def report(self, name: str) -> ScheduleReport:
-        return self.schedules.show(APP, name, bool)
+        return bridge.run(self.schedules.show(APP, name, bool))
 
     def kill_at(self, call_number: int, *, after: bool) -> list[str]:
         """Stops this process before or after the call of this number, counted from now on."""

@@ -305,7 +305,7 @@ class TestChanging:
         process.clock.advance(20)
         process.settle("s")
         current_plan = process.report("s").plan
-        process.schedules.remove(APP, "s", bool)
+        process.core.run(process.schedules.remove(APP, "s", bool))
         with pytest.raises(ScheduleNotFound):
             process.report("s")
         process.put("s", current_plan)
@@ -370,14 +370,14 @@ class TestChanging:
         current_plan = process.report("s").plan
         nothing: Callable[[str], bool] = lambda _queue: False  # noqa: E731 - a short name
         with pytest.raises(ScheduleNotFound):
-            process.schedules.show(APP, "s", nothing)
+            process.core.run(process.schedules.show(APP, "s", nothing))
         with pytest.raises(ScheduleNotFound):
-            process.schedules.remove(APP, "s", nothing)
+            process.core.run(process.schedules.remove(APP, "s", nothing))
         with pytest.raises(ScheduleNotFound):
             process.service.core.run(process.schedules.fire(APP, "s", nothing))
         with pytest.raises(NotAllowed):
-            process.schedules.put(APP, "s", lambda _before, _now: current_plan, nothing)
-        assert process.schedules.list(APP, nothing) == ([], None)
+            process.core.run(process.schedules.put(APP, "s", lambda _before, _now: current_plan, nothing))
+        assert process.core.run(process.schedules.list(APP, nothing)) == ([], None)
 
     def test_as_many_as_there_may_be(self, process: Process) -> None:
         """An application has a limited number of schedules; existing ones can still be changed."""

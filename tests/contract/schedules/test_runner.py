@@ -44,6 +44,7 @@ class Runner:
             self.between.before(method, partial(self.asked.update, [method.__name__]))
         self._stopping = threading.Event()
         service = Service(self.between.store, stopping=self._stopping)
+        self.core = service.core
         self.schedules = ScheduleUseCases(
             self.between.store, service.messages, service.core, self._stopping, timing=FAST_TIMING
         )
@@ -51,7 +52,7 @@ class Runner:
     def put(self, name: str, queue: Queue, clock: Clock) -> int:
         anchor = int(seconds(clock))
         new_plan = plan(queue, name, anchor=anchor)
-        return self.schedules.put(APP, name, lambda _before, _now: new_plan, bool)[0].next[0]
+        return self.core.run(self.schedules.put(APP, name, lambda _before, _now: new_plan, bool))[0].next[0]
 
     def stop(self) -> None:
         self._stopping.set()

@@ -118,7 +118,7 @@ class History:
             case "pause":
                 self._rival.put(self.name, pause_plan(self._rival.report(self.name).plan))
             case "remove" | "make again":
-                self._rival.schedules.remove(APP, self.name, bool)
+                bridge.run(self._rival.schedules.remove(APP, self.name, bool))
                 if act == "make again":
                     self._rival.put(self.name, self._plans[1])
             case "run":

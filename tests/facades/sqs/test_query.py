@@ -158,7 +158,7 @@ def test_characters_that_xml_cannot_have(sqs: Sqs, first: str) -> None:
     service = sqs.caller.app.service
     from queuey.messages.posts import Draft  # noqa: PLC0415 - only here
 
-    queue = service.find("shop", "first")
+    queue = service.core.run(service.find("shop", "first"))
     service.core.run(service.messages.post(queue, [Draft("a\0\x1bb")]))
     assert xml_of(sqs.form("ReceiveMessage", FIRST)).findtext("*/Message/Body") == "a\ufffd\ufffdb"
     assert first

@@ -34,11 +34,11 @@ class EarlySite(PostSite):
     def access(self, queue: Queue) -> QueueAccess:
         """Returns access to a queue that fails once the queue is purged."""
 
-        def check(now: Queue) -> None:
+        async def check(now: Queue) -> None:
             if now.qid != queue.qid:
                 raise QueueChanged(queue.name)
 
-        return QueueAccess(self.core, self.store, queue, check)
+        return QueueAccess(self.store, queue, check)
 
     async def read(self, access: QueueAccess, wanted: RangeRequest) -> RangeAnswer:
         short = await access.apply(lambda queue: self.reader.read_short(queue, wanted))

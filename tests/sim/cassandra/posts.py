@@ -76,7 +76,7 @@ class PostSite(Site):
         super().crash()
 
     def access(self, queue: Queue) -> QueueAccess:
-        return QueueAccess(self.core, self.store, queue, lambda _queue: None)
+        return QueueAccess(self.store, queue)
 
     async def post(self, sent: Post, drafts: list[Draft]) -> PostResult:
         """Posts once through the use case, to the queue's present row. Raises GivenUp if the caller cancels it."""

@@ -32,7 +32,6 @@ from tests.web.caller import Caller, Reply, Tokens
 from tests.web.gateway_calls import skip_short_read, stop_all
 
 FAST_WAYS: dict[str, tuple[object, Callable[..., Any]]] = {
-    "admission from caches": (Authorization.admit_at_once, lambda *_: None),
     "callers from the cache": (Authenticator.cached_caller, lambda _, header: ANYBODY if header is None else None),
     "callers read ahead of the view": (Authorization.preload_caller, lambda *_: None),
     "rows from the cache": (SqliteCatalogue.cached_queue, lambda *_: None),

@@ -78,7 +78,7 @@ def test_chunks_make_up_the_body(pieces: list[bytes]) -> None:
     """However a chunked body is cut up, the application reads exactly it."""
 
     class Echo(Stub):
-        def answer(self, request: Asked, match: Match) -> Response:
+        def work(self, request: Asked, match: Match) -> Response:
             return Response(200, read_body(request, MOST))
 
     reply = make_runner(Echo())(Request(body=pieces).to)
@@ -229,10 +229,10 @@ def test_an_application_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     """An exception out of the application is a plain 500; the thread lives on."""
 
     class Failing(Stub):
-        def answer(self, request: Asked, match: Match) -> Response:
+        def work(self, request: Asked, match: Match) -> Response:
             if request.query:
                 raise ZeroDivisionError("the secret of the house")
-            return super().answer(request, match)
+            return super().work(request, match)
 
     async def work(gateway: Gateway) -> list[Reply]:
         return [await Request("GET", "/", query=query).to(gateway) for query in ("x", "y", "z", "", "")]

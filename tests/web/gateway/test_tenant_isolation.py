@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from queuey.access.authorization import Authorization
 from queuey.app.asgi import answer
 from queuey.app.service import App
+from queuey.model.messages import Queue
 from queuey.storage import Messages, Names
 from queuey.storage.deadlines import in_thread
+from queuey.storage.sqlite.catalogue import SqliteCatalogue
+from queuey.storage.sqlite.database import threaded
 from queuey.web.endpoint import Match
 from queuey.web.gateway import Gateway
 from queuey.web.requests import Request as Asked
@@ -112,11 +114,11 @@ def test_slow_work_of_one_leaves_a_thread_for_another() -> None:
         def find_tenant(self, request: Asked) -> str:
             return request.query.partition("=")[0] or "a"
 
-        def answer(self, request: Asked, match: Match) -> Response:
+        def work(self, request: Asked, match: Match) -> Response:
             if request.query == "greedy":
                 holding.append(1)
                 assert stuck.wait(TEST_TIMEOUT)
-            return super().answer(request, match)
+            return super().work(request, match)
 
     async def work(gateway: Gateway) -> list[int]:
         greedy = [asyncio.create_task(Request("PUT", "/v1/a", query="greedy").to(gateway)) for _ in range(50)]
@@ -152,9 +154,9 @@ def test_requests_without_room_in_time_are_refused() -> None:
     stuck = threading.Event()
 
     class Shop(Stub):
-        def answer(self, request: Asked, match: Match) -> Response:
+        def work(self, request: Asked, match: Match) -> Response:
             assert stuck.wait(TEST_TIMEOUT)
-            return super().answer(request, match)
+            return super().work(request, match)
 
     async def work(gateway: Gateway) -> list[Reply]:
         tasks = [asyncio.create_task(Request("GET", "/v1/a/q").to(gateway)) for _ in range(6)]
@@ -203,21 +205,23 @@ def test_refusing_strangers_takes_one_thread_while_others_ask(app: App, owner: C
     owner.create("q")
     at_once: list[int] = []
     under_way: list[int] = []
-    enter = Authorization.enter
 
-    def watched(*of: Any, **named: Any) -> Any:  # noqa: ANN401 - as `enter` has them
+    @threaded
+    def read_queue(catalogue: SqliteCatalogue, application: str, name: str) -> Queue:
         under_way.append(1)
         at_once.append(len(under_way))
         time.sleep(0.002)
         under_way.pop()
-        return enter(*of, **named)
+        queue = catalogue.cached_queue(application, name)
+        assert queue is not None
+        return queue
 
     async def work(gateway: Gateway) -> list[int]:
         gateway.contention.has_several = True
         strangers = [Request("POST", "/v1/queuey/q", b"x", key=None) for _ in range(10)]
         return [reply.status for reply in await asyncio.gather(*(one.to(gateway) for one in strangers))]
 
-    with replace(Authorization.enter, watched):
+    with replace(SqliteCatalogue._read_queue, read_queue):
         assert make_runner(app)(work) == [403] * 10
     assert max(at_once) == 1
 
@@ -227,12 +231,12 @@ def test_short_reads_take_turns() -> None:
     busy, most = [0], [0]
 
     class Counting(Stub):
-        def answer(self, request: Asked, match: Match) -> Response:
+        def work(self, request: Asked, match: Match) -> Response:
             busy[0] += 1
             most[0] = max(most[0], busy[0])
             time.sleep(0.001)
             busy[0] -= 1
-            return super().answer(request, match)
+            return super().work(request, match)
 
     async def work(gateway: Gateway) -> None:
         await asyncio.gather(*(Request("GET", "/v1/a/q").to(gateway) for _ in range(20)))

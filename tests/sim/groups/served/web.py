@@ -93,15 +93,15 @@ class Web:
     async def _access(self, name: str, credential: MemberCredential) -> QueueAccess:
         """Returns access to a queue. Raises NotAllowed unless the credential may read now; each use checks again."""
 
-        def check(queue: Queue) -> None:
+        async def check(queue: Queue) -> None:
             present = self.storm.rights(credential)
             if present is None or not is_allowed(queue, present.caller, "read"):
                 raise NotAllowed(name)
 
         store = self.store.store
         queue = await find_queue(store, APPLICATION, name)
-        check(queue)
-        return QueueAccess(self.core, store, queue, check)
+        await check(queue)
+        return QueueAccess(store, queue, check)
 
 
 class HeartbeatPoll(Waiter):
