@@ -135,8 +135,8 @@ def test_streams_tell_of_marks(owner: Caller, store: Store, app: App, path: str)
             await until(lambda: len(reads(one)) == 1)
             name = {} if path == "q" else {"queue_name": "q"}
             assert reads(one)[0].data == {**name, "read": {}, "unread": 3, "more": False}
-            service.core.run(service.unread.mark(access, "user:bob", {OTHER_PARTITIONS: ids.following(places[2])}))
-            service.core.run(service.unread.mark(access, "app:queuey", {OTHER_PARTITIONS: ids.following(places[1])}))
+            await service.unread.mark(access, "user:bob", {OTHER_PARTITIONS: ids.following(places[2])})
+            await service.unread.mark(access, "app:queuey", {OTHER_PARTITIONS: ids.following(places[1])})
             await until(lambda: len(reads(one)) == 2)
             assert reads(one)[1].data == {**name, "read": {"1": ids.to_hex(places[1])}, "unread": 1, "more": False}
             assert all(Cursor.parse(event.id, "q").base > places[2] for event in reads(one))

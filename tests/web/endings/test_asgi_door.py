@@ -97,7 +97,7 @@ KINDS: dict[str, tuple[int, tuple[Any, ...], dict[str, Any]]] = {
 
 @pytest.fixture
 def limits() -> Limits:
-    return Limits(max_wait=SHORT_WAIT)
+    return Limits(max_wait=SHORT_WAIT, page_bytes=MOST // 2)
 
 
 @pytest.fixture
