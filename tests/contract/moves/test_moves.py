@@ -224,7 +224,8 @@ def test_a_move_that_is_just_ending(store: Store, mover: Mover) -> None:
     """The next move begins once the end of the former one is recorded, before its record has gone."""
     source, target = make_queue(store), make_queue(store)
     interposed, after = InterposedStore(store), set[str]()
-    interposed.before(Records.remove_record, lambda: after.add(mover.begin(source, target).id))
+    begin = partial(mover.moves.begin, mover.access(source), mover.access(target))
+    interposed.before(Records.remove_record, lambda: after.add(bridge.run(begin()).id))
     ending = Mover(interposed.store)
     report = ending.wait_until_ended(ending.begin(source, target))
     assert eventually(lambda: bool(after))
