@@ -91,7 +91,7 @@ def test_changes_of_times_finish(storms: list[ChangingStorm]) -> None:
     for one in storms:
         if one.changes:
             timings = [site.store._timing for site in one.sites]
-            assert all(each.kept == each.assumed == one.wanted for each in timings)
+            assert all(each.stored.kept == each.stored.assumed == one.wanted for each in timings)
 
 
 def change_times_in_one_step(site: PostSite, wanted: KeyspaceTiming) -> None:

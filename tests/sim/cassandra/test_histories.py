@@ -175,7 +175,7 @@ def apply_round_of_few_nodes(real: Real, check: ClockCheck, answers: object, beg
 
 def adopt_wall_clock(clock: SteadyClock, offset: int) -> None:
     """Adopts the wall clock, and counts no time as missed."""
-    clock._offset = offset
+    clock.offset = offset
 
 
 VOUCHING_ACROSS_JUMPS = (

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -128,7 +130,7 @@ class QueueCache:
         self._clock = clock
         self._transactions = cas
         self._rows: ExpiringCache[tuple[str, str], CachedQueue] = ExpiringCache(
-            clock.boottime, lambda: timing.kept.row_age, options.cached_queues
+            clock.boottime, partial(attrgetter("stored.kept.row_age"), timing), options.cached_queues
         )
         self._refreshing: set[tuple[str, str]] = set()
         self._is_closed = False
@@ -142,7 +144,7 @@ class QueueCache:
         if row is None or self._is_closed:
             return None
         age = self._clock.boottime() - row.read_at
-        max_age = self._timing.kept.row_age
+        max_age = self._timing.stored.kept.row_age
         if age > max_age:
             return None
         if age > max_age / 2:
@@ -168,12 +170,12 @@ class QueueCache:
         while True:
             row = await self.read(application, name)
             now = self._clock.boottime()
-            if now - row.read_at <= self._timing.kept.row_age * MAX_READ_FRACTION:
+            if now - row.read_at <= self._timing.stored.kept.row_age * MAX_READ_FRACTION:
                 return row
             if now > until:
                 raise StoreUnavailable(
                     f"Reading the row of queue {name!r} took {now - row.read_at:.2f} s. A write needs a row at most "
-                    f"{self._timing.kept.row_age * MAX_READ_FRACTION:g} s old; Cassandra is too slow"
+                    f"{self._timing.stored.kept.row_age * MAX_READ_FRACTION:g} s old; Cassandra is too slow"
                 )
             await self._driver.loop.sleep(pause)
             pause *= 2
@@ -184,9 +186,9 @@ class QueueCache:
         Raises:
             QueueChanged: The queue has changed or is gone.
         """
-        self._check_open()
         if (row := self.find_cached(queue, since=since)) is not None:
             return row
+        self._check_open()
         key, began = (queue.application, queue.name), self._clock.boottime()
         [rows] = await self._driver.ask_all([StatementRequest(SELECT_QUEUE, key, self._options.catalogue_read)])
         try:
@@ -245,7 +247,7 @@ class QueueCache:
                 else:  # Another process raised it, this one did before an answer was lost, or the queue changed.
                     row = await self.find_current(queue, since=began)
         if given:
-            await self._driver.loop.sleep(self._timing.assumed.row_age)
+            await self._driver.loop.sleep(self._timing.stored.assumed.row_age)
             self._check_open()
         return row
 

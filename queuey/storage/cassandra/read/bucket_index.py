@@ -16,6 +16,8 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from queuey.model import ids
@@ -101,7 +103,7 @@ class BucketIndex:
         self._clock = clock
         self._size = size
         self._known: ExpiringCache[tuple[int, int, bool, bool], BucketLookup] = ExpiringCache(
-            clock.boottime, lambda: timing.kept.row_age, size
+            clock.boottime, partial(attrgetter("stored.kept.row_age"), timing), size
         )
         self._recorded: OrderedDict[tuple[int, int, Bucket], float] = OrderedDict()
         self._raised: ExpiringCache[Key, float] = ExpiringCache(clock.boottime, lambda: LOW_WATERMARK_INTERVAL, size)

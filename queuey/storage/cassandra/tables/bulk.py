@@ -216,7 +216,7 @@ class CassandraBulk(Bulk):
             StoreUnavailable: The clock is not sound, or the stored times are not known to be current.
         """
         self._run(self._watch.require_sound())
-        assumed = self._timing.assumed
+        assumed = self._timing.stored.assumed
         delay, difference = self._levels.delay(queue), assumed.clock_difference
         return window(lowest, self._levels.resolve(queue), delay, difference=difference, age=assumed.row_age)
 

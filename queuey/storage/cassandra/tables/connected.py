@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
+from operator import attrgetter
 from uuid import uuid4
 
 from queuey.storage.cassandra.catalogue.garbage_collection import PendingDeletes
@@ -66,9 +68,9 @@ class StoreParts:
         self.bucket_index = BucketIndex(self.driver, clock, options.cached_queues, self.timing)
         self.empty_ranges = EmptyRanges(options.cached_queues)
         self.generator = IdGenerator(clock)
-        self.stamps = Stamps(clock, lambda: self.timing.assumed.clock_difference)
+        self.stamps = Stamps(clock, partial(attrgetter("stored.assumed.clock_difference"), self.timing))
         self.levels = ConsistencyLevels(options, self.driver.replication, self.timing)
-        self.clock_check = ClockCheck(clock, self.timing.clock_difference)
+        self.clock_check = ClockCheck(clock, partial(attrgetter("stored.kept.clock_difference"), self.timing))
         self.clock_check.on_jump = self._forget_cached
         self.tails = Tails(clock, lambda: self.clock_check.offset_bound)
         self.watch = ClockWatch(

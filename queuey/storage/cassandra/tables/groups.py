@@ -121,7 +121,7 @@ class CassandraGroups(GroupRecords):
             raise make_unclear_error(f"group {name!r}")
         if result.is_done:
             # A caller that creates the group again records its name later, by a clock at most S behind this one.
-            until = stamp_of(began - ticks(self._timing.assumed.clock_difference))
+            until = stamp_of(began - ticks(self._timing.stored.assumed.clock_difference))
             with suppress(StoreUnavailable):  # The group is gone; its name does not count.
                 await self._driver.ask(StatementRequest(_DELETE_NAME, (until, *group), self._options.catalogue_write))
         return result.is_done

@@ -214,7 +214,7 @@ class CassandraCatalogue(Catalogue):
         while True:
             if not self._timing.is_fresh(self._clock.boottime()):
                 await self._renew_times()
-            remaining_seconds = self._timing.assumed.row_age - self._clock.seconds_since(began)
+            remaining_seconds = self._timing.stored.assumed.row_age - self._clock.seconds_since(began)
             if remaining_seconds <= 0:
                 return
             await self._driver.loop.sleep(self._deadline.time_left(min(remaining_seconds, _CLOSING_POLL_INTERVAL)))

@@ -35,6 +35,8 @@ DENSE_LOAD_WIDTH = 7
 WIDTHS = range(8)
 _WIDTH_SECONDS = (0, 6 * HOUR, 15 * 60, 60, 5, 0, 15 * 60, 5)
 """Bucket widths by width index, in seconds; 0 stands for the width of the class."""
+_WIDTH_TICKS = [[(seconds or lifetime) * TICKS_PER_SECOND for seconds in _WIDTH_SECONDS] for lifetime in CLASSES]
+"""Bucket widths by class and width index, in ticks."""
 
 
 class Bucket(NamedTuple):
@@ -63,12 +65,12 @@ class Bucket(NamedTuple):
 
     @property
     def start(self) -> int:
-        return (self.code >> 3) * width(self.ttl_class, self.code & 7)
+        return (self.code >> 3) * _WIDTH_TICKS[self.ttl_class][self.code & 7]
 
     @property
     def end(self) -> int:
         """The tick after its last id."""
-        return ((self.code >> 3) + 1) * width(self.ttl_class, self.code & 7)
+        return ((self.code >> 3) + 1) * _WIDTH_TICKS[self.ttl_class][self.code & 7]
 
 
 def class_of(seconds: float) -> int:
@@ -80,11 +82,11 @@ def class_of(seconds: float) -> int:
 
 
 def width(ttl_class: int, width_index: int) -> int:
-    return (_WIDTH_SECONDS[width_index] or CLASSES[ttl_class]) * TICKS_PER_SECOND
+    return _WIDTH_TICKS[ttl_class][width_index]
 
 
 def bucket_of(ticks: int, ttl_class: int, width_index: int) -> Bucket:
-    return Bucket(ttl_class, (ticks // width(ttl_class, width_index)) << 3 | width_index)
+    return Bucket(ttl_class, (ticks // _WIDTH_TICKS[ttl_class][width_index]) << 3 | width_index)
 
 
 def find_narrower_width(ttl_class: int, width_index: int) -> int:
@@ -103,7 +105,7 @@ def find_wider_width(ttl_class: int, width_index: int) -> int:
 
 def home_buckets(ttl_class: int, lower: int, upper: int) -> list[Bucket]:
     """Returns the home buckets of a class that overlap ``[lower, upper)`` (ticks); at least one."""
-    size = width(ttl_class, HOME_WIDTH)
+    size = _WIDTH_TICKS[ttl_class][HOME_WIDTH]
     return [
         Bucket(ttl_class, index << 3 | HOME_WIDTH)
         for index in range(max(0, lower) // size, (max(lower, upper - 1)) // size + 1)
@@ -120,7 +122,7 @@ def max_cassandra_ttl(now: int) -> int:
 
 def is_indexed(time_bucket: Bucket, home_class: int) -> bool:
     """Returns whether a bucket is recorded in the index: all are, except the wide buckets of the home class."""
-    return time_bucket.ttl_class != home_class or time_bucket.width_index != HOME_WIDTH
+    return time_bucket.ttl_class != home_class or time_bucket.code & 7 != HOME_WIDTH
 
 
 class RecordedBuckets:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 from queuey.model import ids
@@ -24,65 +25,60 @@ from queuey.model.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-def boottime_ns() -> int:
-    """Nanoseconds since boot, including suspends (CLOCK_MONOTONIC if the system has no CLOCK_BOOTTIME)."""
-    return time.clock_gettime_ns(_CLOCK)
+boottime_ns = partial(time.clock_gettime_ns, _CLOCK)
+"""Nanoseconds since boot, including suspends (CLOCK_MONOTONIC if the system has no CLOCK_BOOTTIME)."""
 
 
 class SteadyClock:
     """Wall clock time that follows the boot time.
 
-    ``now`` counts ticks, as ids do. ``wall_offset`` belongs to the present wall clock, accepted or not, and
-    ``raw_boottime_ns`` leaves out the missed time; both are in nanoseconds.
+    ``now`` counts ticks, as ids do. ``wall_offset`` belongs to the present wall clock, accepted or not.
 
     When a virtual machine is paused, its boot time stops as well. Once the corrected wall clock is accepted, the missed
     time counts for ages and deadlines: what was read before is as old as it really is. It does not count for waits. A
     wall clock that was behind and is set right looks the same, and then no time was missed.
+
+    Attributes:
+        raw_boottime_ns: Returns the nanoseconds since boot, without the missed time.
+        wall_ns: Returns the wall clock's nanoseconds since 1970.
+        offset: Nanoseconds from the boot time to the time since 1970, by the last accepted wall clock.
     """
 
-    __slots__ = ("_boottime", "_missed", "_offset", "_wall")
+    __slots__ = ("_missed", "offset", "raw_boottime_ns", "wall_ns")
 
     def __init__(self, boottime: Callable[[], int] = boottime_ns, wall: Callable[[], int] = time.time_ns) -> None:
-        self._boottime = boottime
-        self._wall = wall
-        self._offset = wall() - boottime()
+        self.raw_boottime_ns = boottime
+        self.wall_ns = wall
+        self.offset = wall() - boottime()
         self._missed = 0
 
     def boottime(self) -> float:
         """Seconds since boot, plus the time that is known to be missed. For ages and deadlines."""
-        return (self._boottime() + self._missed) / 1e9
+        return (self.raw_boottime_ns() + self._missed) / 1e9
 
     def now(self) -> int:
-        return (self._boottime() + self._offset) // 100 + EPOCH_TICKS
+        return (self.raw_boottime_ns() + self.offset) // 100 + EPOCH_TICKS
 
     def now_and_boottime(self) -> tuple[int, float]:
         """The time in ticks and the seconds since boot, of one moment."""
-        boottime = self._boottime()
-        return (boottime + self._offset) // 100 + EPOCH_TICKS, (boottime + self._missed) / 1e9
-
-    def raw_boottime_ns(self) -> int:
-        return self._boottime()
+        boottime = self.raw_boottime_ns()
+        return (boottime + self.offset) // 100 + EPOCH_TICKS, (boottime + self._missed) / 1e9
 
     def seconds_since(self, began: int) -> float:
         """Seconds that have certainly passed since the raw boot time ``began``. For waits until others have ended."""
-        return (self._boottime() - began) / 1e9
-
-    @property
-    def offset(self) -> int:
-        """Nanoseconds from the boot time to the time since 1970, by the last accepted wall clock."""
-        return self._offset
+        return (self.raw_boottime_ns() - began) / 1e9
 
     def wall_offset(self) -> int:
-        return self._wall() - self._boottime()
+        return self.wall_ns() - self.raw_boottime_ns()
 
     def drift(self) -> float:
         """Seconds that the wall clock has moved against the boot time since it was last accepted."""
-        return (self._wall() - self._boottime() - self._offset) / 1e9
+        return (self.wall_ns() - self.raw_boottime_ns() - self.offset) / 1e9
 
     def accept(self, offset: int) -> None:
         """Accepts a wall clock offset. If it has grown, the boot time may have missed the difference."""
-        self._missed += max(0, offset - self._offset)
-        self._offset = offset
+        self._missed += max(0, offset - self.offset)
+        self.offset = offset
 
 
 K = TypeVar("K")

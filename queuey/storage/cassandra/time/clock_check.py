@@ -105,7 +105,8 @@ class ClockDifference(NamedTuple):
         return ClockDifference(max(mine.low, theirs.low), min(mine.high, theirs.high), now)
 
     def max_pause_since(self, known: ClockDifference) -> int:
-        return known.at_time(self.at).high - self.low
+        drift = -(-abs(self.at - known.at) // DRIFT)
+        return known.high + drift - self.low
 
     @property
     def middle(self) -> int:
@@ -135,7 +136,8 @@ def median_of(intervals: Iterable[ClockDifference], now: int) -> ClockDifference
 class ClockCheck:
     """The state and the decisions. :class:`.clock_watch.ClockWatch` asks the nodes.
 
-    ``limit`` is S/2 in seconds. ``error`` is that of ``median``, in seconds; 0 before the first round.
+    ``limit`` is S/2 in seconds. ``error`` is that of ``median``, in seconds; 0 before the first round. ``refusing``:
+    the clock is certainly off, so requests are refused.
     """
 
     def __init__(self, clock: SteadyClock, difference: Callable[[], float]) -> None:
@@ -156,7 +158,7 @@ class ClockCheck:
         self._checked: float | None = None
         self._began = -math.inf
         self._drift = 0.0
-        self._refusing = False
+        self.refusing = False
         self._sound_until = -1
         """Nanoseconds since boot up to which the last round counts, by the S in force then."""
         self._judged_by = 0.0
@@ -215,8 +217,8 @@ class ClockCheck:
             self._accepted_at = self._clock.boottime()
         elif self._bound_seconds_behind(median, before=False) <= self.limit:
             self.wrong_until, self._offset_before = max(self.wrong_until, self._accepted_at), math.inf
-        refusing = self._is_off() or (self._refusing and self.offset_bound > self.limit)
-        if refusing != self._refusing:
+        refusing = self._is_off() or (self.refusing and self.offset_bound > self.limit)
+        if refusing != self.refusing:
             log.log(
                 logging.ERROR if refusing else logging.WARNING,
                 "The clock is %+.3f s (give or take %.3f s) off the clocks of the Cassandra nodes: %s.",
@@ -224,7 +226,7 @@ class ClockCheck:
                 self.error,
                 "requests are refused until it is right" if refusing else "serving again",
             )
-        self._refusing = refusing
+        self.refusing = refusing
         if self._bound_seconds_behind(median) <= self.limit:
             self._last_round, self._known_before = median, known
             self._checked, self._drift = self._clock.boottime(), self._clock.drift()
@@ -235,8 +237,9 @@ class ClockCheck:
 
         ``before``: includes ids that were made before the wall clock was last accepted.
         """
-        low = median.at_time(self._clock.raw_boottime_ns()).low
-        return -(low + min(self._clock.offset, self._offset_before if before else math.inf)) / 1e9
+        drift = -(-abs(self._clock.raw_boottime_ns() - median.at) // DRIFT)
+        offset = min(self._clock.offset, self._offset_before) if before else self._clock.offset
+        return -(median.low - drift + offset) / 1e9
 
     def _is_off(self) -> bool:
         """Returns True only if it is certainly off, not if an inexact round merely allows it."""
@@ -247,7 +250,7 @@ class ClockCheck:
     def _set_sound_until(self) -> None:
         """Sets until when the last round counts: for GAP, but not longer than drift keeps the offset within S/2."""
         self._judged_by = self._difference()
-        if self._checked is None or self._refusing:
+        if self._checked is None or self.refusing:
             self._sound_until = -1
             return
         remaining = min(GAP - (self._clock.boottime() - self._checked), (self.limit - self.offset_bound) * DRIFT)
@@ -281,15 +284,12 @@ class ClockCheck:
         if difference != self._judged_by:
             with self._lock:
                 self._set_sound_until()
+        clock = self._clock
+        now = clock.raw_boottime_ns()
+        drift = (clock.wall_ns() - now - clock.offset) / 1e9  # As ``clock.drift``, of the same moment.
         return (
-            self._clock.raw_boottime_ns() <= self._sound_until
-            and self._began >= since
-            and abs(self._clock.drift() - self._drift) <= ERROR_RATIO * difference
+            now <= self._sound_until and self._began >= since and abs(drift - self._drift) <= ERROR_RATIO * difference
         )
-
-    @property
-    def refusing(self) -> bool:
-        return self._refusing
 
     @property
     def median(self) -> float:
@@ -298,7 +298,11 @@ class ClockCheck:
 
     @property
     def error(self) -> float:
-        return 0.0 if self._median is None else self._median.at_time(self._clock.raw_boottime_ns()).error / 1e9
+        median = self._median
+        if median is None:
+            return 0.0
+        drift = -(-abs(self._clock.raw_boottime_ns() - median.at) // DRIFT)
+        return ((median.high - median.low + 2 * drift + 1) // 2) / 1e9
 
     @property
     def offset_bound(self) -> float:

@@ -78,13 +78,13 @@ class LightChecks:
         driver: Driver,
         since_boot: Callable[[], int],
         judge: ClockCheck,
-        patience: Callable[[], float],
+        timing: TimingInForce,
         ask_all: Callable[[CheckCallback], None],
     ) -> None:
         self._driver = driver
         self._since_boot = since_boot
         self._judge = judge
-        self._patience = patience
+        self._timing = timing
         self._ask_all = ask_all
         self._waiting: list[CheckCallback] = []
         """Callbacks of the check that begins in the next turn."""
@@ -115,7 +115,8 @@ class LightChecks:
         if node is None:
             self._count_answer(check, good=False)
             return
-        request = Encoded(SELECT_NOW, 0, (b"",), b"", "ONE", decode_time, timeout=self._patience(), host=node)
+        timeout = self._timing.coordinator_timeout
+        request = Encoded(SELECT_NOW, 0, (b"",), b"", "ONE", decode_time, timeout, node)
         done = partial(self._on_answer, check, node, self._since_boot())
         try:
             self._driver.send(request, done)
@@ -197,7 +198,7 @@ class ClockWatch:
         self._clock_check = skew
         self._interval = interval
         ask_all = lambda done: self._confirm_since(clock.boottime(), MAX_ATTEMPTS, done)  # noqa: E731 - short
-        self._light = LightChecks(driver, clock.raw_boottime_ns, skew, timing.next_coordinator_timeout, ask_all)
+        self._light = LightChecks(driver, clock.raw_boottime_ns, skew, timing, ask_all)
         self._loop = driver.loop
         self._round: _Round | None = None
         self._waiting: list[CheckCallback] = []

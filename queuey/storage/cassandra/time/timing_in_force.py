@@ -14,7 +14,7 @@ import msgspec
 from queuey.model.errors import SettingsError, StoreUnavailable
 from queuey.storage.cassandra.cluster import Driver, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.options import CassandraOptions
-from queuey.storage.cassandra.cluster.timing import LEASE, KeyspaceTiming, StoredTiming, decode, make_settled
+from queuey.storage.cassandra.cluster.timing import LEASE, StoredTiming, decode, make_settled
 from queuey.storage.cassandra.time.clock import SteadyClock
 
 READ_INTERVAL = 1.0
@@ -26,27 +26,22 @@ READ_TIMING = Statement("SELECT timing FROM migrations WHERE singleton = 0 LIMIT
 class TimingInForce:
     """The timing of the keyspace; until it has been read, the timing of the options.
 
-    ``clock_difference`` is the S that this process keeps; others may still keep the one in ``assumed``.
+    Attributes:
+        stored: The timing. This process keeps ``stored.kept``; others may still keep ``stored.assumed``.
+        coordinator_timeout: Seconds before another coordinator is asked: a quarter of the shortest W.
     """
 
     def __init__(self, options: CassandraOptions, clock: SteadyClock) -> None:
-        self.stored = make_settled(options.timing)
+        self._use(make_settled(options.timing))
         self._options = options
         self._clock = clock
         self._read_at = -math.inf
         self._asked_at = -math.inf
         self._problem: str | None = None
 
-    @property
-    def kept(self) -> KeyspaceTiming:
-        return self.stored.kept
-
-    @property
-    def assumed(self) -> KeyspaceTiming:
-        return self.stored.assumed
-
-    def clock_difference(self) -> float:
-        return self.stored.kept.clock_difference
+    def _use(self, stored: StoredTiming) -> None:
+        self.stored = stored
+        self.coordinator_timeout = min([level.deadline for level in stored.kept.levels.values()], default=0.0) / 4
 
     def is_fresh(self, at: float) -> bool:
         """Returns whether the timing may be used at a boot time: it was read within LEASE and is usable.
@@ -54,10 +49,6 @@ class TimingInForce:
         Always true if the keyspace's timing is not followed.
         """
         return not self._options.follow or (self._problem is None and at - self._read_at <= LEASE)
-
-    def next_coordinator_timeout(self) -> float:
-        """Timeout in seconds before another coordinator is asked: a quarter of the shortest W."""
-        return min([level.deadline for level in self.kept.levels.values()]) / 4
 
     def refusal(self) -> StoreUnavailable:
         return StoreUnavailable(self._problem or "the timing of the keyspace could not be read for a while")
@@ -101,7 +92,7 @@ class TimingInForce:
             self._problem = str(error)
         else:
             if stored.change != self.stored.change:
-                self.stored = stored
+                self._use(stored)
             self._problem = None
         self._read_at = began
         return self._problem
@@ -174,20 +165,21 @@ class DurationHistogram:
         self._since = clock.boottime()
 
     def record(self, seconds: float) -> None:
-        self._rotate()
+        if (now := self._clock.boottime()) - self._since > COUNTING_INTERVAL:
+            self._rotate(now)
         self._now[min(BUCKETS - 1, max(0, math.ceil(math.log(max(seconds, MIN_DURATION) / MIN_DURATION) / _LOG)))] += 1
         self._longest[0] = max(self._longest[0], seconds)
 
     def tail(self) -> Tail:
         """Returns the quantiles of the durations of the last one to two ``COUNTING_INTERVAL``."""
-        self._rotate()
+        self._rotate(self._clock.boottime())
         counts = [now + before for now, before in zip(self._now, self._before, strict=True)]
         total, longest = sum(counts), max(self._longest)
         return Tail(total, _quantile(counts, total, 0.99, longest), _quantile(counts, total, 0.999, longest), longest)
 
-    def _rotate(self) -> None:
+    def _rotate(self, now: float) -> None:
         """Starts new counts once ``COUNTING_INTERVAL`` is over, and forgets counts older than two of them."""
-        if (now := self._clock.boottime()) - self._since > COUNTING_INTERVAL:
+        if now - self._since > COUNTING_INTERVAL:
             stale = now - self._since > 2 * COUNTING_INTERVAL
             self._before = [0] * BUCKETS if stale else self._now
             self._now = [0] * BUCKETS

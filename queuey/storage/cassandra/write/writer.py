@@ -256,7 +256,7 @@ class MessageWriter:
         """Raises NeedsPreparation if the row is too old, or clock or timing must be checked again."""
         # The machine may have been suspended since, for up to ``hidden`` seconds without a check that shows it.
         now, more = self._clock.boottime(), self._watch.max_unnoticed_suspend
-        if now - row.read_at + more > self._timing.kept.row_age or row.read_at < self._watch.wrong_until:
+        if now - row.read_at + more > self._timing.stored.kept.row_age or row.read_at < self._watch.wrong_until:
             raise NeedsPreparation(lambda: self._rows.read_young(row.queue.application, row.queue.name))
         if not self._timing.is_fresh(now):
             raise NeedsPreparation(self._watch.require_sound)

@@ -283,7 +283,7 @@ class InProcessStore(CassandraStore):
         cluster.stores.append(self)
 
     async def _leap(self, wait: Callable[[], Awaitable[None]]) -> None:
-        if not self._nodes.leap(self._timing.assumed.row_age):
+        if not self._nodes.leap(self._timing.stored.assumed.row_age):
             await wait()
 
     def _skip_delay_before(self, method: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:

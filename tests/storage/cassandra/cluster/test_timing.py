@@ -149,7 +149,7 @@ def test_times_count_for_the_lease() -> None:
     latest()
     store_timing(driver, make_settled(MANY_CENTRES_TIMING, "a"))
     late()
-    assert timing.kept == ONE_CENTRE_TIMING
+    assert timing.stored.kept == ONE_CENTRE_TIMING
     assert (timing.is_fresh(read_at + LEASE), timing.is_fresh(read_at + LEASE + 0.001)) == (True, False)
 
 
