@@ -194,7 +194,7 @@ MUTATIONS = {
         MessageStorm, "G1", 2, altering(SliceReader._delays, lambda delays: [0.0] * len(delays))
     ),
     "a bucket is recorded before its first use": broken(
-        MessageStorm, "G1", 0, answering(MessageWriter._require_recorded)
+        MessageStorm, "G1", 0, answering(MessageWriter._find_unrecorded)
     ),
     "a lookup of buckets has a max age": broken(
         MessageStorm, "G1", 2, around(BucketIndex.find_cached, find_lookup_of_any_age)

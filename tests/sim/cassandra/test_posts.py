@@ -224,7 +224,7 @@ def resend_batches() -> Iterator[None]:
             return
         resends[in_flight] += 1
         in_flight.id_boottime = writer._clock.boottime()
-        writer._send(in_flight, in_flight.operations[0].level)
+        writer._send(in_flight, in_flight.written[0][0].level)
 
     with replace(REAL_END_BATCH, end_batch):
         yield

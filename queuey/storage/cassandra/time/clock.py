@@ -104,7 +104,9 @@ class ExpiringCache(Generic[K, V]):
 
     def put(self, key: K, value: V, read_at: float, weight: int = 1) -> None:
         """Keeps a value. Drops values that are too old, and the oldest ones above the max weight."""
-        self.pop(key)
+        former = self._kept.pop(key, None)
+        if former is not None:
+            self._weight -= former[1]
         self._kept[key] = read_at, weight
         self._values[key] = value
         self._weight += weight

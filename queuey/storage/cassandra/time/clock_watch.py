@@ -113,7 +113,7 @@ class LightChecks:
         """Asks the next coordinator; if none is left, a round decides."""
         node = next(check.nodes, None)
         if node is None:
-            self._count_answer(check, good=False)
+            self._fail(check)
             return
         timeout = self._timing.coordinator_timeout
         request = Encoded(SELECT_NOW, 0, (b"",), b"", "ONE", decode_time, timeout, node)
@@ -137,17 +137,18 @@ class LightChecks:
             is_good = self._judge.apply_light_answer(node, measure_difference(sent, self._since_boot(), theirs))
         except Exception:
             log.exception("Checking the clock failed.")
-        self._count_answer(check, good=is_good)
+        if not is_good:
+            self._fail(check)
+        elif check.left:
+            check.left -= 1
+            if not check.left:
+                self.notify(check.waiting, None)
 
-    def _count_answer(self, check: _Check, *, good: bool) -> None:
-        """Counts an answer: the last good one passes the check, the first bad one has all coordinators asked."""
-        if check.left <= 0:
-            return
-        check.left = check.left - 1 if good else 0
-        if not good:
+    def _fail(self, check: _Check) -> None:
+        """Has all coordinators asked, unless the check has ended."""
+        if check.left:
+            check.left = 0
             self._ask_all(partial(self.notify, check.waiting))
-        elif not check.left:
-            self.notify(check.waiting, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -172,11 +173,9 @@ class _Round:
 class ClockWatch:
     """Compares the clock with the coordinators' at regular intervals.
 
-    ``max_unnoticed_suspend`` is twice the clock's error: the max seconds for which this machine may have been suspended
-    without a check that shows it.
-
     Attributes:
         timeout: Timeout in seconds of a coordinator's answer in a round.
+        clock_check: Decides from the answers.
     """
 
     timeout = 1.0
@@ -195,7 +194,7 @@ class ClockWatch:
         self._beat = beat
         self._driver = driver
         self._clock = clock
-        self._clock_check = skew
+        self.clock_check = skew
         self._interval = interval
         ask_all = lambda done: self._confirm_since(clock.boottime(), MAX_ATTEMPTS, done)  # noqa: E731 - short
         self._light = LightChecks(driver, clock.raw_boottime_ns, skew, timing, ask_all)
@@ -211,36 +210,29 @@ class ClockWatch:
 
         ``since``: a round that began at this boot time or later is enough; None asks for a new one.
         """
-        if since is None or not self._clock_check.sound(since):
+        if since is None or not self.clock_check.sound(since):
             await wait_for_callback(lambda done: self._join_round(partial(done, None)))
-        return self._clock_check.sound(-math.inf if since is None else since)
+        return self.clock_check.sound(-math.inf if since is None else since)
 
     def sound(self, now: float | None = None) -> bool:
         """Returns whether the clock is sound by the last check, and the stored times are fresh.
 
         ``now``: the boot time, for a caller that has just read it.
         """
-        return self._clock_check.sound() and self._timing.is_fresh(self._clock.boottime() if now is None else now)
-
-    def refusing(self) -> bool:
-        return self._clock_check.refusing
-
-    @property
-    def max_unnoticed_suspend(self) -> float:
-        return 2 * self._clock_check.error
+        return self.clock_check.sound() and self._timing.is_fresh(self._clock.boottime() if now is None else now)
 
     @property
     def wrong_until(self) -> float:
         """Boot time up to which ids count as late, because a clock has jumped since."""
-        return self._clock_check.wrong_until
+        return self.clock_check.wrong_until
 
     def is_timed_correctly_since(self, id_boottime: float) -> bool:
         """Returns whether the time since an id was made (boot time) is measured correctly, by the last check."""
-        return self._clock_check.sound() and id_boottime > self._clock_check.wrong_until
+        return self.clock_check.sound() and id_boottime > self.clock_check.wrong_until
 
     async def require_sound(self) -> None:
         """Makes sure that the clock is sound and the stored times are fresh: asks if necessary, and raises if not."""
-        if not self._clock_check.sound() and not await self.check():
+        if not self.clock_check.sound() and not await self.check():
             raise self.refusal()
         if not self._timing.is_fresh(self._clock.boottime()) and await self._timing.renew(self._driver) is not None:
             raise self._timing.refusal()
@@ -261,11 +253,11 @@ class ClockWatch:
         if (problem := self._driver.problem()) is not None:
             return StoreUnavailable(problem)
         return StoreUnavailable(
-            self._clock_check.problem() or "the clock could not be compared with the clocks of the Cassandra nodes"
+            self.clock_check.problem() or "the clock could not be compared with the clocks of the Cassandra nodes"
         )
 
     def _confirm_since(self, arrived: float, attempts: int, done: CheckCallback) -> None:
-        if self._clock_check.sound(arrived):
+        if self.clock_check.sound(arrived):
             done(None)
         else:
             self._join_round(partial(self._conclude, arrived, attempts - 1, done))
@@ -275,9 +267,9 @@ class ClockWatch:
 
         Refuses if attempts or time are used up, or if the clock is off.
         """
-        if self._clock_check.sound(arrived):
+        if self.clock_check.sound(arrived):
             done(None)
-        elif not attempts or self._clock_check.refusing or self._clock.boottime() - arrived > MAX_CONFIRM_TIME:
+        elif not attempts or self.clock_check.refusing or self._clock.boottime() - arrived > MAX_CONFIRM_TIME:
             done(self.refusal())
         else:
             self._loop.later(RETRY_INTERVAL, partial(self._confirm_since, arrived, attempts, done))
@@ -343,7 +335,7 @@ class ClockWatch:
         self._round = None
         centres = {host.dc for host in current.hosts if host.address in current.answers}
         try:
-            self._clock_check.apply_round(
+            self.clock_check.apply_round(
                 current.answers, current.began, sum(host.dc in centres for host in current.hosts)
             )
         finally:

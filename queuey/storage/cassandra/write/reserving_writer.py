@@ -25,13 +25,11 @@ from queuey.storage.cassandra.write.write_batches import (
     BatchRun,
     Done,
     InFlightBatch,
-    OperationPart,
     Written,
-    divide_by_partition,
     divide_into_batches,
     ignore_result,
 )
-from queuey.storage.cassandra.write.writer import MessageWriter, NeedsPreparation, prepare, set_positions
+from queuey.storage.cassandra.write.writer import MessageWriter, Preparation, prepare
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +39,11 @@ Reserved = Callable[["Reservation | None", Exception | None], object]
 class Reservation:
     """An operation whose ids are made, in buckets that are recorded for readers, and that is not sent yet."""
 
-    __slots__ = ("batches", "done", "made_at", "operation", "parts", "runs")
+    __slots__ = ("batches", "done", "made_at", "operation", "runs")
 
-    def __init__(self, operation: AppendOperation, parts: dict[int, OperationPart], done: Reserved) -> None:
+    def __init__(self, operation: AppendOperation, done: Reserved) -> None:
         self.done = done
         self.operation = operation
-        self.parts = parts
         self.made_at = 0
         """The time at which the ids were made (ticks)."""
         self.runs: list[tuple[int, BatchRun]] = []
@@ -61,11 +58,9 @@ class ReservingWriter(MessageWriter):
         ``done`` gets the reservation or the error. Raises StoreUnavailable if the store refuses at once.
         """
         refused: Done = lambda _, error: done(None, error)  # noqa: E731 - short
-        operation = AppendOperation(
-            queue, self._levels.resolve(queue), [None] * len(items), after, refused, reserved=True
-        )
-        reservation = Reservation(operation, divide_by_partition(operation, items), done)
-        self._accept(operation, items, reservation.parts, partial(self._make_ids, reservation))
+        operation = AppendOperation(queue, [None] * len(items), after, refused, reserved=True)
+        operation.divide(items)
+        self._accept(operation, partial(self._make_ids, Reservation(operation, done)))
 
     def write(self, reservation: Reservation, done: Done) -> None:
         """Sends a reservation, from any thread; ``done`` is called once, in any thread. Never blocks.
@@ -94,13 +89,11 @@ class ReservingWriter(MessageWriter):
             # The buffer in which the ids were made may have been dropped since.
             in_flight.buffer = self._buffers.acquire(in_flight.buffer.qid, in_flight.buffer.partition)
             in_flight.buffer.flying += 1
-        operation.remaining = 1
         for in_flight in reservation.batches:
             in_flight.mark_sent()
         for in_flight in reservation.batches:
             self._send(in_flight, level)
             self._end_flight(in_flight.buffer)
-        self._count_down(operation, None, stored=False)
 
     def drop(self, reservation: Reservation) -> None:
         """Gives up a reservation that was not written; nothing is called."""
@@ -129,43 +122,50 @@ class ReservingWriter(MessageWriter):
         """Makes the ids, after a preparation if necessary. Passes errors to ``done`` instead of raising them."""
         operation = reservation.operation
         try:
-            self._fill_reservation(reservation)
-        except NeedsPreparation as later:
-            self._begin_call(prepare(later), partial(self._make_prepared_ids, reservation))
+            preparation = self._fill_reservation(reservation)
         except QueueChanged as error:
             self._answer(operation, None, error)
         except Exception as error:
             log.exception("Ids could not be made.")
             self._answer(operation, None, StoreUnavailable(f"ids could not be made: {error}"))
         else:
+            if preparation is not None:
+                self._begin_call(prepare(preparation), partial(self._make_prepared_ids, reservation))
+                return
             operation.done = ignore_result
             reservation.done(reservation, None)
 
-    def _make_prepared_ids(self, reservation: Reservation, failure: Exception | None) -> None:
+    def _make_prepared_ids(self, reservation: Reservation, _: object, failure: Exception | None) -> None:
         if failure is None:
             self._make_ids(reservation)
         else:
             self._answer(reservation.operation, None, failure)
 
-    def _fill_reservation(self, reservation: Reservation) -> None:
-        operation = reservation.operation
-        row = self._require_fresh_row(operation.queue)
+    def _fill_reservation(self, reservation: Reservation) -> Preparation | None:
+        """Makes the ids and the batches, unless it returns a preparation, which must come first."""
+        operation, queue = reservation.operation, reservation.operation.queue
+        row = self._rows.get(queue.application, queue.name)
+        if row is None:
+            return partial(self._rows.read_young, queue.application, queue.name)
         if operation.queue.version != row.queue.version:
             raise QueueChanged(operation.queue.name)
         now, id_boottime = self._clock.now_and_boottime()
         runs, batches, counted = [], [], []
-        for partition, part in reservation.parts.items():
-            buffer = self._buffers.acquire(operation.queue.qid, partition)
+        for partition, part in operation.parts.items():
+            buffer = self._buffers.acquire(queue.qid, partition)
             if not (buffer.parts or buffer.flying):
                 self._buffers.release(buffer)
             own, bucket_widths = self._make_runs(buffer, [part], row, now)
+            if (preparation := self._find_unrecorded(buffer, row, own)) is not None:
+                return preparation
             batches += divide_into_batches(buffer, own, now, id_boottime)
             counted.append((bucket_widths, part))
             runs += [(partition, run) for run in own]
-        self._check_age(row)
+        if (preparation := self._find_outdated(row)) is not None:
+            return preparation
         operation.level = self._levels.resolve(row.queue)
         operation.id_boottime = id_boottime
         reservation.made_at, reservation.runs, reservation.batches = now, runs, batches
         for bucket_widths, part in counted:
             bucket_widths.add(len(part.items), part.size)
-        set_positions(run for _, run in runs)
+        return None

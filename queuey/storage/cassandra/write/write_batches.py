@@ -16,16 +16,13 @@ from typing import Any, NamedTuple
 from queuey.model.errors import Outcome
 from queuey.model.ids import TICKS_PER_SECOND, Position
 from queuey.model.messages import KEPT_SECONDS, NewMessage, Queue
-from queuey.storage.cassandra.cluster import UNSET, InDoubt
+from queuey.storage.cassandra.cluster import InDoubt
 from queuey.storage.cassandra.statements import message_codec
 from queuey.storage.cassandra.statements.consistency_levels import ResolvedLevel
 from queuey.storage.cassandra.time import bucketing
 from queuey.storage.cassandra.time.bucketing import Bucket, BucketWidths
 from queuey.storage.cassandra.time.clock import stamp_of
 
-FULL_ROWS = 50
-FULL_BYTES = 64 << 10
-"""Min bytes (or rows) of a batch that is sent at once."""
 MAX_ROWS = 100
 MAX_BYTES = 256 << 10
 """Max bytes (or rows) of a request to Cassandra, unless a single body is larger."""
@@ -81,7 +78,11 @@ class AppendOperation:
 
     Attributes:
         positions: The ids in the call's order.
-        remaining: Number of parts that are not sent yet, plus requests in flight.
+        level: The queue's level when the ids were made.
+        parts: The messages by partition.
+        row_ttls: The seconds for which rows live, of all messages.
+        longest: Bytes of the longest row.
+        remaining: Number of messages whose write has not ended.
         doubt: True if a message is stored or may be stored.
         id_boottime: Boot time of the earliest id.
         written: The messages that were given to the driver.
@@ -91,11 +92,14 @@ class AppendOperation:
     """
 
     queue: Queue
-    level: ResolvedLevel
     positions: list[Any]
     after: Position | None
     done: Done
     reserved: bool = False
+    level: ResolvedLevel = field(init=False)
+    parts: dict[int, OperationPart] = field(default_factory=dict)
+    row_ttls: set[int] = field(default_factory=set)
+    longest: int = 0
     remaining: int = 0
     error: Exception | None = None
     doubt: bool = False
@@ -114,9 +118,21 @@ class AppendOperation:
         self.withdrawn = True
         return "unknown" if self.sent else "none"
 
-    @property
-    def given_up(self) -> bool:
-        return self.withdrawn and not self.sent
+    def divide(self, messages: Sequence[NewMessage]) -> None:
+        """Adds the call's messages, by partition."""
+        for index, message in enumerate(messages):
+            item = BatchedMessage(message, index)
+            part = self.parts.get(message.partition)
+            if part is None:
+                part = self.parts[message.partition] = OperationPart(self)
+            part.items.append(item)
+            first = part.items[0]
+            if item.delay or item.ttl != first.ttl or item.row_ttl != first.row_ttl:
+                part.alike = False
+            part.size += len(item.body)
+            self.row_ttls.add(item.row_ttl)
+            self.longest = max(self.longest, message_codec.row_size(item.body, item.meta))
+        self.remaining = len(messages)
 
     def begin(self) -> bool:
         """Marks the operation as sent, just before its first request. Returns False if the caller has given up."""
@@ -126,17 +142,17 @@ class AppendOperation:
             self.sent = not self.withdrawn
         return self.sent
 
-    def count_down(self, error: Exception | None, *, stored: bool) -> bool:
-        """Records the end of one part; an error in doubt replaces another. Returns whether it was the last part."""
+    def count_down(self, messages: int, error: Exception | None, *, stored: bool) -> bool:
+        """Records the end of some messages; an error in doubt replaces another. Returns whether they were the last."""
         if error is not None and (self.error is None or isinstance(error, InDoubt)):
             self.error = error
         self.doubt = self.doubt or stored
-        self.remaining -= 1
+        self.remaining -= messages
         return not self.remaining
 
 
 class OperationPart:
-    """An operation's messages for one partition; ``longest`` is an upper bound of the bytes of a row."""
+    """An operation's messages for one partition."""
 
     __slots__ = ("alike", "items", "operation", "size")
 
@@ -147,28 +163,9 @@ class OperationPart:
         self.alike = True
         """True if no item has a delay, and all have the same TTL and row TTL: then their ids are consecutive."""
 
-    def add(self, item: BatchedMessage) -> None:
-        items = self.items
-        if item.delay or (items and (item.ttl != items[0].ttl or item.row_ttl != items[0].row_ttl)):
-            self.alike = False
-        items.append(item)
-        self.size += len(item.body)
-
-    @property
-    def longest(self) -> int:
-        metas = {item.meta for item in self.items if item.meta is not UNSET}
-        return (
-            message_codec.ROW_OVERHEAD_BYTES
-            + max([len(item.body) for item in self.items])
-            + max(map(len, metas), default=0)
-        )
-
 
 class PartitionBuffer:
-    """Messages that wait for one queue partition. ``flying`` counts requests in flight and flushes in progress.
-
-    It is ``due`` if messages wait and none are in flight, or if a full batch waits.
-    """
+    """Messages that wait for one queue partition. ``flying`` counts requests in flight and flushes in progress."""
 
     __slots__ = ("bucket_widths", "flying", "partition", "parts", "qid", "rows", "scheduled", "size")
 
@@ -181,10 +178,6 @@ class PartitionBuffer:
         self.flying = 0
         self.scheduled = False
         self.bucket_widths: BucketWidths | None = None
-
-    @property
-    def due(self) -> bool:
-        return bool(self.parts) and (not self.flying or self.rows >= FULL_ROWS or self.size >= FULL_BYTES)
 
     def put(self, parts: Iterable[OperationPart], *, first: bool = False) -> None:
         """Adds parts at the end; with ``first`` before the others, in the same order."""
@@ -261,12 +254,12 @@ class BatchRun(NamedTuple):
 
 
 class InFlightBatch:
-    """A request in flight: rows of one Cassandra partition, and the operations that they belong to.
+    """A request in flight: rows of one Cassandra partition, and in ``written`` whose messages they are.
 
     It has at most ``MAX_ROWS`` rows and ``MAX_BYTES`` bytes; a longer row fits only if it is the first.
     """
 
-    __slots__ = ("_taken", "buffer", "id_boottime", "operations", "rows", "size", "time_bucket")
+    __slots__ = ("buffer", "id_boottime", "rows", "size", "time_bucket", "written")
 
     def __init__(self, buffer: PartitionBuffer, time_bucket: Bucket, id_boottime: float) -> None:
         self.buffer = buffer
@@ -274,15 +267,12 @@ class InFlightBatch:
         self.id_boottime = id_boottime
         self.rows: list[bytes] = []
         self.size = 0
-        self.operations: list[AppendOperation] = []
-        self._taken: list[tuple[AppendOperation, Written]] = []
+        self.written: list[tuple[AppendOperation, Written]] = []
 
     def mark_sent(self) -> None:
-        """Notes in each operation that its messages may be stored from now on, and that one more answer is due."""
-        for operation, taken in self._taken:
-            operation.written.append(taken)
-        for operation in self.operations:
-            operation.remaining += 1
+        """Notes in each operation that its messages may be stored from now on."""
+        for operation, written in self.written:
+            operation.written.append(written)
             operation.id_boottime = min(operation.id_boottime, self.id_boottime)
 
     def add(self, run: BatchRun, encoded: Sequence[bytes], first: int) -> int:
@@ -298,9 +288,7 @@ class InFlightBatch:
         self.size += size
         buffer, ticks = self.buffer, run.ticks + first
         time_bucket = (self.time_bucket.ttl_class, buffer.qid, buffer.partition, self.time_bucket.code)
-        self._taken.append((operation, Written(*time_bucket, ticks, run.low, len(fitting))))
-        if not self.operations or self.operations[-1] is not operation:
-            self.operations.append(operation)
+        self.written.append((operation, Written(*time_bucket, ticks, run.low, len(fitting))))
         return len(fitting)
 
     def _fitting_rows(self, encoded: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
@@ -315,9 +303,12 @@ class InFlightBatch:
 def divide_into_batches(
     buffer: PartitionBuffer, runs: Iterable[BatchRun], now: int, id_boottime: float
 ) -> list[InFlightBatch]:
+    """Returns the requests that write the runs, and sets the ids in their operations."""
     open_flights: dict[Bucket, InFlightBatch] = {}
     in_flights: list[InFlightBatch] = []
     for run in runs:
+        for number, item in enumerate(run.items):
+            run.part.operation.positions[item.index] = run.ticks + number, run.low
         rows = run.encode_rows(message_codec.key_of(buffer.qid, buffer.partition, run.time_bucket.code), now)
         first = 0
         while first < len(rows):
@@ -329,16 +320,6 @@ def divide_into_batches(
                 taken = in_flight.add(run, rows, first)
             first += taken
     return in_flights
-
-
-def divide_by_partition(operation: AppendOperation, items: Sequence[NewMessage]) -> dict[int, OperationPart]:
-    parts: dict[int, OperationPart] = {}
-    for index, message in enumerate(items):
-        part = parts.get(message.partition)
-        if part is None:
-            part = parts[message.partition] = OperationPart(operation)
-        part.add(BatchedMessage(message, index))
-    return parts
 
 
 def ignore_result(_positions: list[Position] | None, _error: Exception | None) -> None: ...

@@ -25,11 +25,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from queuey.model.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable, WriteUndone
 from queuey.model.ids import Position
-from queuey.model.messages import KEPT_SECONDS, NewMessage, Queue
+from queuey.model.messages import NewMessage, Queue
 from queuey.storage.cassandra.catalogue.queue_cache import CachedQueue, QueueCache, make_covering_row
 from queuey.storage.cassandra.cluster import Driver, Encoded, InDoubt, Rows
 from queuey.storage.cassandra.cluster.options import CassandraOptions
@@ -37,7 +38,7 @@ from queuey.storage.cassandra.read.bucket_index import BucketIndex
 from queuey.storage.cassandra.statements import message_codec
 from queuey.storage.cassandra.statements.consistency_levels import ConsistencyLevels, ResolvedLevel
 from queuey.storage.cassandra.time import bucketing
-from queuey.storage.cassandra.time.bucketing import Bucket, BucketWidths
+from queuey.storage.cassandra.time.bucketing import BucketWidths
 from queuey.storage.cassandra.time.clock import DelayedIds, IdGenerator, SteadyClock
 from queuey.storage.cassandra.time.clock_watch import ClockWatch
 from queuey.storage.cassandra.time.timing_in_force import Tails, TimingInForce
@@ -51,7 +52,6 @@ from queuey.storage.cassandra.write.write_batches import (
     OperationPart,
     PartitionBuffer,
     PartitionBuffers,
-    divide_by_partition,
     divide_into_batches,
 )
 from queuey.storage.deadlines import GIVEN_UP_MESSAGE
@@ -59,12 +59,13 @@ from queuey.storage.deadlines import GIVEN_UP_MESSAGE
 log = logging.getLogger(__name__)
 
 
-class NeedsPreparation(Exception):
-    """Ids cannot be made before ``work`` was awaited."""
-
-    def __init__(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        super().__init__()
-        self.work = work
+Preparation = Callable[[], Coroutine[Any, Any, object]]
+"""Work that must be awaited before messages can be sent."""
+FULL_ROWS = 50
+FULL_BYTES = 64 << 10
+"""Min bytes (or rows) of a batch that is sent although another one is in flight."""
+Ended = Callable[[object, Exception | None], object]
+_time_bucket_of = attrgetter("time_bucket")
 
 
 class MessageWriter:
@@ -120,46 +121,36 @@ class MessageWriter:
 
         Raises StoreUnavailable instead if the operation would only wait in vain.
         """
-        operation = AppendOperation(queue, self._levels.resolve(queue), [None] * len(items), after, done)
-        parts = divide_by_partition(operation, items)
-        operation.remaining = len(parts)
-        go = partial(self._enqueue, parts) if parts else partial(self._answer, operation, [], None)
-        self._accept(operation, items, parts, go)
+        operation = AppendOperation(queue, [None] * len(items), after, done)
+        operation.divide(items)
+        self._accept(operation, partial(self._enqueue, operation))
         return operation
 
-    def _accept(
-        self,
-        operation: AppendOperation,
-        items: Sequence[NewMessage],
-        parts: dict[int, OperationPart],
-        go: Callable[[], None],
-    ) -> None:
+    def _accept(self, operation: AppendOperation, go: Callable[[], None]) -> None:
         """Makes an operation pending. Calls ``go`` in the loop's thread once the messages may be written.
 
         They may once the queue's row is current and covers them, and the clock is sound. Raises InvalidRequest if
         ``after`` is too far ahead, and StoreUnavailable without effect if the operation is refused.
         """
-        queue = operation.queue
-        self._check_acceptance(len(items))
+        queue, count = operation.queue, operation.remaining
+        self._check_acceptance(count)
         if operation.after is not None:
             self._generator.check_after(operation.after)
         with self._lock:
             if self._closed:
                 raise StoreClosed("the store is closed")
-            self.pending += len(items)
+            self.pending += count
             self._operations.add(operation)
         row = self._rows.get(queue.application, queue.name)
-        ttls = {item.ttl + KEPT_SECONDS if item.kept else item.ttl for item in items}
-        longest = max([part.longest for part in parts.values()], default=0)
         if (
-            not items
+            not count
             or row is None
             or row.queue.version != queue.version
-            or make_covering_row(row, ttls, longest) is not row
+            or make_covering_row(row, operation.row_ttls, operation.longest) is not row
             or not self._watch.sound()
         ):
-            entering = self._prepare_append(operation.queue, ttls, longest)
-            self._begin_call(entering, lambda error: go() if error is None else self._answer(operation, None, error))
+            ended: Ended = lambda _, error: go() if error is None else self._answer(operation, None, error)  # noqa: E731 - short
+            self._begin_call(self._prepare_append(operation), ended)
         else:
             self._loop.call(go)
 
@@ -167,43 +158,44 @@ class MessageWriter:
         """Raises StoreUnavailable if Cassandra or the clock is unusable, or too many messages are pending."""
         if (problem := self._driver.problem()) is not None and not self._closed:
             raise StoreUnavailable(problem)
-        if self._watch.refusing():
+        if self._watch.clock_check.refusing:
             raise self._watch.refusal()
         if self.pending and self.pending + count > self._options.max_pending:
             raise StoreUnavailable("too many messages wait for Cassandra already")
 
-    def _begin_call(self, work: Coroutine[Any, Any, object], ended: Callable[[Exception | None], object]) -> None:
-        """Begins a call of its own; ``ended`` gets its error or None, at once if the store is closed."""
+    def _begin_call(self, work: Coroutine[Any, Any, object], ended: Ended) -> None:
+        """Begins a call of its own; ``ended`` gets its error, at once if the store is closed."""
         try:
-            self._driver.calls.begin(work, lambda _, error: ended(error))
+            self._driver.calls.begin(work, ended)
         except StoreClosed as error:
-            ended(error)
+            ended(None, error)
 
-    async def _prepare_append(self, queue: Queue, ttls: set[int], longest: int) -> None:
+    async def _prepare_append(self, operation: AppendOperation) -> None:
         await self._watch.require_sound()
-        row = await self._rows.find_current(queue)
-        with self._driver.calls.deadline.preparing():
-            await self._rows.cover(row, ttls, longest)
+        row = await self._rows.find_current(operation.queue)
+        if make_covering_row(row, operation.row_ttls, operation.longest) is not row:
+            with self._driver.calls.deadline.preparing():
+                await self._rows.cover(row, operation.row_ttls, operation.longest)
 
     # In the loop's thread
 
-    def _enqueue(self, parts: dict[int, OperationPart]) -> None:
-        for partition, part in parts.items():
-            buffer = self._buffers.acquire(part.operation.queue.qid, partition)
+    def _enqueue(self, operation: AppendOperation) -> None:
+        if not operation.parts:
+            self._answer(operation, [], None)
+        for partition, part in operation.parts.items():
+            buffer = self._buffers.acquire(operation.queue.qid, partition)
             buffer.put([part])
             self._schedule(buffer)
 
     def _schedule(self, buffer: PartitionBuffer) -> None:
         """Queues a buffer for the next flush, unless it is queued already or must wait for a batch in flight."""
-        if not buffer.scheduled and buffer.due:
+        is_due = not buffer.flying or buffer.rows >= FULL_ROWS or buffer.size >= FULL_BYTES
+        if buffer.parts and is_due and not buffer.scheduled:
             buffer.scheduled = True
             self._ready.append(buffer)
-            self._flush_soon()
-
-    def _flush_soon(self) -> None:
-        if not self._is_woken:
-            self._is_woken = True
-            self._loop.soon(self._flush_ready)
+            if not self._is_woken:
+                self._is_woken = True
+                self._loop.soon(self._flush_ready)
 
     def _flush_ready(self) -> None:
         """Flushes queued buffers until ``FLUSH_ROWS`` rows were sent; leaves the rest to the next turn.
@@ -214,22 +206,74 @@ class MessageWriter:
         while self._ready and rows < FLUSH_ROWS:
             buffer = self._ready.popleft()
             buffer.scheduled = False
+            rows += buffer.rows
             parts = buffer.take()
+            rows -= buffer.rows
             buffer.flying += 1
-            rows += sum([len(part.items) for part in parts])
             try:
-                self._flush(buffer, parts)
-            except NeedsPreparation as later:
-                self._begin_call(prepare(later), partial(self._resume_prepared, buffer, parts))
-                continue
+                preparation = self._flush(buffer, parts)
             except Exception as error:
                 log.exception("Messages could not be sent.")
                 self._fail_parts(parts, StoreUnavailable(f"messages could not be sent: {error}"))
+            else:
+                if preparation is not None:
+                    self._begin_call(prepare(preparation), partial(self._put_back, buffer, parts))
+                    continue
             self._end_flight(buffer)
-        if self._ready:
-            self._flush_soon()
+        if self._ready and not self._is_woken:
+            self._is_woken = True
+            self._loop.soon(self._flush_ready)
 
-    def _resume_prepared(self, buffer: PartitionBuffer, parts: list[OperationPart], failure: Exception | None) -> None:
+    def _flush(self, buffer: PartitionBuffer, parts: list[OperationPart]) -> Preparation | None:
+        """Makes ids and sends parts of one buffer. Sends nothing if it returns a preparation, which must come first.
+
+        Parts that cannot be sent any more are failed and removed from ``parts``.
+        """
+        queue = parts[0].operation.queue
+        row = self._rows.get(queue.application, queue.name)
+        if row is None:
+            return partial(self._rows.read_young, queue.application, queue.name)
+        self._fail_unsendable(parts, row)
+        if not parts:
+            return None
+        now, id_boottime = self._clock.now_and_boottime()
+        runs, bucket_widths = self._make_runs(buffer, parts, row, now)
+        preparation = self._find_unrecorded(buffer, row, runs) or self._find_outdated(row)
+        if preparation is not None:
+            return preparation
+        level = self._levels.resolve(row.queue)  # Read after the ids were made and W was found unchanged.
+        rows = size = 0
+        for part in tuple(parts):
+            if part.operation.begin():
+                part.operation.level = level
+                rows += len(part.items)
+                size += part.size
+            else:  # The caller gave up meanwhile.
+                parts.remove(part)
+                runs = [run for run in runs if run.part is not part]
+                self._end_part(part, StoreUnavailable(GIVEN_UP_MESSAGE), stored=False)
+        in_flights = divide_into_batches(buffer, runs, now, id_boottime)
+        bucket_widths.add(rows, size)
+        for in_flight in in_flights:
+            in_flight.mark_sent()
+        for in_flight in in_flights:
+            self._send(in_flight, level)
+        return None
+
+    def _fail_unsendable(self, parts: list[OperationPart], row: CachedQueue) -> None:
+        """Fails and removes the parts that were withdrawn or whose queue has changed."""
+        for part in tuple(parts):
+            operation = part.operation
+            if operation.queue.version != row.queue.version:
+                parts.remove(part)
+                self._end_part(part, QueueChanged(operation.queue.name), stored=False)
+            elif operation.withdrawn and not operation.sent:
+                parts.remove(part)
+                self._end_part(part, StoreUnavailable(GIVEN_UP_MESSAGE), stored=False)
+
+    def _put_back(
+        self, buffer: PartitionBuffer, parts: list[OperationPart], _: object, failure: Exception | None
+    ) -> None:
         """Returns parts to the front of their buffer, or fails them with the preparation's error."""
         if failure is None:
             buffer.put(parts, first=True)
@@ -240,77 +284,40 @@ class MessageWriter:
     def _make_runs(
         self, buffer: PartitionBuffer, parts: Sequence[OperationPart], row: CachedQueue, now: int
     ) -> tuple[list[BatchRun], BucketWidths]:
-        """Makes the ids of parts, and returns their runs and the buffer's bucket widths.
-
-        Raises NeedsPreparation if a bucket is not recorded for readers yet.
-        """
+        """Makes the ids of parts, and returns their runs and the buffer's bucket widths."""
         bucket_widths = buffer.bucket_widths
         if bucket_widths is None:
             bucket_widths = buffer.bucket_widths = BucketWidths(row.home_class)
         width_index = bucket_widths.width_at(self._generator.next_time())
-        runs = [run for part in parts for run in self._generate(part, row, width_index, now)]
-        self._require_recorded(buffer, row, {run.time_bucket for run in runs})
+        runs: list[BatchRun] = []
+        for part in parts:
+            runs += self._generate(part, row, width_index, now)
         return runs, bucket_widths
 
-    def _check_age(self, row: CachedQueue) -> None:
-        """Raises NeedsPreparation if the row is too old, or clock or timing must be checked again."""
-        # The machine may have been suspended since, for up to ``hidden`` seconds without a check that shows it.
-        now, more = self._clock.boottime(), self._watch.max_unnoticed_suspend
+    def _find_unrecorded(
+        self, buffer: PartitionBuffer, row: CachedQueue, runs: Iterable[BatchRun]
+    ) -> Preparation | None:
+        """Returns work that records the buckets of runs that readers do not know yet."""
+        missing = [
+            time_bucket
+            for time_bucket in set(map(_time_bucket_of, runs))
+            if bucketing.is_indexed(time_bucket, row.home_class)
+            and not self._bucket_index.is_recorded(buffer.qid, buffer.partition, time_bucket)
+        ]
+        if not missing:
+            return None
+        writes = self._levels.resolve(row.queue).writes
+        return partial(self._bucket_index.record, buffer.qid, buffer.partition, missing, consistency=writes)
+
+    def _find_outdated(self, row: CachedQueue) -> Preparation | None:
+        """Returns work that reads the row again if it is too old, or checks clock and timing if they must be."""
+        # The machine may have been suspended since, for up to ``more`` seconds without a check that shows it.
+        now, more = self._clock.boottime(), 2 * self._watch.clock_check.error
         if now - row.read_at + more > self._timing.stored.kept.row_age or row.read_at < self._watch.wrong_until:
-            raise NeedsPreparation(lambda: self._rows.read_young(row.queue.application, row.queue.name))
+            return partial(self._rows.read_young, row.queue.application, row.queue.name)
         if not self._timing.is_fresh(now):
-            raise NeedsPreparation(self._watch.require_sound)
-
-    def _flush(self, buffer: PartitionBuffer, parts: list[OperationPart]) -> None:
-        """Sends parts of one buffer: makes their ids and requests. Nothing is sent if it raises NeedsPreparation."""
-        row = self._require_fresh_row(parts[0].operation.queue)
-        ready = self._select_sendable(parts, row)
-        if not ready:
-            return
-        now, id_boottime = self._clock.now_and_boottime()
-        runs, bucket_widths = self._make_runs(buffer, ready, row, now)
-        self._check_age(row)
-        late = [part for part in ready if not part.operation.begin()]
-        if late:
-            ready = [part for part in ready if part not in late]
-            runs = [run for run in runs if run.part not in late]
-            self._fail_parts(late, StoreUnavailable(GIVEN_UP_MESSAGE))
-        level = self._levels.resolve(row.queue)  # Read after the ids were made and W was found unchanged.
-        for part in ready:
-            part.operation.level = level
-        set_positions(runs)
-        in_flights = divide_into_batches(buffer, runs, now, id_boottime)
-        bucket_widths.add(sum(len(part.items) for part in ready), sum(part.size for part in ready))
-        for in_flight in in_flights:
-            in_flight.mark_sent()
-        for in_flight in in_flights:
-            self._send(in_flight, level)
-        for part in ready:
-            self._count_down(part.operation, None, stored=False)
-
-    def _require_fresh_row(self, queue: Queue) -> CachedQueue:
-        """Returns the cached row; raises NeedsPreparation if none was read within C."""
-        row = self._rows.get(queue.application, queue.name)
-        if row is None:
-            raise NeedsPreparation(lambda: self._rows.read_young(queue.application, queue.name))
-        return row
-
-    def _select_sendable(self, parts: list[OperationPart], row: CachedQueue) -> list[OperationPart]:
-        """Returns the parts that may be sent, and removes the others from ``parts``.
-
-        Fails parts that were withdrawn or whose queue has changed.
-        """
-        ready = []
-        for part in parts:
-            operation = part.operation
-            if operation.queue.version != row.queue.version:
-                self._count_down(operation, QueueChanged(operation.queue.name), stored=False)
-            elif operation.given_up:
-                self._count_down(operation, StoreUnavailable(GIVEN_UP_MESSAGE), stored=False)
-            else:
-                ready.append(part)
-        parts[:] = ready  # If a preparation is needed first, only these parts go on waiting.
-        return ready
+            return self._watch.require_sound
+        return None
 
     def _generate(self, part: OperationPart, row: CachedQueue, width_index: int, now: int) -> list[BatchRun]:
         """Makes the ids of a part, and runs of them; delayed messages get ids in the future."""
@@ -331,20 +338,6 @@ class MessageWriter:
             time_bucket = bucketing.bucket_of(position[0], item.choose_class(row.home_class), width_index)
             runs.append(BatchRun(part, [item], time_bucket, *position))
         return runs
-
-    def _require_recorded(self, buffer: PartitionBuffer, row: CachedQueue, time_buckets: Iterable[Bucket]) -> None:
-        """Raises NeedsPreparation, whose work records the buckets that readers do not know yet."""
-        missing = [
-            time_bucket
-            for time_bucket in time_buckets
-            if bucketing.is_indexed(time_bucket, row.home_class)
-            and not self._bucket_index.is_recorded(buffer.qid, buffer.partition, time_bucket)
-        ]
-        if missing:
-            consistency = self._levels.resolve(row.queue).writes
-            raise NeedsPreparation(
-                lambda: self._bucket_index.record(buffer.qid, buffer.partition, missing, consistency=consistency)
-            )
 
     def _send(self, in_flight: InFlightBatch, level: ResolvedLevel) -> None:
         """Sends a request; never raises: an error of sending counts as an answer in doubt."""
@@ -381,8 +374,9 @@ class MessageWriter:
     def _end_batch(self, in_flight: InFlightBatch, error: StoreUnavailable | None) -> None:
         """Ends a batch's part of operations. After an error, only the outcome ``unknown`` counts as stored."""
         stored = error is None or error.outcome == "unknown"
-        for operation in in_flight.operations:
-            self._count_down(operation, error, stored=stored)
+        for operation, written in in_flight.written:
+            if operation.count_down(written.number, error, stored=stored):
+                self._conclude(operation)
 
     def _end_flight(self, buffer: PartitionBuffer) -> None:
         """Counts the end of a request or flush. Queues the buffer if it is due, or releases it if it is idle."""
@@ -394,10 +388,8 @@ class MessageWriter:
 
     # Outcomes
 
-    def _count_down(self, operation: AppendOperation, error: Exception | None, *, stored: bool) -> None:
-        """Ends one part of an operation. After the last, checks the clock to confirm it, or fails all of it."""
-        if not operation.count_down(error, stored=stored):
-            return
+    def _conclude(self, operation: AppendOperation) -> None:
+        """Checks the clock to confirm an operation whose messages have all ended, or fails all of it."""
         if operation.error is None:
             self._watch.confirm_soon(partial(self._acknowledge, operation))
         else:
@@ -427,7 +419,11 @@ class MessageWriter:
 
     def _fail_parts(self, parts: Iterable[OperationPart], error: Exception) -> None:
         for part in parts:
-            self._count_down(part.operation, error, stored=bool(part.operation.written))
+            self._end_part(part, error, stored=bool(part.operation.written))
+
+    def _end_part(self, part: OperationPart, error: Exception, *, stored: bool) -> None:
+        if part.operation.count_down(len(part.items), error, stored=stored):
+            self._conclude(part.operation)
 
     def _undo(self, operation: AppendOperation, error: Exception) -> None:
         """Undoes all messages of an operation that may be stored, then answers with the error and the outcome.
@@ -496,15 +492,9 @@ class MessageWriter:
             self._answer(operation, None, refused)
 
 
-async def prepare(needed: NeedsPreparation) -> None:
+async def prepare(work: Preparation) -> None:
     """Awaits the work that must precede ids. A queue that does not exist any more counts as changed."""
     try:
-        await needed.work()
+        await work()
     except QueueNotFound as error:
         raise QueueChanged(str(error)) from error
-
-
-def set_positions(runs: Iterable[BatchRun]) -> None:
-    for run in runs:
-        for number, item in enumerate(run.items):
-            run.part.operation.positions[item.index] = run.ticks + number, run.low

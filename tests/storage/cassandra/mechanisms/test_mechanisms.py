@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
-import msgspec
 import pytest
 
 from queuey.model.messages import Queue
@@ -86,10 +85,7 @@ def purged_while_it_was_read(scene: Scene) -> list[str]:
 
 def age_not_checked(removed: ExitStack) -> None:
     """Uses a queue's row of any age after ids were minted."""
-    fresh = MessageWriter._require_fresh_row
-    removed.enter_context(
-        replace(fresh, lambda self, queue: msgspec.structs.replace(fresh(self, queue), read_at=math.inf))
-    )
+    removed.enter_context(replace(MessageWriter._find_outdated, lambda self, row: None))
 
 
 def reads_across_jumps(removed: ExitStack) -> None:

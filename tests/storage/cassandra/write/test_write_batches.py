@@ -12,10 +12,10 @@ from queuey.model.messages import NewMessage
 from queuey.storage.cassandra.write.write_batches import (
     FLUSH_BYTES,
     FLUSH_ROWS,
+    AppendOperation,
     OperationPart,
     PartitionBuffer,
     PartitionBuffers,
-    divide_by_partition,
 )
 
 
@@ -35,8 +35,9 @@ def test_lanes_with_something_in_them_are_kept(steps: list[tuple[bool, int]]) ->
 
 
 def part(messages: int, size: int) -> OperationPart:
-    [made] = divide_by_partition(Mock(), [NewMessage("x" * size, 1, 60)] * messages).values()
-    return made
+    operation = AppendOperation(Mock(), [], None, Mock())
+    operation.divide([NewMessage("x" * size, 1, 60)] * messages)
+    return operation.parts[1]
 
 
 @pytest.mark.parametrize(
