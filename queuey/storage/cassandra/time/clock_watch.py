@@ -60,13 +60,13 @@ def decode_time(body: bytes) -> Rows:
 
 
 class _Check:
-    __slots__ = ("left", "nodes", "waiting")
+    __slots__ = ("missing", "nodes", "waiting")
 
     def __init__(self, waiting: list[CheckCallback], judge: ClockCheck) -> None:
         self.waiting = waiting
         self.nodes = iter(judge.fastest)
         """Coordinators that have not been asked yet."""
-        self.left = max(1, judge.witnesses)
+        self.missing = max(1, judge.witnesses)
         """Good answers that are still needed. At 0 the check has ended."""
 
 
@@ -106,7 +106,7 @@ class LightChecks:
     def _begin_check(self) -> None:
         waiting, self._waiting = self._waiting, []
         check = _Check(waiting, self._judge)
-        for _ in range(check.left):
+        for _ in range(check.missing):
             self._ask(check)
 
     def _ask(self, check: _Check) -> None:
@@ -139,15 +139,15 @@ class LightChecks:
             log.exception("Checking the clock failed.")
         if not is_good:
             self._fail(check)
-        elif check.left:
-            check.left -= 1
-            if not check.left:
+        elif check.missing:
+            check.missing -= 1
+            if not check.missing:
                 self.notify(check.waiting, None)
 
     def _fail(self, check: _Check) -> None:
         """Has all coordinators asked, unless the check has ended."""
-        if check.left:
-            check.left = 0
+        if check.missing:
+            check.missing = 0
             self._ask_all(partial(self.notify, check.waiting))
 
 
