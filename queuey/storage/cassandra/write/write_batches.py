@@ -122,14 +122,14 @@ class AppendOperation:
         """Adds the call's messages, by partition."""
         for index, message in enumerate(messages):
             item = BatchedMessage(message, index)
-            part = self.parts.get(message.partition)
-            if part is None:
-                part = self.parts[message.partition] = OperationPart(self)
-            part.items.append(item)
-            first = part.items[0]
+            own = self.parts.get(message.partition)
+            if own is None:
+                own = self.parts[message.partition] = OperationPart(self)
+            own.items.append(item)
+            first = own.items[0]
             if item.delay or item.ttl != first.ttl or item.row_ttl != first.row_ttl:
-                part.alike = False
-            part.size += len(item.body)
+                own.alike = False
+            own.size += len(item.body)
             self.row_ttls.add(item.row_ttl)
             self.longest = max(self.longest, message_codec.row_size(item.body, item.meta))
         self.remaining = len(messages)
