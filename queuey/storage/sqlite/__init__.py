@@ -23,7 +23,7 @@ from queuey.storage.sqlite.connection import SqliteOptions
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.groups import SqliteGroups
 from queuey.storage.sqlite.ledger import SqliteLedger, SqliteRecords
-from queuey.storage.sqlite.messages import SqliteKeyedPosts, SqliteMessages
+from queuey.storage.sqlite.messages import SqliteMessages
 from queuey.storage.sqlite.names import SqliteNames
 from queuey.storage.sqlite.offsets import SqliteOffsets
 from queuey.storage.sqlite.sweep import Sweep
@@ -48,7 +48,7 @@ class SqliteStore(Store):
         super().__init__(
             catalogue=SqliteCatalogue(database),
             messages=messages,
-            keyed_posts=SqliteKeyedPosts(database),
+            keyed_posts=messages,
             names=SqliteNames(database),
             bulk=SqliteBulk(database, messages),
             applications=self._applications,

@@ -11,7 +11,6 @@ from queuey.model.messages import LogEntry, LogPage, Queue
 from queuey.storage import new_messages as items_of
 from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_PAGE_ENTRIES, MAX_SNAPSHOT_BYTES, ClaimLogs
 from queuey.storage.contracts.covers import Covers
-from queuey.storage.deadlines import start_and_wait
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.transaction import Transaction
@@ -63,9 +62,7 @@ class SqliteClaimLogs(ClaimLogs):
         items_of.check_partition(queue, partition)
         items_of.check_length("entry", entry.body, MAX_ENTRY_BYTES)
         work = partial(_append_to_log, queue, queue.qid << 8 | partition, entry, snapshot, truncate_below)
-        begin = partial(self._db.writer.begin, work, weight=len(entry.body))
-        applied: bool = await start_and_wait(begin, self._db.deadline)
-        return applied
+        return await self._db.write(work, weight=len(entry.body))
 
     @threaded
     def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:  # noqa: ARG002

@@ -14,19 +14,17 @@ from queuey.model import ids
 from queuey.model.errors import StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Queue
-from queuey.storage import new_messages as items_of
-from queuey.storage.deadlines import Deadline, in_thread, start_and_wait
+from queuey.storage.deadlines import Deadline, in_thread
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import row_codec, schema
 from queuey.storage.sqlite.connection import Connection, Readers, SqliteOptions
-from queuey.storage.sqlite.transaction import Append, Transaction
+from queuey.storage.sqlite.transaction import Transaction
 from queuey.storage.sqlite.writer import SqliteWriter
 
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
-TIMEOUT_MESSAGE = "the store did not finish the write in time"
 MIN_FREE_BYTES = 2 << 20
 """Min free bytes on the disk for the store to be healthy."""
 MIN_FILE_BYTES = 512
@@ -134,17 +132,12 @@ class Database:
             self.path, options, deadline, ids.random_low(), self.verify_place, self._handle_commit
         )
 
-    def append(self, work: Append) -> Coroutine[Any, Any, Any]:
-        begin = partial(self.writer.begin_append, work, items_of.check_items(work.queue, work.items))
-        return start_and_wait(begin, self.deadline, TIMEOUT_MESSAGE, raise_given_up=True)
-
     async def write(self, work: Callable[[Transaction], T], *, weight: int = 0) -> T:
         """Runs ``work`` in a write transaction and returns its result; ``weight`` is the bytes of its bodies.
 
         ``work`` may run again after a rollback, so it must have no effects elsewhere.
         """
-        begin = partial(self.writer.begin, work, weight=weight)
-        result: T = await start_and_wait(begin, self.deadline, TIMEOUT_MESSAGE)
+        result: T = await self.writer.write(work, weight)
         return result
 
     def refresh_catalogue_version(self, connection: Connection) -> int:

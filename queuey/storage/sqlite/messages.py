@@ -72,8 +72,8 @@ _SELECT_FIRST_ABOVE = (
 )
 
 
-class SqliteMessages(Messages):
-    """Messages in SQLite.
+class SqliteMessages(Messages, KeyedPosts):
+    """Messages in SQLite, with and without keys of their posts.
 
     On an event loop, a read of one short slice is first tried in the loop's thread. Puts advance the clock of ids.
     """
@@ -91,7 +91,12 @@ class SqliteMessages(Messages):
     def append(
         self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None
     ) -> Coroutine[Any, Any, list[Position]]:
-        return self._db.append(Append(queue, items, after))
+        return self._db.writer.write(Append(queue, items, after), items_of.check_items(queue, items))
+
+    def append_once(
+        self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
+    ) -> Coroutine[Any, Any, PostResult]:
+        return self._db.writer.write(Append(queue, items, after, key), items_of.check_items(queue, items))
 
     async def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
         for partition, _ in locations:
@@ -261,16 +266,6 @@ def sample_horizon(
     if queue.version != catalogue:
         row_codec.verify(connection, queue)
     return last + 1
-
-
-class SqliteKeyedPosts(KeyedPosts):
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
-    def append_once(
-        self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
-    ) -> Coroutine[Any, Any, PostResult]:
-        return self._db.append(Append(queue, items, after, key))
 
 
 def _count_live(connection: Connection, qp: int, above: Position, horizon: int, now: int) -> tuple[int, bool]:

@@ -48,6 +48,7 @@ class WindowCounts:
 
     def __init__(self) -> None:
         self._added: dict[tuple[int, int], list[int]] = {}
+        """Rows by ``qp`` and end of the window."""
         self._removed: dict[tuple[int, int], list[int]] = {}
 
     def add(self, qp: int, until: int, first: int, last: int, span: int, count: int) -> None:
@@ -59,12 +60,12 @@ class WindowCounts:
         key = qp, until
         entry = self._added.get(key)
         if entry is None:
-            self._added[key] = [count, first, last, span]
+            self._added[key] = [qp, until, count, first, last, span]
             return
-        entry[0] += count
-        entry[1] = min(entry[1], first)
-        entry[2] = max(entry[2], last)
-        entry[3] = max(entry[3], span)
+        entry[2] += count
+        entry[3] = min(entry[3], first)
+        entry[4] = max(entry[4], last)
+        entry[5] = max(entry[5], span)
 
     def remove(self, qp: int, ticks: int, removed_at: int) -> None:
         """Subtracts a removed message from its window, assuming that it was stored at its id's time."""
@@ -88,7 +89,7 @@ class WindowCounts:
                 "excluded.message_count, first_ticks = min(first_ticks, excluded.first_ticks), "
                 "last_ticks = max(last_ticks, excluded.last_ticks), longest_ttl = max(longest_ttl, "
                 "excluded.longest_ttl)",
-                [(qp, until, *entry) for (qp, until), entry in self._added.items()],
+                self._added.values(),
             )
         if self._removed:
             # A message stored long after its id's time is in another window, usually the next one to end.
@@ -158,7 +159,7 @@ Run = tuple[int, int, int, Any]
 
 def _split_into_runs(items: Sequence[NewMessage]) -> list[Run] | None:
     """Splits messages into runs. Returns None if some need a row of their own, or the runs would be too short."""
-    if len(items) < _MIN_RUN or driver.carray is None:
+    if driver.carray is None:
         return None
     starts: list[int] = []
     partition = ttl = 0
@@ -190,6 +191,7 @@ class Transaction:
         clock: The row of the table ``clock`` if it is known not to have changed.
 
     Attributes:
+        catalogue: The version of the catalogue.
         last: The highest id made so far by any process (ticks).
         touched: The ``qp`` of all partitions with new messages.
         messages: Number of appended messages.
@@ -198,7 +200,6 @@ class Transaction:
 
     __slots__ = (
         "_begun",
-        "_catalogue",
         "_counts",
         "_delayed",
         "_delayed_low",
@@ -207,6 +208,7 @@ class Transaction:
         "_low",
         "_next_id",
         "_rows",
+        "catalogue",
         "connection",
         "last",
         "messages",
@@ -221,7 +223,7 @@ class Transaction:
         self.now = now
         self._low = low
         self._begun: Clock = clock or connection.execute(row_codec.SELECT_CLOCK).fetchone()  # type: ignore[assignment]
-        self.last, self._catalogue, self._due, self._next_id = self._begun
+        self.last, self.catalogue, self._due, self._next_id = self._begun
         self._rows: list[Any] = []
         self._kept: list[tuple[Any, ...]] = []
         """Collected rows of kept messages."""
@@ -247,12 +249,13 @@ class Transaction:
         self.verify(queue)
         first = max(self.last + 1, self.now)
         if append.after is not None:
-            if append.after[0] > max(self.last, self.now + MAX_AHEAD):
-                raise InvalidRequest({"after": "lies more than a second ahead of the clock"})
-            first = max(first, append.after[0] + 1)
-        free_ticks = self._find_free_ticks(first, len(append.items))
-        if isinstance(free_ticks, range) and (runs := _split_into_runs(append.items)) is not None:
-            return self._append_runs(queue, runs, free_ticks[: len(append.items)])
+            first = max(first, self._find_tick_above(append.after))
+        count = len(append.items)
+        free_ticks: Iterable[int] = range(first, first + count)
+        if self._delayed or self._due is not None:
+            free_ticks = self._find_free_ticks(first, count)
+        if count >= _MIN_RUN and isinstance(free_ticks, range) and (runs := _split_into_runs(append.items)) is not None:
+            return self._append_runs(queue, runs, free_ticks[:count])
         ticks = iter(free_ticks)
         low = self._low
         base = queue.qid << 8
@@ -287,6 +290,11 @@ class Transaction:
         if len(parameters) >= _COLUMNS * _MAX_INSERT_ROWS:
             self.flush(whole_chunks=True)
         return positions
+
+    def _find_tick_above(self, after: Position) -> int:
+        if after[0] > max(self.last, self.now + MAX_AHEAD):
+            raise InvalidRequest({"after": "lies more than a second ahead of the clock"})
+        return after[0] + 1
 
     def _append_runs(self, queue: Queue, runs: Sequence[Run], ticks: range) -> list[Position]:
         """Inserts each run by one statement, with consecutive ticks, at once. Returns the positions."""
@@ -336,8 +344,6 @@ class Transaction:
         ``last`` are in the table ``delayed`` or were put by this transaction.
         """
         size = count
-        if not self._delayed and self._due is None:
-            return range(first, first + size)
         while True:
             taken = {due for due in self._delayed if first <= due < first + size}
             if self._due is not None and self._due < first + size:
@@ -447,21 +453,17 @@ class Transaction:
         Raises:
             QueueChanged: The row is out of date.
         """
-        if queue.version != self._catalogue:
+        if queue.version != self.catalogue:
             row_codec.verify(self.connection, queue)
 
     @property
     def began_at(self) -> int:
         return self._begun[0]
 
-    @property
-    def catalogue(self) -> int:
-        return self._catalogue
-
     def bump_catalogue_version(self) -> int:
         """Marks all queue rows read before as possibly out of date. Returns the new version of the catalogue."""
-        self._catalogue += 1
-        return self._catalogue
+        self.catalogue += 1
+        return self.catalogue
 
     def make_queue_number(self) -> int:
         self._next_id += 1
@@ -474,7 +476,7 @@ class Transaction:
         self.flush()
         before = (
             self.last,
-            self._catalogue,
+            self.catalogue,
             self._next_id,
             list(self._delayed),
             set(self.touched),
@@ -489,7 +491,7 @@ class Transaction:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK TO one")
                 self.connection.execute("RELEASE one")
-            self.last, self._catalogue, self._next_id, self._delayed, self.touched, self.messages, self.tally = before
+            self.last, self.catalogue, self._next_id, self._delayed, self.touched, self.messages, self.tally = before
             self._rows, self._kept, self._counts = [], [], {}  # Nothing was collected before.
             raise
         self.connection.execute("RELEASE one")
@@ -508,14 +510,14 @@ class Transaction:
         """
         self.flush()
         self.tally.write(self.connection)
-        ahead = [due for due in self._delayed if due > self.last]
-        if ahead:
+        ahead: list[int] = []
+        if self._delayed and (ahead := [due for due in self._delayed if due > self.last]):
             self.connection.executemany("INSERT OR IGNORE INTO delayed (ticks) VALUES (?)", [(due,) for due in ahead])
         self.passed = self._due is not None and self._due <= self.last
         if self.passed:
             self.connection.execute("DELETE FROM delayed WHERE ticks <= ?", (self.last,))
-        if (self.last, self._catalogue, self._due, self._next_id) != self._begun:
-            changed = (self.last, self._catalogue, self._next_id)
+        if (self.last, self.catalogue, self._due, self._next_id) != self._begun:
+            changed = (self.last, self.catalogue, self._next_id)
             self.connection.execute(
                 "UPDATE clock SET last_ticks = ?, catalogue_version = ?, next_queue_id = ?", changed
             )
@@ -523,4 +525,4 @@ class Transaction:
             return None
         if self._due is not None:
             ahead.append(self._due)
-        return self.last, self._catalogue, min(ahead, default=None), self._next_id
+        return self.last, self.catalogue, min(ahead, default=None), self._next_id

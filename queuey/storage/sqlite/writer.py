@@ -32,7 +32,7 @@ import msgspec
 
 from queuey.model.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
 from queuey.storage.bridge import thread_state
-from queuey.storage.deadlines import Deadline, Done
+from queuey.storage.deadlines import Deadline, GivenUp
 from queuey.storage.lasting_failures import Trouble
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions
@@ -50,18 +50,22 @@ class _Operation(msgspec.Struct):
     """A pending write: an :class:`Append`, or any function of the transaction.
 
     The first thread to acquire ``claim`` decides: the writer runs the operation, or the caller withdraws it.
+
+    Attributes:
+        loop: The event loop of a caller that awaits ``ended``, a future. For a caller that blocks it is None, and
+            ``ended`` is a lock that the writer releases.
     """
 
     work: Append | Callable[[Transaction], Any]
-    done: Done
     weight: int
+    loop: asyncio.AbstractEventLoop | None
+    ended: Any
     claim: Any = msgspec.field(default_factory=threading.Lock)
     result: Any = None
     error: Exception | None = None
 
     def withdraw(self) -> Outcome:
-        """Gives the operation up. Its callback is not called afterwards. Returns the outcome of the write."""
-        self.done = lambda _result, _error: None
+        """Gives the operation up. Returns the outcome of the write."""
         return "none" if self.claim.acquire(blocking=False) else "unknown"
 
 
@@ -96,6 +100,7 @@ class SqliteWriter:
         self._waiting: deque[_Operation] = deque()
         """Operations that the writer has taken out of its inbox."""
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
         self._begun_in_turn: list[_Operation] = []
         """Operations begun in this iteration of the loop."""
         self._connection: Connection | None = None
@@ -114,65 +119,62 @@ class SqliteWriter:
         self._thread = threading.Thread(target=self._run, name="queuey-writer", daemon=True)
         self._thread.start()
 
-    def begin_append(self, append: Append, weight: int, done: Done) -> Callable[[], Outcome]:
-        """Starts to store messages. Operations begun in one iteration of the loop are submitted together.
+    async def write(self, work: Append | Callable[[Transaction], Any], weight: int = 0) -> Any:  # noqa: ANN401 - of the work
+        """Does as :meth:`perform` for a coroutine. A thread that may block blocks.
 
-        Raises StoreClosed, without a call of ``done``, if the store is closed.
+        Operations of one iteration of the adopted loop are submitted together.
 
-        Args:
-            append: The messages.
-            weight: Bytes of their bodies.
-            done: Called with the positions, or with the result of a post with a key, or with the error.
-
-        Returns:
-            A function that gives the operation up and returns the outcome.
+        Raises:
+            GivenUp: The task that stores messages was cancelled.
         """
-        operation = _Operation(append, done, weight)
-        loop = self._loop
-        is_here = loop is not None and loop is asyncio._get_running_loop()  # noqa: SLF001 - the quick form of get_running_loop
-        if loop is None or not is_here or thread_state.runs:  # A blocked loop has no next iteration.
-            self._submit(operation)
+        if thread_state.runs:
+            with self._deadline.running():
+                return self._submit_and_wait(work, weight)
+        if self._closed:
+            raise _closed_error()
+        # Asking for the running loop is a system call in Python 3.11.
+        is_adopted = threading.get_ident() == self._loop_thread
+        loop = self._loop if is_adopted and self._loop is not None else asyncio.get_running_loop()
+        operation = _Operation(work, weight, loop, loop.create_future())
+        if loop is not self._loop:
+            self._submit([operation])
         else:
-            if self._closed:
-                raise _closed_error()
             if not self._begun_in_turn:
                 loop.call_soon(self._submit_turn)
             self._begun_in_turn.append(operation)
-        return operation.withdraw
-
-    def begin(self, work: Callable[[Transaction], T], done: Done, *, weight: int) -> Callable[[], Outcome]:
-        """Starts the work of :meth:`perform`. ``done`` is called once with the result, in the writer's thread.
-
-        Returns:
-            A function that gives the operation up and returns the outcome.
-
-        Raises:
-            StoreClosed: The store is closed. ``done`` is not called.
-        """
-        operation = _Operation(work, done, weight)
-        self._submit(operation)
-        return operation.withdraw
+        try:
+            await operation.ended
+            if operation.error is not None:
+                raise operation.error
+        except asyncio.CancelledError:
+            outcome = operation.withdraw()
+            if isinstance(work, Append):
+                raise GivenUp(outcome) from None
+            raise
+        else:
+            return operation.result
+        finally:
+            del operation  # Its error's traceback has this frame: the cycle would keep the caller's objects alive.
 
     def perform(self, work: Callable[[Transaction], T], *, weight: int = 0) -> T:
-        """Runs ``work`` inside a transaction and returns its result after the commit.
+        """Runs ``work`` inside a transaction and returns its result after the commit; blocks.
 
         ``work`` may be run again after a rollback, so it must not have effects outside the transaction. ``weight`` is
         the number of bytes of bodies that it writes.
 
         Raises:
             QueueyError: The error raised by ``work``. Its effects are undone.
-            StoreUnavailable: The write failed; see its ``outcome``.
+            StoreUnavailable: The write failed, or did not end before the deadline; see its ``outcome``.
         """
         result: T = self._submit_and_wait(work, weight)
         return result
 
-    def _submit_and_wait(self, work: Append | Callable[[Transaction], Any], weight: int) -> Any:  # noqa: ANN401 - what the operation gives
-        """Submits work and blocks until its end. At the call's deadline it gives the work up and raises."""
+    def _submit_and_wait(self, work: Append | Callable[[Transaction], Any], weight: int) -> Any:  # noqa: ANN401 - of the work
         timeout = self._deadline.time_left(self._options.deadline)
         answered = threading.Lock()
         answered.acquire()
-        operation = _Operation(work, lambda _result, _error: answered.release(), weight)
-        self._submit(operation)
+        operation = _Operation(work, weight, None, answered)
+        self._submit([operation])
         if not answered.acquire(timeout=timeout):
             outcome = operation.withdraw()
             message = "the store did not finish the write in time"
@@ -182,12 +184,12 @@ class SqliteWriter:
                 raise operation.error
             return operation.result
         finally:
-            del operation  # Its error's traceback has this frame: the cycle would keep the caller's objects alive.
+            del operation  # As in :meth:`write`.
 
-    def _submit(self, operation: _Operation) -> None:
+    def _submit(self, operations: list[_Operation]) -> None:
         if self._closed:
             raise _closed_error()
-        self._inbox.put([operation])
+        self._inbox.put(operations)
         if self._ended:
             self._refuse_rest()
 
@@ -195,6 +197,7 @@ class SqliteWriter:
         """From now on submits all operations begun in one iteration of this loop together. Call it in its thread."""
         self._submit_turn()
         self._loop = loop
+        self._loop_thread = threading.get_ident()
 
     def _submit_turn(self) -> None:
         operations, self._begun_in_turn = self._begun_in_turn, []
@@ -219,10 +222,10 @@ class SqliteWriter:
         with contextlib.suppress(Empty):
             while True:
                 self._waiting += self._inbox.get_nowait() or ()
-        for operation in list(self._waiting):
-            if operation.claim.acquire(blocking=False):
-                operation.error = _closed_error()
-                operation.done(None, operation.error)
+        refused = [operation for operation in list(self._waiting) if operation.claim.acquire(blocking=False)]
+        for operation in refused:
+            operation.error = _closed_error()
+        _answer(refused)
 
     def _run(self) -> None:
         """Runs groups until closed and nothing waits, then refuses the rest and checkpoints."""
@@ -253,7 +256,7 @@ class SqliteWriter:
             self._run_group(group)
 
     def _run_group(self, group: list[_Operation]) -> None:
-        """Runs a group and calls the callbacks. After an unexpected error it runs each operation alone."""
+        """Runs a group and wakes its callers. After an unexpected error it runs each operation alone."""
         began = time.monotonic()
         try:
             self._commit_group(group)
@@ -269,11 +272,7 @@ class SqliteWriter:
             if self.trouble.reason is not None:
                 self.trouble.record_success()
         self.longest = max(self.longest, time.monotonic() - began)
-        for operation in group:
-            try:
-                operation.done(operation.result, operation.error)
-            except Exception:
-                log.exception("The result of a write could not be delivered.")
+        _answer(group)
 
     def _set_error(self, group: list[_Operation], error: QueueyError) -> None:
         """Sets the error of each operation; ``StoreUnavailable`` is also recorded as trouble."""
@@ -347,6 +346,27 @@ class SqliteWriter:
 
 def _closed_error() -> StoreClosed:
     return StoreClosed("the store is closed")
+
+
+def _answer(operations: Sequence[_Operation]) -> None:
+    """Wakes the callers of operations that have ended; those of one loop by one wake-up."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Operation]] = {}
+    for operation in operations:
+        if operation.loop is None:
+            operation.ended.release()
+        else:
+            by_loop.setdefault(operation.loop, []).append(operation)
+    for loop, awaited in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_set_ended, awaited)
+        except RuntimeError:
+            log.debug("The event loop has ended; its callers get no answer.")
+
+
+def _set_ended(operations: Sequence[_Operation]) -> None:
+    for operation in operations:
+        if not operation.ended.done():
+            operation.ended.set_result(None)
 
 
 def _run_operation(operation: _Operation, transaction: Transaction) -> tuple[Any, Exception | None]:

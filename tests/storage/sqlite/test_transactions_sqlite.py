@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
@@ -69,25 +71,24 @@ def do(act: Act, queue: Queue, transaction: Transaction) -> None:
 def write_all(store: SqliteStore, queue: Queue, group: Sequence[Work]) -> None:
     """Writes all works in one transaction, an append by itself between every two of them."""
 
-    def begin(work: Work) -> None:
-        def run(transaction: Transaction) -> None:
-            for act in work.acts:
-                do(act, queue, transaction)
-            if work.is_refused:
-                raise RecordChanged("it")
+    def run(work: Work, transaction: Transaction) -> None:
+        for act in work.acts:
+            do(act, queue, transaction)
+        if work.is_refused:
+            raise RecordChanged("it")
 
-        answers: list[Exception | None] = []
-        ended.append(answers)
-        database_of(store).writer.begin(run, lambda _result, error: answers.append(error), weight=0)
-        database_of(store).writer.begin_append(Append(queue, [new_message("between")]), 1, lambda _result, _error: None)
+    async def write() -> list[Any]:
+        append, writer = Append(queue, [new_message("between")]), database_of(store).writer
+        with busy_writer(store):
+            calls = [writer.write(call) for work in group for call in (partial(run, work), append)]
+            ended = asyncio.gather(*calls, return_exceptions=True)
+            await asyncio.sleep(0)
+        return await ended
 
-    ended: list[list[Exception | None]] = []
     before = database_of(store).writer.commits
-    with busy_writer(store):
-        for work in group:
-            begin(work)
+    ended = asyncio.run(write())[::2]
     bridge.run(store.ping())
-    assert [isinstance(error, QueueyError) for [error] in ended] == [work.is_refused for work in group]
+    assert [isinstance(error, QueueyError) for error in ended] == [work.is_refused for work in group]
     assert database_of(store).writer.commits - before <= 3  # Of the busy work, of the group, and of the ping.
 
 
