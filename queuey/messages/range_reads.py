@@ -12,13 +12,13 @@ from queuey.access.queue_access import MAX_ATTEMPTS, QueueAccess
 from queuey.messages import ranges
 from queuey.messages.ranges import Merge, RangeAnswer, RangeRequest
 from queuey.model.errors import NotAllowed, NotFound, QueueyError, StoreBusy
-from queuey.model.messages import Page, Queue, Slice, bytes_at_most, bytes_of
+from queuey.model.messages import Queue, Slice, bytes_at_most, bytes_of
 from queuey.model.partitions import MAX_PARTITIONS
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
-from queuey.runtime.waiters import Waiter, WakeSource, Watchers
-from queuey.storage import Store, bridge
+from queuey.runtime.waiters import Subscription, Waiter, WakeSource, Watchers
+from queuey.storage import Store
 from queuey.storage.deadlines import GivenUp
 
 MAX_SHORT_MESSAGES = 256
@@ -37,13 +37,14 @@ class RangeSource(msgspec.Struct, frozen=True):
 
 
 class Reader:
-    """Reads ranges of queues, and counts the returned messages as delivered. Calls that are not coroutines block."""
+    """Reads ranges of queues, and counts the returned messages as delivered."""
 
     def __init__(self, store: Store, limits: Limits, metrics: Metrics, core: Core) -> None:
         self._store = store
         self._limits = limits
         self._metrics = metrics
         self._core = core
+        self._short_bytes = max(1, min(MAX_SHORT_BYTES, limits.page_bytes) - _RESERVED_BYTES)
         self.watchers = Watchers()
         # By whether reads keep the read delay, and whether they include early messages.
         self._triggers = {
@@ -64,124 +65,79 @@ class Reader:
         """
         return self._store.claim_logs.claim_time()
 
-    def read(self, access: QueueAccess, requested: RangeRequest, *, waiter: Waiter | None = None) -> RangeAnswer:
-        """Reads a range of one queue, and counts the messages as delivered.
+    async def read(self, access: QueueAccess, requested: RangeRequest) -> RangeAnswer:
+        """Reads a range of one queue as :meth:`read_each` does; raises the error."""
+        results = await self.read_each([RangeSource(access, requested)])
+        assert results is not None  # noqa: S101 - only a short read may return None
+        if isinstance(results[0], QueueyError):
+            raise results[0]
+        return results[0]
 
-        Args:
-            access: The queue.
-            requested: The range.
-            waiter: Subscribed to the range, and woken when another read may return messages.
-        """
-        if waiter is not None:
-            [response] = self.read_many([RangeSource(access, requested)], waiter=waiter)
-            if isinstance(response, QueueyError):
-                raise response
-            return response
-        room = self._available_bytes([RangeSource(access, requested)])
-        reading = bridge.run(self._read(access, requested, room), as_one=True)
-        self._metrics.count_delivered(reading.count, access.queue)
-        return reading
-
-    async def read_short(
-        self, queue: Queue, requested: RangeRequest, waiter: Waiter | None = None
-    ) -> RangeAnswer | None:
-        """Reads up to ``MAX_SHORT_MESSAGES`` messages of one partition. Returns None if the read is not short.
-
-        Subscribes the waiter before it reads, and counts the messages as delivered.
-
-        Raises:
-            QueueChanged: The row is out of date.
-        """
-        numbers = _partition_numbers(queue, requested)
-        if len(numbers) != 1 or requested.limit > MAX_SHORT_MESSAGES:
-            return None
-        max_bytes = min(MAX_SHORT_BYTES, self._limits.page_bytes)
-        pieces = ranges.make_slices(
-            requested, numbers, limit=requested.limit, max_bytes=max(1, max_bytes - _RESERVED_BYTES)
-        )
-        if not pieces:
-            return None
-        if waiter is not None:
-            waiter.subscribe([(queue, numbers, self._trigger(requested))])
-        page = await self._read_page(queue, pieces[0])
-        if page.more and not _fits(page, requested.limit, max_bytes):
-            return None
-        reading = RangeAnswer([], 0, {}, more=False, cursor_safe=requested.delayed)
-        ranges.append_pages(pieces, [page], reading)
-        if early := self._early_slices(queue, requested, pieces, reading, max(1, max_bytes - _RESERVED_BYTES)):
-            page = await self._read_page(queue, early[0])
-            if page.more:
-                return None
-            ranges.add_early(requested, early, [page], reading)
-        self._metrics.count_delivered(reading.count, queue)
-        return reading
-
-    async def _read_page(self, queue: Queue, piece: Slice) -> Page:
-        """Reads a slice; if cancelled, raises ``GivenUp`` with the outcome ``none``."""
-        try:
-            [page] = await self._store.messages.read(queue, [piece])
-        except asyncio.CancelledError:
-            raise GivenUp("none") from None
-        return page
-
-    def _trigger(self, requested: RangeRequest) -> WakeSource:
-        return self._triggers[requested.delayed, requested.early]
-
-    def read_many(
-        self, sources: Sequence[RangeSource], *, waiter: Waiter | None = None
-    ) -> list[RangeAnswer | QueueyError]:
+    async def read_each(
+        self,
+        sources: Sequence[RangeSource],
+        *,
+        waiter: Waiter | None = None,
+        waits_for: Sequence[RangeSource] | None = None,
+        short: bool = False,
+    ) -> list[RangeAnswer | QueueyError] | None:
         """Reads ranges of several queues, each up to its own horizon. They share the bytes of one answer.
 
-        The messages are counted as delivered. With a waiter, reads as :meth:`read_woken`.
+        The messages are counted as delivered.
 
-        Returns for each source its reading, or the error if the queue is gone or the caller has lost access to it.
+        Args:
+            sources: The ranges to read.
+            waiter: Subscribed before the read, so that it misses no message. If nothing was found by outdated rows,
+                does both again.
+            waits_for: The ranges to which it is subscribed, by default ``sources``.
+            short: Read at most ``MAX_SHORT_MESSAGES`` of one partition, and ``MAX_SHORT_BYTES``.
+
+        Returns:
+            For each source its reading, or the error if the queue is gone or the caller has lost access to it. None if
+            the read is not ``short``.
         """
-        if waiter is not None:
-            return self.read_woken(sources, sources, waiter)
-        return self._count_delivered(sources, bridge.run(self._read_each(sources), as_one=True))
-
-    def _count_delivered(
-        self, sources: Sequence[RangeSource], responses: list[RangeAnswer | QueueyError]
-    ) -> list[RangeAnswer | QueueyError]:
-        for source, response in zip(sources, responses, strict=True):
-            if isinstance(response, RangeAnswer):
-                self._metrics.count_delivered(response.count, source.access.queue)
-        return responses
-
-    def read_woken(
-        self, sources: Sequence[RangeSource], sources_to_read: Sequence[RangeSource], waiter: Waiter
-    ) -> list[RangeAnswer | QueueyError]:
-        """Subscribes the waiter to ``sources``, then reads ``sources_to_read``, some of them; so no message is missed.
-
-        If nothing was found by outdated rows, does both again.
-        """
+        if short and len(sources) > 1:
+            return None
+        waits_for = sources if waits_for is None else waits_for
         for _ in range(MAX_ATTEMPTS):
-            queues = [source.access.queue for source in sources]
-            waiter.subscribe(
-                (queue, _partition_numbers(queue, source.range), self._trigger(source.range))
-                for queue, source in zip(queues, sources, strict=True)
-            )
-            responses = bridge.run(self._read_each(sources_to_read), as_one=True)
-            if not are_empty(responses):
-                return self._count_delivered(sources_to_read, responses)
-            if queues == [source.access.queue for source in sources]:
-                return responses
+            if waiter is not None:
+                queues = [source.access.queue for source in waits_for]
+                waiter.subscribe([self._make_subscription(source) for source in waits_for])
+            try:
+                results = await self._read_in_turn(sources, short=short)
+            except asyncio.CancelledError:
+                raise GivenUp("none") from None
+            if results is None or waiter is None or not are_empty(results):
+                return results
+            if queues == [source.access.queue for source in waits_for]:
+                return results
         raise StoreBusy(f"A queue changed {MAX_ATTEMPTS} times while this request ran. Try again.")
 
-    async def _read_each(self, sources: Sequence[RangeSource]) -> list[RangeAnswer | QueueyError]:
-        """Reads sources in turn, each with its share of the remaining bytes; returns denials as errors."""
-        remaining_bytes = self._available_bytes(sources)
-        responses: list[RangeAnswer | QueueyError] = []
-        for index, source in enumerate(sources):
-            share = ranges.divide_evenly(remaining_bytes, len(sources) - index) if remaining_bytes > 0 else 0
+    async def _read_in_turn(
+        self, sources: Sequence[RangeSource], *, short: bool
+    ) -> list[RangeAnswer | QueueyError] | None:
+        """Reads each source with its share of the remaining bytes. See :meth:`read_each`."""
+        remaining_bytes = self._short_bytes if short else self._available_bytes(sources)
+        results: list[RangeAnswer | QueueyError] = []
+        for number, source in enumerate(sources):
+            share = max(1, remaining_bytes // (len(sources) - number)) if remaining_bytes > 0 else 0
+            read = partial(self._read_queue, requested=source.range, max_bytes=share, short=short)
             try:
-                reading = await self._read(source.access, source.range, share)
+                reading = await source.access.apply(read)
             except (NotFound, NotAllowed) as error:
-                responses.append(error)
-            else:
+                results.append(error)
+                continue
+            if reading is None:
+                return None
+            self._metrics.count_delivered(reading.count, source.access.queue)
+            results.append(reading)
+            if number + 1 < len(sources):
                 remaining_bytes -= bytes_of(reading.messages) + bytes_of(reading.early)
-                responses.append(reading)
-        return responses
+        return results
+
+    def _make_subscription(self, source: RangeSource) -> Subscription:
+        queue, requested = source.access.queue, source.range
+        return queue, _partition_numbers(queue, requested), self._triggers[requested.delayed, requested.early]
 
     def _available_bytes(self, sources: Sequence[RangeSource]) -> int:
         """Returns the bytes for all messages: at least 1, which admits one message of any length."""
@@ -191,22 +147,24 @@ class Reader:
         )
         return max(1, self._limits.page_bytes - frames)
 
-    async def _read(self, access: QueueAccess, requested: RangeRequest, max_bytes: int) -> RangeAnswer:
-        return await access.apply(lambda queue: self._read_queue(queue, requested, max_bytes))
-
-    async def _read_queue(self, queue: Queue, requested: RangeRequest, max_bytes: int) -> RangeAnswer:
+    async def _read_queue(
+        self, queue: Queue, requested: RangeRequest, max_bytes: int, *, short: bool
+    ) -> RangeAnswer | None:
         """Reads a range: merged, or by partition with the slices that are furthest behind first.
 
         Without bytes it reads only the horizon, or with ``looks_ahead`` the next ids.
         """
         numbers = _partition_numbers(queue, requested)
+        if short and (len(numbers) != 1 or requested.limit > MAX_SHORT_MESSAGES):
+            return None
         pieces = ranges.make_slices(
             requested, numbers, limit=requested.limit, max_bytes=ranges.divide_evenly(max_bytes, len(numbers))
         )
         reading = RangeAnswer([], 0, dict.fromkeys(numbers), more=False, cursor_safe=requested.delayed)
         if not pieces or (max_bytes <= 0 and not requested.looks_ahead):
             horizon = (await self._store.messages.read(queue, [ranges.make_horizon_slice()]))[0].horizon
-            ranges.append_pages(pieces, [piece.make_postponed_page(horizon) for piece in pieces], reading)
+            pages = {piece.partition: piece.make_postponed_page(horizon) for piece in pieces}
+            ranges.append_pages(pieces, pages, reading)
             reading.horizon = horizon
         elif requested.merge and len(pieces) > 1:
             merge = Merge(pieces, requested.limit, max_bytes, certain=queue.consistency != "weak")
@@ -230,20 +188,29 @@ class Reader:
                 pages.update(
                     (piece.partition, ranges.postpone_message(page)) for piece, page in zip(late, ids, strict=True)
                 )
-            ranges.append_pages(pieces, [pages[piece.partition] for piece in pieces], reading)
-        if early := self._early_slices(queue, requested, pieces, reading, max_bytes):
+            ranges.append_pages(pieces, pages, reading)
+        if requested.early and (early := self._early_slices(queue, requested, pieces, reading, max_bytes)):
             ranges.add_early(requested, early, await self._store.messages.read(queue, early), reading)
-        return reading
+        return reading if not short or self._is_whole(reading, requested.limit) else None
+
+    def _is_whole(self, reading: RangeAnswer, limit: int) -> bool:
+        """Returns whether a longer read would return no more messages than a short one, and these fit."""
+        if not reading.more:
+            return not reading.early_more
+        frame = ranges.MAX_QUEUE_FRAME_BYTES + ranges.MAX_PARTITION_FRAME_BYTES
+        return len(reading.messages) == limit and (
+            bytes_at_most(reading.messages[-1:]) + frame <= _RESERVED_BYTES
+            or bytes_of(reading.messages) + frame <= self._short_bytes + _RESERVED_BYTES
+        )
 
     def _early_slices(
         self, queue: Queue, requested: RangeRequest, pieces: Sequence[Slice], reading: RangeAnswer, max_bytes: int
     ) -> list[Slice]:
         """Returns the slices of early messages, or none.
 
-        Early messages must be requested, the reading must have reached the horizon, reads must have a delay, and bytes
-        must remain.
+        The reading must have reached the horizon, reads must have a delay, and bytes must remain.
         """
-        if not requested.early or reading.more or not pieces or not self._store.read_delay(queue):
+        if reading.more or not pieces or not self._store.read_delay(queue):
             return []
         remaining_bytes = max_bytes - bytes_of(reading.messages)
         return ranges.make_early_slices(requested, pieces, reading, remaining_bytes) if remaining_bytes > 0 else []
@@ -256,14 +223,6 @@ def _partition_numbers(queue: Queue, requested: RangeRequest) -> Sequence[int]:
     if len(requested.partitions) == 1 and 1 <= requested.partitions[0] <= MAX_PARTITIONS:
         return requested.partitions
     return [number for number in dict.fromkeys(requested.partitions) if 1 <= number <= MAX_PARTITIONS]
-
-
-def _fits(page: Page, limit: int, max_bytes: int) -> bool:
-    """Returns whether a page, read with a bound of ``max_bytes - _RESERVED_BYTES``, has ``limit`` messages and fits."""
-    frame = ranges.MAX_QUEUE_FRAME_BYTES + ranges.MAX_PARTITION_FRAME_BYTES
-    return len(page.messages) == limit and (
-        bytes_at_most(page.messages[-1:]) + frame <= _RESERVED_BYTES or bytes_of(page.messages) + frame <= max_bytes
-    )
 
 
 def are_empty(responses: Sequence[RangeAnswer | QueueyError]) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from queuey.access.authorization import Authorization
 from queuey.access.operations import APP, Views, declare
@@ -25,6 +25,7 @@ from queuey.web.requests import Request, read_query
 from queuey.web.responses import JSON, Response, body_of, encode
 from queuey.web.validators import Errors, bad_json
 
+T = TypeVar("T")
 Ranges = list[tuple[str, RangeRequest]]
 """Names of queues, with the range to read of each."""
 BOUNDS = ("since", "after", "before", "until")
@@ -111,6 +112,20 @@ def _read_early(value: object, errors: Errors) -> tuple[bool, Bound]:
     return validators.parse_boolean(value), None
 
 
+async def read_page(request: Request, read: Callable[..., Coroutine[Any, Any, T | None]]) -> T:
+    """Reads and renders messages: on the event loop if that is short and there is memory, or else in a thread.
+
+    Args:
+        request: The request, which reserves memory for them.
+        read: Called with ``short``; see :meth:`Reader.read_each`.
+    """
+    if request.reserve_at_once(MAX_SHORT_BYTES) and (result := await read(short=True)) is not None:
+        return result
+    result = await request.compute(partial(read, short=False), page=True)
+    assert result is not None  # noqa: S101 - it is not a short read
+    return result
+
+
 class _Answer(NamedTuple):
     """Readings and the response that shows them. False if the request should wait for more."""
 
@@ -136,21 +151,20 @@ class RangeViews(Views):
         """
         access = await self._authorization.admit(request, match, "read")
         requested, wait = self._read_cached_query(request)
-        reader = self._reader
 
         async def attempt(waiter: Waiter | None) -> _Answer:
-            current, reading = access, None
-            if waiter is not None:
-                current = await self._authorization.admit(request, match, "read")
-            if request.reserve_at_once(MAX_SHORT_BYTES):
-                reading = await current.apply(lambda queue: reader.read_short(queue, requested, waiter))
-            if reading is not None:
-                return _show_reading(reading)
-            return await request.in_pool(
-                lambda: _show_reading(reader.read(current, requested, waiter=waiter)), computes=True, page=True
-            )
+            current = access if waiter is None else await self._authorization.admit(request, match, "read")
+            return await read_page(request, partial(self._read_one, RangeSource(current, requested), waiter))
 
         return (await request.until_found(wait, attempt)).response
+
+    async def _read_one(self, source: RangeSource, waiter: Waiter | None, *, short: bool) -> _Answer | None:
+        results = await self._reader.read_each([source], waiter=waiter, short=short)
+        if results is None:
+            return None
+        if isinstance(results[0], QueueyError):
+            raise results[0]
+        return _Answer(results, Response(200, body_of(render_reading(results[0])), JSON))
 
     def _read_query(self, request: Request) -> tuple[RangeRequest, float]:
         query = read_query(request, self.fields(RangeQuery).names)
@@ -169,8 +183,7 @@ class RangeViews(Views):
         async def attempt(waiter: Waiter | None) -> _Answer:
             names = [name for name, _ in ranges]
             admitted = await self._authorization.admit_to_each(request, match["app"], names)
-            read_each = partial(self._read_each, ranges, admitted, waiter)
-            return await request.in_pool(read_each, computes=True, page=True)
+            return await read_page(request, partial(self._read_each, ranges, admitted, waiter))
 
         return (await request.until_found(wait, attempt)).response
 
@@ -185,13 +198,15 @@ class RangeViews(Views):
         errors.check()
         return ranges, fields.wait
 
-    def _read_each(
-        self, ranges: Ranges, admitted: Sequence[QueueAccess | QueueyError], waiter: Waiter | None
-    ) -> _Answer:
+    async def _read_each(
+        self, ranges: Ranges, admitted: Sequence[QueueAccess | QueueyError], waiter: Waiter | None, *, short: bool
+    ) -> _Answer | None:
         """Reads the queues that the caller may read, and answers with errors for the others.
 
         If there is an error, the request does not wait for messages.
         """
+        if short and len(ranges) > 1:
+            return None
         sources = [
             RangeSource(access, requested) if isinstance(access, QueueAccess) else access
             for (_, requested), access in zip(ranges, admitted, strict=True)
@@ -199,7 +214,10 @@ class RangeViews(Views):
         readable = [source for source in sources if isinstance(source, RangeSource)]
         # A request with an error for a queue does not wait.
         waiter = waiter if len(readable) == len(sources) else None
-        readings = iter(self._reader.read_many(readable, waiter=waiter) if readable else [])
+        answers = await self._reader.read_each(readable, waiter=waiter, short=short)
+        if answers is None:
+            return None
+        readings = iter(answers)
         results = [source if isinstance(source, QueueyError) else next(readings) for source in sources]
         pieces = [b'{"status":"ok","queues":[']
         for (name, _), result in zip(ranges, results, strict=True):
@@ -218,10 +236,6 @@ class RangeViews(Views):
         requested = read_range(fields, item, self._limits, item_errors)
         errors.include(item_errors, prefix)
         return fields.queue_name, requested
-
-
-def _show_reading(reading: RangeAnswer) -> _Answer:
-    return _Answer([reading], Response(200, body_of(render_reading(reading)), JSON))
 
 
 def _render_result(name: str, result: RangeAnswer | QueueyError) -> list[bytes]:

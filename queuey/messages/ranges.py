@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
 from msgspec import structs
@@ -238,13 +239,14 @@ def postpone_message(page: Page) -> Page:
 
 
 def sort_furthest_behind_first(pieces: Sequence[Slice]) -> list[Slice]:
-    return sorted(
-        pieces, key=lambda piece: piece.upper if piece.descending else piece.lower, reverse=pieces[0].descending
-    )
+    descending = pieces[0].descending
+    return sorted(pieces, key=attrgetter("upper" if descending else "lower"), reverse=descending)
 
 
-def append_pages(pieces: Sequence[Slice], pages: Sequence[Page], reading: RangeAnswer) -> None:
-    for piece, page in zip(pieces, pages, strict=True):
+def append_pages(pieces: Sequence[Slice], pages: Mapping[int, Page], reading: RangeAnswer) -> None:
+    """Appends the pages of slices, by partition, in the order of the slices."""
+    for piece in pieces:
+        page = pages[piece.partition]
         reading.messages += page.messages
         reading.next[piece.partition] = page.next
         reading.horizon = max(reading.horizon, page.horizon)

@@ -20,8 +20,7 @@ from queuey.access.queue_access import QueueAccess
 from queuey.api.messages import RangeQuery, RangeRead, StreamAsked, StreamFields, StreamQuery
 from queuey.messages.message_json import EARLY_FIELD, render_messages
 from queuey.messages.message_views import MESSAGES_TAG
-from queuey.messages.range_reads import MAX_SHORT_BYTES
-from queuey.messages.range_views import take_partitions
+from queuey.messages.range_views import read_page, take_partitions
 from queuey.messages.read_mark_views import show_unread
 from queuey.messages.read_marks import MarkNews, UnreadUseCases
 from queuey.messages.streams import Cursor, Event, OpenStreams, Stream, StreamRead
@@ -259,16 +258,10 @@ class QueueEvents(ABC):
         return events
 
     async def _read_messages(self, turn: LongPoll) -> StreamRead:
-        """Reads messages on the event loop if they are short and cached, or else in a thread.
-
-        After an error, the queues count as changed.
-        """
+        """Reads messages. After an error, the queues count as changed."""
         woken = turn.pop_woken()
         try:
-            if self.request.reserve_at_once(MAX_SHORT_BYTES) and (result := await self._stream.read_short(turn)):
-                return result
-            read = partial(self._stream.read, woken, turn)
-            return await self.request.in_pool(read, computes=True, page=True)
+            return await read_page(self.request, partial(self._stream.read, woken, turn))
         except BaseException:
             turn.record_wake(None)
             raise

@@ -15,14 +15,12 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 from weakref import WeakSet, WeakValueDictionary
 
-from msgspec.structs import replace
-
 from queuey.access.queue_access import QueueAccess
 from queuey.messages.range_reads import RangeSource, Reader
 from queuey.messages.ranges import OTHER_PARTITIONS, Mark, RangeAnswer, RangeRequest, make_mark, parse_bound, parse_mark
 from queuey.messages.read_marks import MarkNews, Marks
 from queuey.model import ids
-from queuey.model.errors import NotAllowed, NotFound, QueueyError
+from queuey.model.errors import QueueyError
 from queuey.model.ids import FIRST, LAST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.model.messages import Message, Queue
 from queuey.runtime.waiters import Waiter
@@ -336,32 +334,27 @@ class Stream:
             looks_ahead=True,
         )
 
-    async def read_short(self, waiter: Waiter) -> StreamRead | None:
-        """Does as :meth:`read` for a single queue with one partition. Returns None if the read is not short."""
-        if len(self._sources) != 1:
-            return None
-        [(name, access)] = self._sources.items()
-        if (self._partitions or tuple(range(1, access.queue.partitions + 1))) != (1,):
-            return None
-        requested = replace(self._make_range(name), partitions=(1,))
-        try:
-            reading = await access.apply(lambda queue: self._streams.reader.read_short(queue, requested, waiter))
-        except (NotFound, NotAllowed) as error:
-            return [], [(name, error)]
-        return None if reading is None else (self._make_events({name: reading}, whole=True), [])
-
-    def read(self, woken: frozenset[int] | None, waiter: Waiter) -> StreamRead:
-        """Returns new messages, and the queues that can no longer be read; blocks.
+    async def read(self, woken: frozenset[int] | None, waiter: Waiter, *, short: bool = False) -> StreamRead | None:
+        """Returns new messages, and the queues that can no longer be read.
 
         Args:
             woken: The queues (qid) that may have new messages, as reported by the waiter; None means any.
             waiter: Woken when another read may return messages.
+            short: Read only a stream of one queue, if that is a short read (:meth:`Reader.read_each`). Otherwise
+                returns None.
         """
+        if short and len(self._sources) > 1:
+            return None
         names, rows = self._find_behind(woken, waiter), [(name, access.queue) for name, access in self._sources.items()]
         waits_for = RangeRequest(partitions=self._partitions, early=self._early)
-        all_sources = [RangeSource(access, waits_for) for access in self.accesses]
-        to_read = [RangeSource(self._sources[name], self._make_range(name)) for name in names]
-        results = self._streams.reader.read_woken(all_sources, to_read, waiter)
+        results = await self._streams.reader.read_each(
+            [RangeSource(self._sources[name], self._make_range(name)) for name in names],
+            waiter=waiter,
+            waits_for=[RangeSource(access, waits_for) for access in self._sources.values()],
+            short=short,
+        )
+        if results is None:
+            return None
         readings: dict[str, RangeAnswer] = {}
         failed: list[tuple[str, QueueyError]] = []
         for name, result in zip(names, results, strict=True):

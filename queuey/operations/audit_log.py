@@ -171,7 +171,7 @@ class AuditLog:
             newest = RangeRequest(
                 partitions=None, limit=PAGE_SIZE, descending=True, since=since, delayed=False, merge=True
             )
-            reading = self._reader.read(access, newest)
+            reading = bridge.run(self._reader.read(access, newest), as_one=True)
             seen += (
                 ((message.partition, message.position), entry)
                 for message in reading.messages

@@ -19,6 +19,7 @@ from queuey.model.deadletters import DeadLetter, decode_stored_dead_letter, gene
 from queuey.model.ids import Position
 from queuey.model.messages import Message, Meta, body_bytes
 from queuey.model.task_calls import find_call
+from queuey.storage import bridge
 
 __all__ = ["Browsing", "Failures", "MessageFilter", "SearchStep", "Sizes", "group_by_reason", "make_short_cursor"]
 
@@ -94,19 +95,17 @@ class Browsing:
         Raises:
             ValueError: ``since`` is not an id, an instant or a cursor.
         """
-        reading = self._reader.read(
-            access,
-            RangeRequest(
-                partitions=partitions,
-                limit=min(limit, MAX_SCANNED),
-                descending=not upcoming,
-                since=parse_bound(since),
-                after=make_mark((self._reader.now(), ids.LOW_MAX)) if upcoming else None,
-                delayed=False,
-                due=not upcoming,
-                merge=True,
-            ),
+        requested = RangeRequest(
+            partitions=partitions,
+            limit=min(limit, MAX_SCANNED),
+            descending=not upcoming,
+            since=parse_bound(since),
+            after=make_mark((self._reader.now(), ids.LOW_MAX)) if upcoming else None,
+            delayed=False,
+            due=not upcoming,
+            merge=True,
         )
+        reading = bridge.run(self._reader.read(access, requested), as_one=True)
         messages = [message for message in reading.messages if message_filter.matches(message)]
         reached = reading.messages[-1].ticks if reading.messages else None
         return SearchStep(
@@ -119,7 +118,7 @@ class Browsing:
 
         def nearest(**bounds: Any) -> str | None:  # noqa: ANN401 - fields
             single = RangeRequest(partitions=(partition,), limit=1, delayed=False, due=False, bodies=False, **bounds)
-            messages = self._reader.read(access, single).messages
+            messages = bridge.run(self._reader.read(access, single), as_one=True).messages
             return messages[0].id if messages else None
 
         return nearest(descending=True, before=mark), nearest(after=mark)
@@ -138,7 +137,7 @@ class Browsing:
 
     def _read_newest(self, access: QueueAccess) -> Sequence[Message]:
         newest = RangeRequest(partitions=None, limit=MAX_SAMPLED, descending=True, delayed=False, merge=True)
-        return self._reader.read(access, newest).messages
+        return bridge.run(self._reader.read(access, newest), as_one=True).messages
 
 
 def make_short_cursor(reading: RangeAnswer, nearest: Callable[[Iterable[Position]], Position]) -> str:

@@ -111,7 +111,7 @@ class Redriving:
             following = ""
         else:
             page = RangeRequest(partitions=None, limit=PAGE_SIZE, since=parse_bound(cursor), delayed=False, merge=True)
-            reading = self._reader.read(access, page)
+            reading = bridge.run(self._reader.read(access, page), as_one=True)
             messages, following = reading.messages, make_short_cursor(reading, nearest=min)
         letters = (decode_stored_dead_letter(message, access.queue.name) for message in messages)
         return DeadLetterPage(

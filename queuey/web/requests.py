@@ -213,9 +213,9 @@ class Request:
     async def compute(self, work: Callable[[], Coroutine[Any, Any, T]], *, page: bool = False) -> T:
         """Runs a coroutine that awaits only the store in a thread: it reads much, or renders a long response.
 
-        See :meth:`in_pool`.
+        Its store calls share one deadline. See :meth:`in_pool`.
         """
-        return await self.in_pool(lambda: bridge.run(work()), computes=True, page=page)
+        return await self.in_pool(lambda: bridge.run(work(), as_one=True), computes=True, page=page)
 
     async def reserve(self, size: int) -> None:
         """Reserves this many bytes of memory for the response; waits until they are free.

@@ -167,10 +167,6 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def skip_short_read(*_: object) -> None:
-    """Replaces ``Reader.read_short``: the read is not short, so that a thread does it."""
-
-
 def held_quotas(gateway: Gateway) -> dict[str, object]:
     """Returns held quotas and running requests by kind; empty without requests."""
     polls, threads, scheduler = gateway.polls, gateway.threads, gateway.scheduler

@@ -32,7 +32,7 @@ class Early(test_streams.Reading):
 
 def read(service: Service, queue: Queue, **how: Any) -> RangeAnswer:  # noqa: ANN401 - fields of a range
     access = service.queues.access_unchecked(queue)
-    return service.reader.read(access, RangeRequest(early=True, **how))
+    return bridge.run(service.reader.read(access, RangeRequest(early=True, **how)))
 
 
 def bodies(messages: Any) -> list[str]:  # noqa: ANN401 - messages or events

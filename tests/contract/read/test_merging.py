@@ -52,7 +52,7 @@ def fill(store: Store, partitions: int, bodies: Sequence[str], seed: int = 1, na
 def read(store: Store, queue: Queue, **wanted: object) -> RangeAnswer:
     service = Service(store, limits=LIMITS)
     reach = RangeRequest(**{"partitions": None, "limit": 1000, "delayed": False, "merge": True, **wanted})  # type: ignore[arg-type]
-    return service.reader.read(service.queues.access_unchecked(queue), reach)
+    return bridge.run(service.reader.read(service.queues.access_unchecked(queue), reach))
 
 
 def read_and_sort(queue: Queue, store: Store, *, descending: bool) -> list[Message]:

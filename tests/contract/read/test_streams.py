@@ -11,7 +11,7 @@ import pytest
 
 from queuey.app.service import Service
 from queuey.messages.range_reads import Reader
-from queuey.messages.streams import MAX_MARKS, Cursor, Event, OpenStreams, Stream, StreamRead
+from queuey.messages.streams import MAX_MARKS, Cursor, Event, OpenStreams, Stream
 from queuey.model import ids
 from queuey.model.ids import FIRST, Position
 from queuey.model.messages import Page, Queue, Slice
@@ -56,8 +56,10 @@ class Reading:
     def read(self, *, short: bool = True) -> list[Event]:
         """Reads once, first by a short read if ``short``, and returns the events; no partition may fail."""
         woken = self.waiter.pop_woken()
-        reading: StreamRead | None = self.service.core.run(self.stream.read_short(self.waiter)) if short else None
-        events, failed = self.stream.read(woken, self.waiter) if reading is None else reading
+        reading = self.service.core.run(self.stream.read(woken, self.waiter, short=True)) if short else None
+        reading = reading or bridge.run(self.stream.read(woken, self.waiter))
+        assert reading is not None
+        events, failed = reading
         assert not failed
         return events
 

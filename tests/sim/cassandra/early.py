@@ -41,10 +41,12 @@ class EarlySite(PostSite):
         return QueueAccess(self.store, queue, check)
 
     async def read(self, access: QueueAccess, wanted: RangeRequest) -> RangeAnswer:
-        short = await access.apply(lambda queue: self.reader.read_short(queue, wanted))
-        if short is not None:
-            return short
-        return await self.core.in_thread(lambda: self.reader.read(access, wanted))
+        sources = [range_reads.RangeSource(access, wanted)]
+        results = await self.reader.read_each(sources, short=True)
+        if results is None:
+            return await self.core.read_in_thread(lambda: self.reader.read(access, wanted))
+        assert isinstance(results[0], RangeAnswer)
+        return results[0]
 
 
 class EarlyReader(PostReader):
@@ -153,10 +155,10 @@ class StreamReader(EarlyReader):
     async def read(self, _limit: int) -> bool:
         """Reads the stream's next events, and records each by its partition. Returns whether there is more."""
         stream, core = self._stream, self._site.core
-        events_and_failure = await stream.read_short(self._waiter)
-        if events_and_failure is None:
-            events_and_failure = await core.in_thread(lambda: stream.read(None, self._waiter))
-        events, failed = events_and_failure
+        reading = await stream.read(None, self._waiter, short=True)
+        reading = reading or await core.read_in_thread(lambda: stream.read(None, self._waiter))
+        assert reading is not None
+        events, failed = reading
         assert not failed
         for event in events:
             part, message = self._parts[event.message.partition], event.message

@@ -92,11 +92,11 @@ def test_a_page_of_many_partitions_is_two_statements_for_each(
 ) -> None:
     """A page of many partitions is two statements for each; in time order over partitions at most four."""
     requested = RangeRequest(partitions=None, limit=100)
-    assert len(service.reader.read(access, requested).messages) == 100 * PARTITIONS
-    assert count(partial(service.reader.read, access, requested)) <= 2 * PARTITIONS + 4
+    assert len(bridge.run(service.reader.read(access, requested)).messages) == 100 * PARTITIONS
+    assert count(partial(run_call, service.reader.read, access, requested)) <= 2 * PARTITIONS + 4
     merged = RangeRequest(partitions=(1, 2, 3, 4), limit=100, merge=True)
-    assert len(service.reader.read(access, merged).messages) == 100
-    assert count(partial(service.reader.read, access, merged)) <= 2 * (2 * 4 + 1)
+    assert len(bridge.run(service.reader.read(access, merged)).messages) == 100
+    assert count(partial(run_call, service.reader.read, access, merged)) <= 2 * (2 * 4 + 1)
 
 
 @pytest.mark.parametrize("number", [1, 100])

@@ -19,7 +19,6 @@ import pytest
 from queuey.access.authorization import Authenticator, Authorization
 from queuey.access.credentials.readers import Identity, digest_of
 from queuey.app.application import make_app
-from queuey.messages.range_reads import Reader
 from queuey.model.messages import QueueSpec, Scope
 from queuey.model.rights import ANYBODY, Grant
 from queuey.storage import Store, bridge
@@ -29,15 +28,14 @@ from queuey.storage.sqlite.messages import SqliteMessages
 from queuey.web.requests import Request
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply, Tokens
-from tests.web.gateway_calls import skip_short_read, stop_all
+from tests.web.gateway_calls import stop_all
 
 FAST_WAYS: dict[str, tuple[object, Callable[..., Any]]] = {
     "callers from the cache": (Authenticator.cached_caller, lambda _, header: ANYBODY if header is None else None),
     "callers read ahead of the view": (Authorization.preload_caller, lambda *_: None),
     "rows from the cache": (SqliteCatalogue.cached_queue, lambda *_: None),
-    "short reads": (Reader.read_short, skip_short_read),
     "reads in the loop's thread": (SqliteMessages._read_at_once, lambda *_: None),
-    "memory that is free": (Request.reserve_at_once, lambda *_: False),
+    "short reads, and memory that is free": (Request.reserve_at_once, lambda *_: False),
     "short bodies in the loop's thread": (Request.read, lambda request, work: request.in_pool(work)),
 }
 CHANGES: dict[str, Callable[[Store], object]] = {
