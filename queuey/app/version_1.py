@@ -84,12 +84,12 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
     app: App = config.registry.app
     service, authorization = app.service, app.authorization
     both = authorization, service.limits
-    ranges = range_views.RangeViews(*both, service.reader)
+    streams = stream_views.StreamViews(*both, service.streams, service.unread, service.queues)
     owners = (
         file_views.FileViews(service.limits, document, on_loopback=app.on_loopback),
         file_views.HelloView(service.store),
-        ranges,
-        stream_views.StreamViews(*both, service.streams, service.unread, service.queues, ranges.read),
+        range_views.RangeViews(*both, service.reader, streams.stream_queue),
+        streams,
         queue_views.QueueViews(*both, service.queues),
         message_views.MessageViews(*both, service.messages),
         name_views.NameViews(*both, service.names),

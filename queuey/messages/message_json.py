@@ -108,26 +108,26 @@ def render_fetched(messages: Sequence[Message]) -> list[bytes]:
 
 
 def render_reading(reading: RangeAnswer, queue_name: str | None = None) -> list[bytes]:
-    cursors = b",".join(
-        b'"%d":null' % number if position is None else b'"%d":"%b"' % (number, ids.to_hex(position).encode())
-        for number, position in reading.next.items()
-    )
+    following, cursors = [], []
+    for number, position in reading.next.items():
+        if position is None:
+            following.append(b'"%d":null' % number)
+        else:
+            text = ids.to_hex(position).encode()
+            following.append(b'"%d":"%b"' % (number, text))
+            cursors.append(b"%d:%b" % (number, text))
     name = b"" if queue_name is None else b',"queue_name":' + encode(queue_name)
     messages = render_messages(reading.messages)
     if reading.early:
         messages += [b","] * bool(reading.messages) + render_messages(reading.early, [EARLY_FIELD] * len(reading.early))
     ending = b'],"horizon":"%b","next":{%b},"cursor":"%b","more":%b%b}' % (
-        horizon_id(reading.horizon).encode(),
-        cursors,
-        reading.cursor.encode(),
+        ids.to_hex((reading.horizon, LOW_MIN)).encode(),
+        b",".join(following),
+        b",".join(cursors),
         b"true" if reading.more else b"false",
         b"" if reading.cursor_safe else b',"cursor_safe":false',
     )
     return [b'{"status":"ok"%b,"messages":[' % name, *messages, ending]
-
-
-def horizon_id(ticks: int) -> str:
-    return ids.to_hex((ticks, LOW_MIN))
 
 
 @lru_cache(1024)

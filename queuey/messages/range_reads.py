@@ -129,7 +129,7 @@ class Reader:
                 continue
             if reading is None:
                 return None
-            self._metrics.count_delivered(reading.count, source.access.queue)
+            self._metrics.count_delivered(len(reading.messages) + len(reading.early), source.access.queue)
             results.append(reading)
             if number + 1 < len(sources):
                 remaining_bytes -= bytes_of(reading.messages) + bytes_of(reading.early)
@@ -227,4 +227,7 @@ def _partition_numbers(queue: Queue, requested: RangeRequest) -> Sequence[int]:
 
 def are_empty(responses: Sequence[RangeAnswer | QueueyError]) -> bool:
     """Returns whether all responses are readings without messages, and no further read may return any now."""
-    return all(isinstance(response, RangeAnswer) and not response.count and not response.more for response in responses)
+    return all(
+        isinstance(response, RangeAnswer) and not (response.messages or response.early or response.more)
+        for response in responses
+    )

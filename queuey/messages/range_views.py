@@ -18,11 +18,11 @@ from queuey.model.errors import QueueyError
 from queuey.runtime.limits import Limits
 from queuey.runtime.waiters import Waiter
 from queuey.web import validators
-from queuey.web.endpoint import Match
+from queuey.web.endpoint import Handler, Match
 from queuey.web.errors import error_texts
 from queuey.web.fields import Queries
-from queuey.web.requests import Request, read_query
-from queuey.web.responses import JSON, Response, body_of, encode
+from queuey.web.requests import Request, read_query, wants_events
+from queuey.web.responses import JSON, Response, encode
 from queuey.web.validators import Errors, bad_json
 
 T = TypeVar("T")
@@ -139,8 +139,9 @@ class _Answer(NamedTuple):
 class RangeViews(Views):
     """Views of ``GET /v1/{app}/{queue}`` and ``POST /v1/{app}/_read``."""
 
-    def __init__(self, authorization: Authorization, limits: Limits, reader: Reader) -> None:
+    def __init__(self, authorization: Authorization, limits: Limits, reader: Reader, stream: Handler) -> None:
         super().__init__(authorization, limits)
+        self._stream = stream
         self._reader = reader
         self._read_cached_query = Queries(self._read_query).read
 
@@ -149,6 +150,8 @@ class RangeViews(Views):
 
         Rights are checked again at each attempt.
         """
+        if wants_events(request):
+            return await self._stream(request, match)
         access = await self._authorization.admit(request, match, "read")
         requested, wait = self._read_cached_query(request)
 
@@ -164,7 +167,7 @@ class RangeViews(Views):
             return None
         if isinstance(results[0], QueueyError):
             raise results[0]
-        return _Answer(results, Response(200, body_of(render_reading(results[0])), JSON))
+        return _Answer(results, Response(200, render_reading(results[0]), JSON))
 
     def _read_query(self, request: Request) -> tuple[RangeRequest, float]:
         query = read_query(request, self.fields(RangeQuery).names)
@@ -225,7 +228,7 @@ class RangeViews(Views):
                 pieces.append(b",")
             pieces += _render_result(name, result)
         pieces.append(b"]}")
-        return _Answer(results, Response(200, body_of(pieces), JSON))
+        return _Answer(results, Response(200, pieces, JSON))
 
     def _read_item(self, item: object, prefix: str, errors: Errors) -> tuple[str, RangeRequest]:
         if not isinstance(item, dict):

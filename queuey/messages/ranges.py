@@ -140,10 +140,6 @@ class RangeAnswer(msgspec.Struct, gc=False):
     early_more: bool = False
 
     @property
-    def count(self) -> int:
-        return len(self.messages) + len(self.early)
-
-    @property
     def cursor(self) -> str:
         """``next`` as text for ``since``; empty when every partition is exhausted."""
         return ",".join(f"{n}:{ids.to_hex(position)}" for n, position in self.next.items() if position is not None)

@@ -7,7 +7,7 @@ continues from there, on any process.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import uniform
 from time import monotonic
@@ -20,7 +20,7 @@ from queuey.access.queue_access import QueueAccess
 from queuey.api.messages import RangeQuery, RangeRead, StreamAsked, StreamFields, StreamQuery
 from queuey.messages.message_json import EARLY_FIELD, render_messages
 from queuey.messages.message_views import MESSAGES_TAG
-from queuey.messages.range_views import read_page, take_partitions
+from queuey.messages.range_views import RangeViews, read_page, take_partitions
 from queuey.messages.read_mark_views import show_unread
 from queuey.messages.read_marks import MarkNews, UnreadUseCases
 from queuey.messages.streams import Cursor, Event, OpenStreams, Stream, StreamRead
@@ -33,7 +33,7 @@ from queuey.web.endpoint import Match
 from queuey.web.errors import as_unauthenticated, error_response, error_texts
 from queuey.web.openapi import EVENTS, JSON, Content, ResponseSpec
 from queuey.web.parameters import ANY_TEXT, header_parameter
-from queuey.web.requests import Request, read_query, wants_events
+from queuey.web.requests import Request, read_query
 from queuey.web.responses import Body, Response, encode, make_event
 from queuey.web.validators import Errors, bad_json
 
@@ -42,11 +42,10 @@ LISTING_INTERVAL = 0.3
 """Interval before the next attempt of a stream that has to list its queues, in seconds."""
 Refused = list[tuple[str, QueueyError]]
 """Names and errors of queues that cannot be read, or not any more."""
-Page = Callable[[Request, Match], Awaitable[Response]]
 
 
 class StreamViews(Views):
-    """Views of ``GET /v1/{app}/{queue}``, and of ``/v1/{app}/_stream``.
+    """Views of ``/v1/{app}/_stream``, and of ``GET /v1/{app}/{queue}`` for clients that accept events.
 
     Args:
         authorization: Checks the rights of callers.
@@ -54,7 +53,6 @@ class StreamViews(Views):
         streams: The open streams.
         unread: Read marks.
         queues: Lists the queues of a stream of all.
-        page: View that reads a page of a queue.
     """
 
     def __init__(
@@ -64,17 +62,11 @@ class StreamViews(Views):
         streams: OpenStreams,
         unread: UnreadUseCases,
         queues: Queues,
-        page: Page,
     ) -> None:
         super().__init__(authorization, limits)
         self._streams = streams
         self._unread = unread
         self._queues = queues
-        self._read_page = page
-
-    async def read(self, request: Request, match: Match) -> Response:
-        """Streams the queue if the client accepts events; otherwise reads a page of it."""
-        return await (self.stream_queue if wants_events(request) else self._read_page)(request, match)
 
     async def stream_queue(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "read")
@@ -393,7 +385,7 @@ OPERATIONS = (
         f"GET {QUEUE}",
         "Read messages, or with `Accept: text/event-stream` follow the queue",
         {200: ResponseSpec({JSON: RangeRead, **EVENT_STREAM})},
-        StreamViews.read,
+        RangeViews.read,
         about="A stream takes `since` (also `now`), `partitions` (default: all), `limit` (messages per read), "
         f"`read_marks` and `last_event_id`. {STREAM_TEXT}",
         query=RangeQuery,
