@@ -38,7 +38,7 @@ from queuey.web.errors import error_texts
 from queuey.web.fields import Queries
 from queuey.web.openapi import Tag
 from queuey.web.requests import MAX_SHORT_BODY, Request, read_query
-from queuey.web.responses import JSON, Response, body_of, encode, json_response
+from queuey.web.responses import JSON, Response, encode, json_response
 from queuey.web.validators import Errors
 
 S = TypeVar("S", bound=api.SomeReceipts)
@@ -131,7 +131,7 @@ class ClaimViews(Views):
             request.in_doubt = ack.in_doubt
         acknowledged = _make_settlements(ack.texts, ack.settled or ())
         extra = _result_fields(claimed.result_ttl) if claimed.result_ttl else None
-        return Response(200, body_of(render_claims(claimed.messages, claimed.suffix, acknowledged, extra)), JSON)
+        return Response(200, render_claims(claimed.messages, claimed.suffix, acknowledged, extra), JSON)
 
     async def claim_first(self, request: Request, match: Match) -> Response:
         """Claims messages from the first of several queues that has any.
@@ -164,7 +164,7 @@ class ClaimViews(Views):
         if refused:
             errors = {name: error_texts(error) for name, error in refused.items()}
             extra["refused"] = [QueueReadError(queue_name=name, error_msg=texts) for name, texts in errors.items()]
-        return Response(200, body_of(render_claims(claimed.messages, claimed.suffix, acknowledged, extra)), JSON)
+        return Response(200, render_claims(claimed.messages, claimed.suffix, acknowledged, extra), JSON)
 
     async def _enter_each(
         self, request: Request, application: str, names: Sequence[str], refused: Refusals
@@ -442,7 +442,7 @@ class ClaimViews(Views):
         query = self.fields(api.LimitQuery).query(request)
         await request.reserve(self._limits.page_bytes)
         messages = await self._claims.overview.peek(access, query.limit)
-        return Response(200, body_of(render_fetched(messages)), JSON)
+        return Response(200, render_fetched(messages), JSON)
 
 
 def _read_several(body: Mapping[str, Any]) -> tuple[list[str], dict[str, object]]:

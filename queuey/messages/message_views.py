@@ -40,7 +40,7 @@ from queuey.web.parameters import (
     read_key,
 )
 from queuey.web.requests import MAX_SHORT_BODY, OWN_HEADER_PREFIX, Request, read_body, record_unknown_names, too_large
-from queuey.web.responses import JSON, Header, Response, body_of, json_response
+from queuey.web.responses import JSON, Header, Response, json_response
 from queuey.web.validators import JSON_ERRORS, Errors, bad_json
 
 T = TypeVar("T")
@@ -200,7 +200,7 @@ class MessageViews(Views):
         async def fetch() -> Response:
             messages = await self._messages.fetch(access, locations)
             if not raw:
-                return Response(200, body_of(render_fetched(messages)), JSON)
+                return Response(200, render_fetched(messages), JSON)
             if not messages:
                 raise MessageNotFound(match["ids"].strip())
             return make_raw_response(messages[0])

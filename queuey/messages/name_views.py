@@ -25,7 +25,7 @@ from queuey.runtime.limits import Limits
 from queuey.web.endpoint import Match
 from queuey.web.openapi import Tag
 from queuey.web.requests import Request, read_body
-from queuey.web.responses import JSON, Response, body_of, json_response
+from queuey.web.responses import JSON, Response, json_response
 
 
 class UnknownName(NotFound):
@@ -64,7 +64,7 @@ class NameViews(Views):
         message = await access.apply(partial(self._names.fetch, name=name))
         if message is None:
             raise UnknownName(name)
-        return make_raw_response(message) if raw else Response(200, body_of(render_fetched([message])), JSON)
+        return make_raw_response(message) if raw else Response(200, render_fetched([message]), JSON)
 
     async def delete(self, request: Request, match: Match) -> Response:
         """Deletes the message of a name; succeeds if it has no message."""

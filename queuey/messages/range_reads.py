@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 
 import msgspec
 
@@ -27,6 +28,8 @@ MAX_SHORT_BYTES = 256 * 1024
 """Max bytes of the answer to a short read."""
 _RESERVED_BYTES = 16 * 1024
 """Bytes of a short answer that are reserved for the last message and the frame."""
+
+_PARTITION = attrgetter("partition")
 
 
 class RangeSource(msgspec.Struct, frozen=True):
@@ -157,9 +160,7 @@ class Reader:
         numbers = _partition_numbers(queue, requested)
         if short and (len(numbers) != 1 or requested.limit > MAX_SHORT_MESSAGES):
             return None
-        pieces = ranges.make_slices(
-            requested, numbers, limit=requested.limit, max_bytes=ranges.divide_evenly(max_bytes, len(numbers))
-        )
+        pieces = ranges.make_slices(requested, numbers, max_bytes)
         reading = RangeAnswer([], 0, dict.fromkeys(numbers), more=False, cursor_safe=requested.delayed)
         if not pieces or (max_bytes <= 0 and not requested.looks_ahead):
             horizon = (await self._store.messages.read(queue, [ranges.make_horizon_slice()]))[0].horizon
@@ -180,7 +181,7 @@ class Reader:
                 if max_bytes > 0
                 else [piece.make_postponed_page(0) for piece in order]
             )
-            pages = {piece.partition: page for piece, page in zip(order, in_order, strict=True)}
+            pages = dict(zip(map(_PARTITION, order), in_order, strict=True))
             if requested.looks_ahead and (
                 late := [piece for piece in order if ranges.is_put_off(pages[piece.partition])]
             ):

@@ -151,8 +151,11 @@ def _find_mark(bound: Bound, partition: int) -> Mark | None:
     return bound.get(partition, bound.get(OTHER_PARTITIONS))
 
 
-def make_slices(requested: RangeRequest, partitions: Sequence[int], *, limit: int, max_bytes: int) -> list[Slice]:
-    """Returns the slices of a range by partition, without partitions that a descending cursor does not name."""
+def make_slices(requested: RangeRequest, partitions: Sequence[int], max_bytes: int) -> list[Slice]:
+    """Returns the slices of a range by partition, without partitions that a descending cursor does not name.
+
+    They share ``max_bytes``, but each has at least 1.
+    """
     skips_unnamed = requested.descending and requested.since is not None and not isinstance(requested.since, Mark)
     slices_to_read = []
     for partition in partitions:
@@ -173,8 +176,8 @@ def make_slices(requested: RangeRequest, partitions: Sequence[int], *, limit: in
                 partition,
                 lower,
                 upper,
-                limit=limit,
-                max_bytes=max_bytes,
+                limit=requested.limit,
+                max_bytes=max(1, max_bytes // len(partitions)),
                 descending=requested.descending,
                 delayed=requested.delayed,
                 due=requested.due,

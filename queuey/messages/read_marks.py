@@ -24,7 +24,7 @@ from queuey.model.ids import FIRST, LAST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.model.messages import Message, OffsetChange, Page, Queue, Slice
 from queuey.model.partitions import check_partitions
 from queuey.runtime.event_loop import Core
-from queuey.storage import Store, bridge
+from queuey.storage import Store
 from queuey.storage.deadlines import in_thread
 from queuey.storage.offset_changes import READER_PREFIX
 
@@ -86,7 +86,7 @@ NOT_REPORTED = 0, UnreadCount({}, 0, more=True)
 
 
 class UnreadUseCases:
-    """Sets read marks, and counts messages above them; blocks.
+    """Sets read marks, and counts messages above them.
 
     Args:
         store: Stores the marks and the messages.
@@ -136,26 +136,25 @@ class UnreadUseCases:
         self._notify(reader, access.queue)
         return marked
 
-    def unread(
+    async def unread(
         self, accesses: Sequence[QueueAccess], reader: str, limit: int = DEFAULT_COUNTED
     ) -> list[UnreadCount | QueueyError | None]:
         """Counts a reader's unread messages in each queue, at most ``limit``. Reads only ids.
 
         Returns for each queue the count, the error, or None if this call has already read ``MAX_READ_IDS`` ids.
         """
-        marks = self.read_marks(accesses, reader)
-        return self.count([(access, mark, EVERYTHING) for access, mark in zip(accesses, marks, strict=True)], limit)
+        marks = await self.read_marks(accesses, reader)
+        return await self.count(
+            [(access, mark, EVERYTHING) for access, mark in zip(accesses, marks, strict=True)], limit
+        )
 
-    def read_marks(self, accesses: Sequence[QueueAccess], reader: str) -> list[Marks]:
+    async def read_marks(self, accesses: Sequence[QueueAccess], reader: str) -> Sequence[Marks]:
         queues = [access.queue for access in accesses]
-        return [*bridge.run(self._store.offsets.offsets_of_queues(queues, make_reader_group(reader)))]
+        return await self._store.offsets.offsets_of_queues(queues, make_reader_group(reader))
 
-    def count(
+    async def count(
         self, ranges: Sequence[UnreadRange], limit: int = DEFAULT_COUNTED
     ) -> list[UnreadCount | QueueyError | None]:
-        return bridge.run(self._count(ranges, limit), as_one=True)
-
-    async def _count(self, ranges: Sequence[UnreadRange], limit: int) -> list[UnreadCount | QueueyError | None]:
         budget = MAX_READ_IDS
         counts: list[UnreadCount | QueueyError | None] = []
         for start in range(0, len(ranges), MAX_CONCURRENT_QUEUES):
@@ -305,10 +304,10 @@ class MarkNews:
             }
         return [access for access in accesses if is_due or self._must_count(access.queue)]
 
-    def read_news(
+    async def read_news(
         self, accesses: Sequence[QueueAccess], find_ends: Callable[[str], Marks]
     ) -> list[tuple[str, UnreadCount]]:
-        """Returns queues whose unread messages differ from the last report and those sent since; blocks.
+        """Returns queues whose unread messages differ from the last report and those sent since.
 
         Queues that this call had no room to count are due again. Queues that cannot be read any more are left out.
 
@@ -316,13 +315,13 @@ class MarkNews:
             accesses: The queues.
             find_ends: Returns the positions, by partition of a queue, below which the stream has sent all messages.
         """
-        marks = self._unread.read_marks(accesses, self.reader)
+        marks = await self._unread.read_marks(accesses, self.reader)
         to_count = [
             (access, mark, find_ends(access.queue.name))
             for access, mark in zip(accesses, marks, strict=True)
             if self._must_count(access.queue) or self._reported[access.queue.name][1].marks != mark
         ]
-        counted = self._unread.count(to_count) if to_count else []
+        counted = await self._unread.count(to_count) if to_count else []
         news: list[tuple[str, UnreadCount]] = []
         for (access, _, _), unread in zip(to_count, counted, strict=True):
             name = access.queue.name

@@ -94,7 +94,7 @@ class World:
             bridge.run(self.service.messages.delete(self.access(name), locations))
 
     def count(self, name: str = "q") -> tuple[int, bool]:
-        [counted] = self.service.unread.unread([self.access(name)], OWNER)
+        [counted] = bridge.run(self.service.unread.unread([self.access(name)], OWNER))
         assert isinstance(counted, UnreadCount)
         return counted.count, counted.more
 

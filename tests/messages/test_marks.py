@@ -13,7 +13,7 @@ from tests.strategies import positions
 
 
 def slice_range(wanted: RangeRequest, *partitions: int) -> list[Slice]:
-    return make_slices(wanted, partitions, limit=10, max_bytes=100)
+    return make_slices(wanted, partitions, 100)
 
 
 @given(position=positions())

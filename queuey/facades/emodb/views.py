@@ -25,7 +25,7 @@ from queuey.model.messages import Message, Queue, QueueSpec
 from queuey.model.rights import Action, matches
 from queuey.web.endpoint import Match, View
 from queuey.web.requests import Request, parse_form
-from queuey.web.responses import JSON, Response, body_of, json_response
+from queuey.web.responses import JSON, Response, json_response
 
 MAX_CLAIMED = 20_000
 """Max live claims of a queue; polls of a queue at the limit return nothing."""
@@ -407,4 +407,4 @@ def _json(body: bytes) -> Response:
 
 
 def _messages_response(queue: Queue, messages: Sequence[Message]) -> Response:
-    return Response(200, body_of(requests.write_messages(messages, MessageIds(queue.name))), JSON)
+    return Response(200, requests.write_messages(messages, MessageIds(queue.name)), JSON)

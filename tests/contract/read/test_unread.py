@@ -37,7 +37,7 @@ def mark(store: Store, queue: Queue, at: Position, reader: str = ANN, *, back: b
 
 
 def count_unread(store: Store, queues: Sequence[Queue], reader: str = ANN, limit: int = 100) -> list[tuple[int, bool]]:
-    unread = Service(store).unread.unread([access(store, queue) for queue in queues], reader, limit)
+    unread = bridge.run(Service(store).unread.unread([access(store, queue) for queue in queues], reader, limit))
     assert all(isinstance(each, UnreadCount) for each in unread)
     return [(each.count, each.more) for each in unread if isinstance(each, UnreadCount)]
 
@@ -117,7 +117,7 @@ def test_marks_end_with_the_queue(store: Store) -> None:
     [place] = append_bodies(store, queue, "a")
     mark(store, queue, place)
     bridge.run(store.catalogue.delete_queue(queue))
-    [unread] = Service(store).unread.unread([access(store, queue)], ANN)
+    [unread] = bridge.run(Service(store).unread.unread([access(store, queue)], ANN))
     assert isinstance(unread, QueueNotFound)
     again = make_queue(store, queue.name)
     append_bodies(store, again, "a", "b")
@@ -149,7 +149,7 @@ def test_queues_counted_together_count_as_one_by_one(store: Store, other: Store,
         if change not in changes:
             between.instead(Messages.read, refuse_read)
         try:
-            counts = Service(between.store).unread.unread([access(store, queue) for queue in queues], ANN)
+            counts = bridge.run(Service(between.store).unread.unread([access(store, queue) for queue in queues], ANN))
             results.append([each if isinstance(each, UnreadCount) else type(each) for each in counts])
         except StoreUnavailable as error:
             results.append([str(error)])
@@ -172,7 +172,7 @@ def test_readers_are_no_groups(store: Store, other: Store) -> None:
             mark(store, queue, place, "user:x.eve")
         mark(store, queue, place, BOB)
     assert bridge.run(other.offsets.groups(queue)) == ["group"]
-    assert Service(other).unread.read_marks([access(other, queue)], BOB) == [{1: place}]
+    assert bridge.run(Service(other).unread.read_marks([access(other, queue)], BOB)) == [{1: place}]
 
 
 def test_a_call_reads_so_much(store: Store) -> None:
@@ -190,10 +190,10 @@ def test_a_call_reads_so_much(store: Store) -> None:
     service = Service(noted.store)
     accesses = [access(store, queue) for queue in queues]
     with replace_in(read_marks, read_marks.MAX_READ_IDS, 4):
-        answers = service.unread.unread(accesses, ANN, 2)
+        answers = bridge.run(service.unread.unread(accesses, ANN, 2))
     assert answers[0] == UnreadCount({}, 2, more=True, is_final=False)
     assert answers[read_marks.MAX_CONCURRENT_QUEUES :] == [None, None]
-    assert None not in service.unread.unread(accesses, ANN, 2)
+    assert None not in bridge.run(service.unread.unread(accesses, ANN, 2))
     assert read_slices
     assert not any(piece.bodies for piece in read_slices)
     assert max(piece.limit for piece in read_slices) == 3
@@ -216,7 +216,7 @@ def test_counts_end_at_positions(store: Store) -> None:
             for number, place in stored
             if marks.get(number, ids.FIRST) < place < ends.get(number, ends.get(OTHER_PARTITIONS, ids.FIRST))
         ]
-        [unread] = Service(store).unread.count([(access(store, queue), marks, ends)])
+        [unread] = bridge.run(Service(store).unread.count([(access(store, queue), marks, ends)]))
         assert isinstance(unread, UnreadCount)
         assert (unread.marks, unread.count, unread.more) == (marks, len(expected), False)
 
@@ -226,7 +226,7 @@ def test_a_count_says_whether_more_may_become_visible(store: Store) -> None:
     queue = make_queue(store, read_delay=100.0)
     [place] = append_bodies(store, queue, "a")
     for end, is_final in ((ids.following(place), False), ((1, ids.LOW_MIN), True)):
-        [unread] = Service(store).unread.count([(access(store, queue), {}, {OTHER_PARTITIONS: end})])
+        [unread] = bridge.run(Service(store).unread.count([(access(store, queue), {}, {OTHER_PARTITIONS: end})]))
         assert unread == UnreadCount({}, 0, more=False, is_final=is_final)
 
 
@@ -247,7 +247,9 @@ def test_a_stream_reads_the_marks_that_it_hears_of(store: Store) -> None:
 
     def told() -> list[tuple[str, int]]:
         due = news.take_due(accesses)
-        return [(name, each.count) for name, each in news.read_news(due, lambda _: EVERYTHING)] if due else []
+        return (
+            [(name, each.count) for name, each in bridge.run(news.read_news(due, lambda _: EVERYTHING))] if due else []
+        )
 
     assert len(told()) == 5
     mark(store, queues[3], place)
@@ -273,7 +275,10 @@ def test_no_report_while_the_readers_sum_is_right(store: Store) -> None:
 
     def report() -> list[tuple[int, bool]]:
         news.request_read(queue)
-        return [(each.count, each.more) for _, each in news.read_news(news.take_due(accesses), lambda _: EVERYTHING)]
+        return [
+            (each.count, each.more)
+            for _, each in bridge.run(news.read_news(news.take_due(accesses), lambda _: EVERYTHING))
+        ]
 
     def send(number: int, count: int) -> list[Position]:
         places = append_bodies(store, queue, *"x" * count, partition=number)
