@@ -259,18 +259,18 @@ APPEND = MessageUseCases._append
 
 MUTATIONS = {
     "a write that took longer than W is not acknowledged": broken(
-        HarshStorm, "G1", 20, around(MessageWriter._on_answer, count_batch_as_in_time)
+        HarshStorm, "G1", 2, around(MessageWriter._on_answer, count_batch_as_in_time)
     ),
     "the read delay has time for undo writes": broken(
         HarshStorm,
         "none attempt",
-        15,
+        4,
         altering(SliceReader._delays, read_without_undo_time),
         around(UndoWriter.undo, extend_undo_deadline),
     ),
     "a late write is undone": broken(HarshStorm, "none attempt", 0, (UndoWriter.undo, undoing_nothing)),
     "a withdrawn post that was sent ends by the usual rules": broken(
-        HarshStorm, "none attempt", 1, (AppendOperation.withdraw, cancel_as_unsent)
+        HarshStorm, "none attempt", 2, (AppendOperation.withdraw, cancel_as_unsent)
     ),
     "an undo write has a deadline": broken(
         HarshStorm, "none attempt", 0, around(UndoWriter.undo, undo_without_deadline)
@@ -279,11 +279,11 @@ MUTATIONS = {
     "the writer sends no batch again": broken(HarshStorm, "G1", 8, resend_batches),
     "the writer undoes messages in doubt": broken(HarshStorm, "attempt", 0, rewrite_messages_in_doubt),
     "a post is repeated as a whole": broken(
-        HarshStorm, "none attempt whole", 0, around(APPEND, post_each_partition_alone)
+        HarshStorm, "none attempt whole", 1, around(APPEND, post_each_partition_alone)
     ),
-    "a keyed post is repeated with its key": broken(KeyStorm, "key", 2, around(APPEND, repeat_without_key)),
+    "a keyed post is repeated with its key": broken(KeyStorm, "key", 14, around(APPEND, repeat_without_key)),
     "a post to an ordered queue waits for S": broken(
-        OrderedStorm, "later", 3, answering(CassandraStore.clock_difference, 0.0)
+        OrderedStorm, "later", 0, answering(CassandraStore.clock_difference, 0.0)
     ),
     "early messages move no cursor": broken(
         HarshEarlyStorm, "missed", 0, around(ranges.add_early, move_cursors_past_early)
