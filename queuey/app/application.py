@@ -63,7 +63,7 @@ def _add_resource(
     path = f"{config.route_prefix.rstrip('/')}/{pattern.lstrip('/')}" if config.route_prefix else pattern
     config.action(("route-connect", name), partial(config.get_routes_mapper().connect, name, path))
     app: App = config.registry.app
-    app.endpoints[name] = Endpoint(name, app.service.metrics, views, original=original, operation=operation)
+    app.endpoints[name] = Endpoint(name, views, original=original, operation=operation)
 
 
 def _add_operator_resources(config: Any, app: App) -> None:  # noqa: ANN401 - Pyramid's objects have no types
@@ -150,8 +150,8 @@ def make_app(  # noqa: PLR0913 - what a service is made of
         config.include(include)
     config.add_notfound_view(_raise_not_found)
     bridge = Bridge(config.make_wsgi_app(), service.limits.longest)
-    elsewhere = Endpoint("bridge", service.metrics, {}, otherwise=bridge.answer, original=True)
-    nowhere = Endpoint("gateway", service.metrics, {}, otherwise=_refuse_unknown_path, original=True)
+    elsewhere = Endpoint("bridge", {}, otherwise=bridge.answer, original=True)
+    nowhere = Endpoint("gateway", {}, otherwise=_refuse_unknown_path, original=True)
     app.resources = Resources(config.get_routes_mapper().get_routes(), app.endpoints, elsewhere, nowhere)
     return app
 

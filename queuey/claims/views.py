@@ -109,8 +109,8 @@ class ClaimViews(Views):
         async def attempt(waiter: Waiter | None) -> _Claimed:
             current = access if waiter is None else await self._enter_to_work(request, match)
             size = MAX_SHORT_BYTES + terms["states"] * _MAX_STATES_BYTES
-            if not request.reserve_at_once(size):
-                await request.reserve(size)
+            if not request.share.reserve_at_once(size):
+                await request.share.reserve(size)
             return await current.apply(partial(claim, waiter=waiter))
 
         async def claim(queue: Queue, waiter: Waiter | None) -> _Claimed:
@@ -152,7 +152,7 @@ class ClaimViews(Views):
             current = accesses
             if waiter is not None:
                 current = await self._enter_each(request, match["app"], names, refused)
-            await request.reserve(MAX_SHORT_BYTES + terms["states"] * _MAX_STATES_BYTES)
+            await request.share.reserve(MAX_SHORT_BYTES + terms["states"] * _MAX_STATES_BYTES)
             claim = partial(self._claims.claim, **terms)
             queue, messages = await self._claims.claim_first(current, claim, waiter, refused)
             if queue is None:
@@ -429,7 +429,7 @@ class ClaimViews(Views):
 
         async def attempt(waiter: Waiter | None) -> JobAnswer:
             current = access if waiter is None else await self._authorization.admit(request, match, "read")
-            await request.reserve(len(poll.locations) * _MAX_JOB_BYTES)
+            await request.share.reserve(len(poll.locations) * _MAX_JOB_BYTES)
             return await current.apply(partial(self._claims.jobs.read_answer, poll=poll, waiter=waiter))
 
         answer = await request.until_found(query.wait, attempt)
@@ -440,7 +440,7 @@ class ClaimViews(Views):
     async def peek(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "read")
         query = self.fields(api.LimitQuery).query(request)
-        await request.reserve(self._limits.page_bytes)
+        await request.share.reserve(self._limits.page_bytes)
         messages = await self._claims.overview.peek(access, query.limit)
         return Response(200, render_fetched(messages), JSON)
 

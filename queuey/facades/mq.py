@@ -110,7 +110,7 @@ class MqFacade(OpenFacade):
         claim = partial(self._claims.claim, limit=1, ttl=self._redelivery, max_bytes=MAX_SHORT_BYTES)
         try:
             access = await self._authorization.admit(request, self.queue_match(match), "work")
-            await request.reserve(MAX_SHORT_BYTES)
+            await request.share.reserve(MAX_SHORT_BYTES)
             claimed = await access.apply(claim)
         except (QueueNotFound, ClaimUndecided):
             claimed = []

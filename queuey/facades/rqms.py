@@ -146,7 +146,7 @@ class RqmsFacade(OpenFacade):
 
         async def attempt(waiter: Waiter | None) -> list[_FetchedTask]:
             access = await self._authorization.admit(request, self.queue_match(match), "work")
-            await request.reserve(MAX_SHORT_BYTES)
+            await request.share.reserve(MAX_SHORT_BYTES)
             return await access.apply(partial(fetch, waiter=waiter))
 
         async def fetch(queue: Queue, waiter: Waiter | None) -> list[_FetchedTask]:

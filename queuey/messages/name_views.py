@@ -57,7 +57,7 @@ class NameViews(Views):
         return _answer_stored(await access.apply(partial(self._names.replace, name=name, draft=draft)), 200)
 
     async def fetch(self, request: Request, match: Match) -> Response:
-        await request.reserve(self._limits.page_bytes)
+        await request.share.reserve(self._limits.page_bytes)
         access = await self._authorization.admit(request, match, "read")
         name = _read_name(match)
         raw = self.fields(FetchQuery).query(request).raw

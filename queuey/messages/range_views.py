@@ -119,7 +119,7 @@ async def read_page(request: Request, read: Callable[..., Coroutine[Any, Any, T 
         request: The request, which reserves memory for them.
         read: Called with ``short``; see :meth:`Reader.read_each`.
     """
-    if request.reserve_at_once(MAX_SHORT_BYTES) and (result := await read(short=True)) is not None:
+    if request.share.reserve_at_once(MAX_SHORT_BYTES) and (result := await read(short=True)) is not None:
         return result
     result = await request.compute(partial(read, short=False), page=True)
     assert result is not None  # noqa: S101 - it is not a short read

@@ -15,22 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
-from time import perf_counter
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
-from queuey.runtime.metrics import Metrics
 from queuey.storage.deadlines import GivenUp
 from queuey.web.admission.long_polls import make_client_left
 from queuey.web.errors import MethodNotAllowed, NoSuchResource, as_unauthenticated, error_response
 from queuey.web.requests import (
     MAX_WARNED_LENGTH,
     OWN_HEADER_PREFIX,
-    BodyWanted,
     Ignored,
     Request,
-    announced_length,
-    read_query,
     record_unknown_names,
 )
 from queuey.web.responses import Header, Response, text_response
@@ -87,11 +82,10 @@ class View:
 
 
 class Endpoint:
-    """Answers the requests for one resource, counts them, and turns errors into responses.
+    """One resource: its views, and what its clients expect of errors.
 
     Args:
         name: Name of the resource in the metrics.
-        metrics: Where requests are counted.
         views: Views by method. A bare function becomes a view without options.
         original: The resource is part of the original API, whose clients expect its answers.
         operation: The resource is for monitors. Its requests count for the resource and not for an application, so that
@@ -99,12 +93,11 @@ class Endpoint:
         otherwise: Answers requests with any other method; if None, these get 405, or 404 in the original API.
     """
 
-    __slots__ = ("_allow", "_metrics", "_original", "_otherwise", "_views", "name", "operation")
+    __slots__ = ("_allow", "_original", "_otherwise", "_views", "name", "operation")
 
     def __init__(
         self,
         name: str,
-        metrics: Metrics,
         views: Mapping[str, View | Handler],
         *,
         original: bool = False,
@@ -113,7 +106,6 @@ class Endpoint:
     ) -> None:
         self.name = name
         self.operation = operation
-        self._metrics = metrics
         self._original = original
         self._views = {method: view if isinstance(view, View) else View(view) for method, view in views.items()}
         self._otherwise = View(otherwise or self._refuse_method, asks=True)
@@ -129,38 +121,13 @@ class Endpoint:
     def is_for_monitor(self, request: Request) -> bool:
         """Returns whether this is a resource for monitors, and the request a GET or HEAD without query and body."""
         plain = self.operation and request.method in {"GET", "HEAD"} and not request.query
-        return plain and announced_length(request) == 0
+        return plain and request.length == 0
 
-    async def answer(self, view: View, request: Request, match: Match) -> Response:
-        """Answers a request with one of the views, and counts it.
-
-        An error becomes its response. Query fields and headers that the view does not know get a warning.
-
-        Raises:
-            BodyWanted: The view needs the body, which has not been received yet.
-        """
-        start = perf_counter()
-        try:
-            if not view.asks and request.query:
-                read_query(request)
-            if view.headers is not None and not view.headers.issuperset(request.headers):
-                record_ignored_headers(request, view.headers)
-            response = await view.answer(request, match)
-        except BodyWanted:
-            raise
-        except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
-            if not self._original:
-                error = as_unauthenticated(error)
-            if isinstance(error, GivenUp) and request.client_has_left:
-                error = make_client_left()
-            response = error_response(error, request)
-        if request.ignored:
-            response.headers = add_warnings(response.headers, request.ignored)
-        self._metrics.count_request(self.name, response.status, perf_counter() - start)
-        return response
-
-    def count(self, response: Response, seconds: float) -> None:
-        self._metrics.count_request(self.name, response.status, seconds)
+    def make_refusal(self, request: Request, error: Exception) -> Response:
+        """Makes the response to a view's error."""
+        if isinstance(error, GivenUp) and request.client is not None and request.client.has_left:
+            error = make_client_left()
+        return error_response(error if self._original else as_unauthenticated(error), request)
 
     async def _answer_options(self, request: Request, match: Match) -> Response:
         return self._add_allow(text_response(self._allow))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from time import monotonic
+from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote_plus
 
 from queuey.model.errors import InvalidRequest, QueueyError, TooLarge, UnknownCoding
@@ -20,13 +20,11 @@ from queuey.storage import bridge
 from queuey.web import validators
 from queuey.web.admission.event_streams import EventSource, stream_events
 from queuey.web.admission.long_polls import LongPoll, PollClient, Receive
-from queuey.web.admission.scheduling import ANONYMOUS, ScheduledWork, SharedQuota
+from queuey.web.admission.scheduling import MAX_SMALL_BODY, Share
 from queuey.web.responses import EVENT_HEADERS, Exchange, Header, Response, accepts
 
 T = TypeVar("T")
 
-MAX_SMALL_BODY = 16 * 1024
-"""Max bytes of a small body, for which no memory is reserved: the number of connections bounds these."""
 MAX_SHORT_BODY = 64 * 1024
 """Max bytes of a body that is parsed on the event loop."""
 BODY_TIMEOUT = 120
@@ -60,17 +58,9 @@ class RequestServices(typing.Protocol):
 
     Attributes:
         beat: Seconds between two keep-alives of a stream.
-        memory: The memory of all bodies and responses.
     """
 
     beat: float
-    memory: SharedQuota
-
-    async def in_pool(self, request: Request, work: Callable[[], T], *, computes: bool, page: bool) -> T:
-        """See :meth:`Request.in_pool`."""
-
-    async def reserve(self, request: Request, size: int) -> None:
-        """See :meth:`Request.reserve`."""
 
     def make_long_poll(self, request: Request, seconds: float) -> LongPoll:
         """Returns a long poll for the request, whose view must be declared with ``reads``."""
@@ -106,20 +96,12 @@ class Request:
         query: The query as it was sent.
         scheme: ``http`` or ``https``.
         headers: ASCII values by lower-case name; repeated headers are joined by commas, cookies by semicolons.
+        share: What it holds of all that requests share.
         body: The whole body, or None if it has not been received.
+        length: Bytes of the body as the headers announce it, or None if it is chunked.
         has_own_headers: Some headers are stored with a message.
-        tenant: The tenant that the request counts for.
-        is_present: The request is counted as waiting or running.
-        held_body_bytes: Bytes of memory held for its body.
-        holder: Name under which they are held; until then blank for the tenant.
-        reserved_bytes: Bytes of memory held for its response.
-        turn: Its turn of the event loop, while it has one.
-        has_thread: A thread works for the request, and would not end sooner if the request were given up.
-        step_began: Start of the step that runs now, by the monotonic clock, or None while the request waits.
-        used: Seconds of its former steps, without waiting, that its turn was not charged for yet.
         waits_for: The future that it waits for.
         is_given_up: It was told to end, because its client has left or its deadline is over.
-        is_paused: The request waits for messages, and holds nothing that others could use.
         client: The client that waits for the answer, or None if nobody watches it.
         rate_headers: Response headers about the caller's rate limit.
         facade: The protocol of the request, or None for version 1.
@@ -133,20 +115,12 @@ class Request:
     """
 
     # Defaults of the class: most requests never change these.
+    share: Share
     body: bytes | None = None
+    length: int | None = 0
     has_own_headers = False
-    tenant = ANONYMOUS
-    is_present = False
-    held_body_bytes = 0
-    holder = ""
-    reserved_bytes = 0
-    turn: ScheduledWork | None = None
-    has_thread = False
-    step_began: float | None = None
     waits_for: asyncio.Future[Any] | None = None
     is_given_up = False
-    used = 0.0
-    is_paused = False
     client: PollClient | None = None
     rate_headers: tuple[Header, ...] = ()
     facade: Protocol | None = None
@@ -168,25 +142,12 @@ class Request:
         self.scheme = scheme
         self.headers = headers
 
-    @property
-    def client_has_left(self) -> bool:
-        return self.client is not None and self.client.has_left
-
     def give_up(self) -> None:
         """Ends the running view, unless it waits for messages or for a thread: these have their own limits."""
-        if not (self.has_thread or self.is_paused):
+        if not (self.share.has_thread or self.share.is_paused):
             self.is_given_up = True
             if self.waits_for is not None:
                 self.waits_for.cancel()
-
-    def take_used(self) -> float:
-        """Returns the seconds of the loop that the request has used since the last call."""
-        used, self.used = self.used, 0.0
-        if self.step_began is not None:
-            now = monotonic()
-            used += now - self.step_began
-            self.step_began = now
-        return used
 
     @property
     def origin(self) -> str:
@@ -208,7 +169,9 @@ class Request:
         Raises:
             TooManyRequests, StoreUnavailable: No thread or not enough memory was free in time.
         """
-        return await self.server.in_pool(self, work, computes=computes, page=page)
+        if computes and self.client is not None:
+            work = partial(self.client.run_if_present, work)
+        return await self.share.run_in_thread(work, computes=computes, page=page)
 
     async def compute(self, work: Callable[[], Coroutine[Any, Any, T]], *, page: bool = False) -> T:
         """Runs a coroutine that awaits only the store in a thread: it reads much, or renders a long response.
@@ -216,22 +179,6 @@ class Request:
         Its store calls share one deadline. See :meth:`in_pool`.
         """
         return await self.in_pool(lambda: bridge.run(work(), as_one=True), computes=True, page=page)
-
-    async def reserve(self, size: int) -> None:
-        """Reserves this many bytes of memory for the response; waits until they are free.
-
-        Raises:
-            TooManyRequests, StoreUnavailable: They were not free in time.
-        """
-        if not self.reserve_at_once(size):
-            await self.server.reserve(self, size)
-
-    def reserve_at_once(self, size: int) -> bool:
-        """Reserves this many bytes of memory for the response, or returns False if they are not free."""
-        is_reserved = self.server.memory.take(self.tenant, size)
-        if is_reserved:
-            self.reserved_bytes += size
-        return is_reserved
 
     def make_long_poll(self, seconds: float) -> LongPoll:
         return self.server.make_long_poll(self, seconds)
@@ -303,12 +250,14 @@ class ReceivedHeaders(NamedTuple):
     Attributes:
         headers: Values by lower-case name.
         own: Some headers are stored with a message.
-        unreadable: Names of headers that the service reads and whose values are not ASCII.
+        unreadable: What is wrong with the values of headers that the service reads, by name.
+        length: Bytes of the body that they announce, 0 without any, or None if it is chunked.
     """
 
     headers: dict[str, str]
     own: bool
-    unreadable: list[str]
+    unreadable: dict[str, str]
+    length: int | None
 
 
 def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> ReceivedHeaders:
@@ -318,7 +267,7 @@ def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> ReceivedHeaders:
     with a value that is not ASCII; a proxy's header then stays, with a blank value.
     """
     headers: dict[str, str] = {}
-    foreign = []
+    unreadable = {}
     own = False
     for raw_name, raw in fields:
         name = _DECODED_NAMES.get(raw_name)
@@ -329,7 +278,7 @@ def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> ReceivedHeaders:
             own = own or name.startswith(OWN_HEADER_PREFIX)
         if not raw.isascii():
             if raw_name in _REQUIRED_ASCII or name.startswith(OWN_HEADER_PREFIX):
-                foreign.append(name)
+                unreadable[name] = "Is not ASCII; a batch takes any text"
             elif name.startswith(PROXY_PREFIXES):
                 headers.setdefault(name, "")  # Any value shows that there is a proxy.
             continue
@@ -337,35 +286,26 @@ def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> ReceivedHeaders:
         if name in headers:
             value = f"{headers[name]}{'; ' if name == 'cookie' else ','}{value}"
         headers[name] = value
-    return ReceivedHeaders(headers, own, foreign)
+    return ReceivedHeaders(headers, own, unreadable, _announced_length(headers, unreadable))
+
+
+def _announced_length(headers: Mapping[str, str], unreadable: dict[str, str]) -> int | None:
+    """Returns the length of the body, 0 if it is unreadable; see :class:`ReceivedHeaders`."""
+    length, coding = headers.get("content-length"), headers.get("transfer-encoding")
+    if length is not None:
+        if length.isascii() and length.isdigit() and len(length) <= _MAX_LENGTH_DIGITS:
+            return int(length)
+        unreadable["Content-Length"] = f'"{length[:40]}" is not a number'
+    elif coding is not None:
+        if coding.strip().lower() == "chunked":
+            return None
+        unreadable["Transfer-Encoding"] = "Only chunked is supported"
+    return 0
 
 
 def wants_events(request: Request) -> bool:
     accept = request.headers.get("accept")
     return accept is not None and accepts(accept, "text/event-stream")
-
-
-def refuse_unreadable(names: list[str]) -> NoReturn:
-    raise InvalidRequest(dict.fromkeys(names, "Is not ASCII; a batch takes any text"))
-
-
-def announced_length(request: Request) -> int | None:
-    """Returns the length of the body that the headers announce: 0 without any, or None if it is chunked.
-
-    Raises:
-        InvalidRequest: The body has another transfer coding, or its length is not a number.
-    """
-    length = request.headers.get("content-length")
-    if length is not None:
-        if not (length.isascii() and length.isdigit()) or len(length) > _MAX_LENGTH_DIGITS:
-            raise InvalidRequest({"Content-Length": f'"{length[:40]}" is not a number'})
-        return int(length)
-    coding = request.headers.get("transfer-encoding")
-    if coding is None:
-        return 0
-    if coding.strip().lower() != "chunked":
-        raise InvalidRequest({"Transfer-Encoding": "Only chunked is supported"})
-    return None
 
 
 class BodyReader:
@@ -375,59 +315,47 @@ class BodyReader:
 
     Args:
         max_body: Bytes of the longest body that any view accepts; longer ones are not read.
-        memory: The memory of all bodies.
         arrival: Timeout for a body to arrive, in seconds.
     """
 
-    def __init__(self, max_body: int, memory: SharedQuota, *, arrival: int = BODY_TIMEOUT) -> None:
+    def __init__(self, max_body: int, *, arrival: int = BODY_TIMEOUT) -> None:
         self._max_body = max_body
-        self._memory = memory
         self._arrival = arrival
         self.arriving: dict[asyncio.Task[Any], int] = {}
         self._seconds = 0
 
     def take_received_body(self, request: Request, exchange: Exchange) -> bool:
-        """Sets the request's body if it is empty, or small and already received; else returns False.
-
-        Raises:
-            InvalidRequest: The length of the body cannot be read.
-        """
-        announced = announced_length(request)
-        if announced == 0:
+        """Sets the request's body if it is empty, or small and already received; else returns False."""
+        length = request.length
+        if length == 0:
             request.body = b""
-        elif announced is not None and announced <= MAX_SMALL_BODY and announced <= self._max_body:
-            request.body = exchange.take_whole(announced)
+        elif length is not None and length <= MAX_SMALL_BODY and length <= self._max_body:
+            request.body = exchange.take_whole(length)
         return request.body is not None
 
     async def receive_body(self, request: Request, exchange: Exchange, loop: asyncio.AbstractEventLoop) -> None:
         """Receives the body into the request, unless it is longer than any view accepts.
 
-        Afterwards, in any case, the caller releases the request's ``held_body_bytes``.
-
         Raises:
             InvalidRequest: The body broke off, or did not arrive in time.
             TooManyRequests, StoreUnavailable: Not enough memory is free now.
         """
-        if not self.take_received_body(request, exchange):
-            announced = announced_length(request)
-            # Views refuse a body that is too long by its length alone, so it is not read.
-            if announced is None or announced <= self._max_body:
-                await self._receive(request, exchange.receive, loop, announced)
+        # Views refuse a body that is too long by its length alone, so it is not read.
+        if not self.take_received_body(request, exchange) and (request.length or 0) <= self._max_body:
+            await self._receive(request, exchange.receive, loop)
 
-    async def _receive(
-        self, request: Request, receive: Receive, loop: asyncio.AbstractEventLoop, announced: int | None
-    ) -> None:
+    async def _receive(self, request: Request, receive: Receive, loop: asyncio.AbstractEventLoop) -> None:
         """Receives the body, or raises InvalidRequest when it is late; holds memory unless it is small."""
         task = asyncio.current_task(loop)
         if task is not None:
             self.arriving[task] = self._seconds + self._arrival
         try:
-            if announced is not None and announced > MAX_SMALL_BODY:
-                self._hold(request, announced)
+            if request.length is not None:
+                request.share.hold_body(request.length, self._max_body)
             message = await receive()
             body: bytes = message.get("body", b"")
-            if len(body) != announced or message["type"] != "http.request":
-                body = await self._receive_pieces(request, message, receive, announced)
+            if len(body) != request.length or message["type"] != "http.request":
+                body = await self._receive_pieces(request, message, receive)
         except asyncio.CancelledError:
             if task is None or self.arriving[task] > self._seconds or task.uncancel():
                 raise  # The server has cancelled it.
@@ -437,13 +365,12 @@ class BodyReader:
                 del self.arriving[task]
         request.body = body
 
-    async def _receive_pieces(
-        self, request: Request, message: dict[str, Any], receive: Receive, announced: int | None
-    ) -> bytes:
+    async def _receive_pieces(self, request: Request, message: dict[str, Any], receive: Receive) -> bytes:
         """Joins the pieces of a body up to its announced length, or until it is longer than any view accepts.
 
         Raises ``InvalidRequest`` if it breaks off or is too short.
         """
+        announced = request.length
         body: bytes | bytearray = b""
         while True:
             if message["type"] != "http.request":
@@ -457,27 +384,12 @@ class BodyReader:
                 body = body if isinstance(body, bytearray) else bytearray(body)
                 body += piece
             if announced is None:
-                self._hold(request, len(body))
+                request.share.hold_body(len(body), self._max_body)
             if announced is not None and not more and len(body) != announced:
                 raise InvalidRequest({"body": f"Ends after {len(body)} of {announced} bytes"})
             if not more or len(body) > self._max_body or len(body) == announced:
                 return bytes(body)
             message = await receive()
-
-    def _hold(self, request: Request, size: int) -> None:
-        """Holds memory for that many bytes of a body, in steps.
-
-        Raises if it is not free; small bodies are not counted.
-        """
-        if size <= MAX_SMALL_BODY or size <= request.held_body_bytes:
-            return
-        # Quota is taken in steps, so that a body in small pieces is not counted at each piece.
-        held = request.held_body_bytes
-        weight = size if held == 0 else max(size, min(2 * held, self._max_body))
-        request.holder = request.holder or request.tenant
-        if not self._memory.take(request.holder, weight - held):
-            raise self._memory.make_refusal(request.holder, weight - held)
-        request.held_body_bytes = weight
 
     def cancel_late(self) -> None:
         """Ends the arrival of bodies whose time is over. Called every second."""
@@ -515,8 +427,7 @@ def read_body(request: Request, max_bytes: int) -> bytes:
         if len(request.body) > max_bytes:
             raise too_large("body", max_bytes)
         return request.body
-    announced = announced_length(request)
-    if announced is not None and announced > max_bytes:
+    if (request.length or 0) > max_bytes:
         raise too_large("body", max_bytes)
     raise BodyWanted
 

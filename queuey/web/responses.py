@@ -172,17 +172,16 @@ class ResponseSender:
     """Sends responses. Used on the event loop only.
 
     Args:
-        pause: Awaited before each further piece, with the tenant.
         stall: Timeout for a client to accept a piece, in seconds.
     """
 
-    def __init__(self, pause: Callable[[str], Awaitable[None]], *, stall: float = SEND_TIMEOUT) -> None:
-        self._pause = pause
+    def __init__(self, *, stall: float = SEND_TIMEOUT) -> None:
         self._stall = stall
 
-    async def send(self, response: Response, exchange: Exchange, tenant: str) -> None:
-        """Sends a long response piece by piece. If it ends early, the server drops the connection.
+    async def send(self, response: Response, exchange: Exchange, pause: Callable[[], Awaitable[None]]) -> None:
+        """Sends a long response piece by piece, with a pause before each but the first.
 
+        If it ends early, the server drops the connection.
         It ends early, without an error, if the client stalls or is slower than :data:`MIN_RATE`.
         """
         await exchange.send_head(response, response.size)
@@ -191,7 +190,7 @@ class ResponseSender:
         with suppress(TimeoutError):
             for piece in _split_into_pieces(response.body):
                 if remaining < response.size:
-                    await self._pause(tenant)
+                    await pause()
                 remaining -= len(piece)
                 began = monotonic()
                 async with asyncio.timeout(min(self._stall, seconds)):

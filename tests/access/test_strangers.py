@@ -147,8 +147,8 @@ def test_who_is_not_verified_uses_up_nothing(scene: Scene, claim: str) -> None:
         assert all(400 <= reply.status < 500 or reply.status == 303 for reply in replies), replies
         assert _buckets(limits) == before
         assert not any("RateLimit" in reply.headers for reply in replies[1:])
-        assert gateway.memory.free == gateway.memory.total
-        assert not gateway.contention.requests
+        assert gateway.shares.memory.free == gateway.shares.memory.total
+        assert not gateway.shares.present
         assert gateway.polls.places.free == gateway.polls.places.total
 
     make_runner(scene.app, rates=limits)(work)
@@ -174,14 +174,14 @@ def test_unknown_keys_of_one_address_keep_no_other_address_waiting(scene: Scene)
         def hold() -> None:
             asyncio.run_coroutine_threadsafe(release.wait(), loop).result(60)
 
-        held = [asyncio.create_task(gateway.threads.run("another", hold)) for _ in range(3)]
+        held = [asyncio.create_task(gateway.shares.threads.run("another", hold)) for _ in range(3)]
         await asyncio.sleep(0)
         waiting = [asyncio.create_task(CLAIMS["unknown key"](scene).to(gateway)) for _ in range(20)]
-        await until(lambda: len(gateway.threads.turns) >= 15)
+        await until(lambda: len(gateway.shares.threads.turns) >= 15)
         mine = scene.owner()
         mine.address = "203.0.113.9"
         waiting.append(asyncio.create_task(mine.to(gateway)))
-        threads, tenant = gateway.threads, stranger_tenant(mine.address)
+        threads, tenant = gateway.shares.threads, stranger_tenant(mine.address)
         # The request waits, runs, or was already read by a spare thread.
         await until(
             lambda: tenant in threads.turns.jobs or threads.job_quota.held(tenant) > 0 or digest_of(KEY) in read
@@ -203,8 +203,8 @@ def test_a_body_counts_for_its_address_until_its_signature_is_right(scene: Scene
         request.hold, [body] = asyncio.Event(), request.pieces
         request.pieces = [body[:1000], body[1000:]]
         task = asyncio.create_task(request.to(gateway))
-        await until(lambda: gateway.memory.held(stranger_tenant(ADDRESS)) > 0)
-        assert gateway.memory.held("app:queuey") == 0
+        await until(lambda: gateway.shares.memory.held(stranger_tenant(ADDRESS)) > 0)
+        assert gateway.shares.memory.held("app:queuey") == 0
         request.hold.set()
         assert (await task).status == 403
 
@@ -217,15 +217,15 @@ def test_forged_requests_take_turns(scene: Scene) -> None:
     async def work(gateway: Gateway) -> None:
         await scene.owner().to(gateway)
         await scene.sign_request(scene.forger).to(gateway)
-        assert gateway.contention.has_several
+        assert gateway.shares.has_several
         entered: list[str] = []
-        enter = gateway.scheduler.wait_for_turn
+        enter = gateway.shares.scheduler.wait_for_turn
 
         async def note(tenant: str, size: int) -> ScheduledWork:
             entered.append(tenant)
             return await enter(tenant, size)
 
-        gateway.scheduler.wait_for_turn = note  # type: ignore[method-assign]
+        gateway.shares.scheduler.wait_for_turn = note  # type: ignore[method-assign]
         await scene.sign_request(scene.forger).to(gateway)
         await scene.sign_request(scene.sqs).to(gateway)
         assert entered == [stranger_tenant(ADDRESS), stranger_tenant(ADDRESS), "app:queuey"]

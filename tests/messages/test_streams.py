@@ -208,11 +208,9 @@ def test_the_end_of_a_stream(
         assert reader.kinds() == ["bye"]
         expected = {"stops": "The service ends", "rights": "403", "deleted": "404"}[what]
         assert expected in json.dumps(reader.events[-1].data)
-        polls = gateway.polls
-        assert (len(service.reader.watchers), polls.places.free, polls.attempt_quota.free, gateway.memory.free) == (
-            *(0, polls.places.total, polls.attempt_quota.total),
-            gateway.memory.total,
-        )
+        quotas = gateway.polls.places, gateway.polls.attempt_quota, gateway.shares.memory
+        assert len(service.reader.watchers) == 0
+        assert [quota.free for quota in quotas] == [quota.total for quota in quotas]
 
     run(work)
 

@@ -73,7 +73,7 @@ def test_monitors_are_answered_while_every_thread_is_busy(app: App, path: str) -
 
     async def work(gateway: Gateway) -> list[int]:
         await Request("GET", path).to(gateway)
-        gateway.threads.stop()
+        gateway.shares.threads.stop()
         return [(await Request("GET", path).to(gateway)).status for _ in range(3)]
 
     # If another check of the store were due, a thread would have to do it.

@@ -169,10 +169,10 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def held_quotas(gateway: Gateway) -> dict[str, object]:
     """Returns held quotas and running requests by kind; empty without requests."""
-    polls, threads, scheduler = gateway.polls, gateway.threads, gateway.scheduler
+    polls, threads, scheduler = gateway.polls, gateway.shares.threads, gateway.shares.scheduler
     gates: list[FairGate[Any]] = [polls.attempts, threads, scheduler, scheduler.pieces]
     quotas: dict[str, SharedQuota] = {
-        "memory": gateway.memory,
+        "memory": gateway.shares.memory,
         "places": polls.places,
         "heartbeats": polls.heartbeats,
         "tries": polls.attempt_quota,
@@ -184,7 +184,7 @@ def held_quotas(gateway: Gateway) -> dict[str, object]:
         "streams of users": dict(polls.streams),
         "waiting": polls.waiting,
         "in turn": sum(len(gate.turns) for gate in gates),
-        "present": gateway.contention.requests,
+        "present": gateway.shares.present,
         "clients": gateway.clients.unwatched,
         "calls": gateway.calls,
         "bodies": gateway.bodies.arriving,
@@ -296,7 +296,7 @@ class Stub:
         self.waits_for_network = False
         self.readers = 4
         self.metrics = Metrics()
-        self.endpoint = Endpoint("stub", self.metrics, self.views(), original=True)
+        self.endpoint = Endpoint("stub", self.views(), original=True)
 
     def adopt(self, _loop: object) -> None:
         pass

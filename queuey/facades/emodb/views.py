@@ -236,7 +236,7 @@ class EmodbFacade(Facade):
             self.open_claims.add(queue.qid, sum(delivery.expires > 0 for delivery in claimed))
             return _messages_response(queue, [delivery.message for delivery in claimed])
 
-        await request.reserve(MAX_SHORT_BYTES)
+        await request.share.reserve(MAX_SHORT_BYTES)
         with suppress(QueueNotFound, TooManyClaims, ClaimUndecided):
             return await access.apply(poll)
         return _json(EMPTY_LIST)
@@ -245,7 +245,7 @@ class EmodbFacade(Facade):
         access = await self._admit(request, match, "work")
         limit = read_limit(_read_query(request))
         if access is not None:
-            await request.reserve(self._limits.page_bytes)
+            await request.share.reserve(self._limits.page_bytes)
             with suppress(QueueNotFound):
                 return _messages_response(access.queue, await self._claims.overview.peek(access, limit))
         return _json(EMPTY_LIST)

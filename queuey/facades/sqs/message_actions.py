@@ -168,7 +168,7 @@ class MessageActions:
 
         async def attempt(waiter: Waiter | None) -> Result:
             current = access if waiter is None else await self._authorization.admit(signed.request, where, "work")
-            await signed.request.reserve(MAX_SHORT_BYTES)
+            await signed.request.share.reserve(MAX_SHORT_BYTES)
             return await current.apply(partial(receive, waiter=waiter))
 
         async def receive(queue: Queue, waiter: Waiter | None) -> Result:

@@ -21,14 +21,15 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from time import monotonic
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from queuey.model.errors import InvalidRequest, QueueyError, TooManyWaiters
 from queuey.model.rights import ANYBODY, USERS_TENANT_PREFIX, Caller
 from queuey.runtime.waiters import Waiter, Watchers
-from queuey.web.admission.scheduling import FairGate, ScheduledWork, SharedQuota
+from queuey.web.admission.scheduling import FairGate, ScheduledWork, Share, SharedQuota
 from queuey.web.http.connection import DISCONNECTED
 
+T = TypeVar("T")
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 """Returns the next ASGI message: a piece of the body, or the disconnect."""
 
@@ -123,6 +124,10 @@ class PollClient:
         if self.has_left:
             raise make_client_left()
 
+    def run_if_present(self, work: Callable[[], T]) -> T:
+        self.require_present()
+        return work()
+
 
 class Clients:
     """The clients of requests under way. A client is watched for a disconnect once its request is a second old."""
@@ -143,7 +148,7 @@ class Clients:
 class WaitingRequest(Protocol):
     """The part of a request that a long poll uses."""
 
-    tenant: str
+    share: Share
     headers: dict[str, str]
     client: PollClient | None
 
@@ -191,7 +196,7 @@ class LongPoll(Waiter):
         self._request = request
         self._until = polls.loop.time() + seconds
         self.client = request.client
-        self.tenant = self.holder = request.tenant
+        self.tenant = self.holder = request.share.tenant
         self.header = request.headers.get("authorization")
         self.turn = ScheduledWork(self.tenant, polls.needs)
         self.timer: asyncio.TimerHandle | None = None

@@ -11,7 +11,7 @@ reserved, so one tenant alone gets nearly everything; but no tenant can take so 
 * :class:`FairGate` uses both: it starts waiting work in that order, when what it needs is free.
   :class:`LoopScheduler` is the gate to the event loop's time, :class:`FairPool` to threads, and the attempts of long
   polls pass one (:mod:`queuey.web.admission.long_polls`).
-* :class:`Contention` shows whether requests of several tenants are present.
+* :class:`Share` is what one request holds of all that, and :class:`Shares` what all requests hold together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import lru_cache
+from contextlib import suppress
+from functools import lru_cache, partial
 from heapq import heappop, heappush
 from ipaddress import IPv6Address
 from queue import SimpleQueue
@@ -31,9 +32,12 @@ from time import monotonic
 from typing import Any, Generic, Literal, TypeVar
 
 from queuey.model.errors import QueueyError, StoreUnavailable, TooManyRequests
+from queuey.web.responses import PIECE_SIZE
 
 ANONYMOUS = ""
 """The tenant of all callers without a credential."""
+MAX_SMALL_BODY = 16 * 1024
+"""Max bytes of a small body, for which no memory is held: the number of connections bounds these."""
 T = TypeVar("T")
 TurnT = TypeVar("TurnT", bound="ScheduledWork")
 
@@ -94,6 +98,11 @@ class SharedQuota:
         if fits:
             self.change(tenant, weight)
         return fits
+
+    def require(self, tenant: str, weight: int) -> None:
+        """Takes a quantity, or raises :meth:`make_refusal`."""
+        if not self.take(tenant, weight):
+            raise self.make_refusal(tenant, weight)
 
     def change(self, tenant: str, difference: int) -> None:
         """Changes what a tenant holds, without a check whether it fits."""
@@ -192,6 +201,13 @@ class FairQueue(Generic[T]):
         for entry in skipped:
             heappush(self._order, entry)
         return job
+
+    def remove(self, tenant: str, job: T) -> None:
+        jobs = self.jobs.get(tenant, deque())
+        with suppress(ValueError):
+            jobs.remove(job)
+            if not jobs:
+                del self.jobs[tenant]
 
     def drop(self, unwanted: Callable[[T], bool]) -> list[T]:
         """Removes and returns the unwanted jobs at the head of each tenant's queue."""
@@ -318,16 +334,23 @@ class FairGate(Generic[TurnT]):
         return fits
 
     def leave(self, turn: TurnT, used: float = 0.0, kept: SharedQuota | None = None) -> None:
-        """Ends work under way: releases all quotas but ``kept``, charges what it has used, and starts waiting work."""
+        """Ends work: releases all quotas but ``kept``, charges what it has used, and starts waiting work.
+
+        Work in line leaves the line; idle work has ended already.
+        """
         if turn.state == "under way":
-            turn.state = "idle"
             for quota, weight in turn.needs:
                 if quota is not kept:
                     quota.change(turn.tenant, -weight)
             if used:
                 self.turns.charge(turn.tenant, used)
                 self._last_used[turn.tenant] = used
-            self._go_on()
+        elif turn.state == "in line":
+            self.turns.remove(turn.tenant, turn)
+        else:
+            return
+        turn.state = "idle"
+        self._go_on()
 
     def refuse_overdue(self, seconds: float) -> None:
         """Refuses work that has been in line for more than some seconds; then forgets idle tenants."""
@@ -375,70 +398,6 @@ class FairGate(Generic[TurnT]):
 
     def _begin(self, turn: TurnT) -> None:
         turn.settle(result=True)
-
-
-class Contention:
-    """Shows whether several tenants are present.
-
-    A tenant is present while one of its requests waits or runs, and for a moment afterwards: a caller with a single
-    connection is present between its requests as well. A sleeping long poll, and a body that is still arriving, do not
-    count.
-
-    While several are present, threads switch sooner: otherwise one that computes for a tenant delays the loop, and each
-    statement of the writer, by 5 ms. (Switching sooner costs all threads together some speed.)
-
-    Args:
-        loop: Its timers end the contention.
-        changed: Called when there are no longer several tenants, so that work that waited for that can go on.
-    """
-
-    PRESENCE_SECONDS = 0.1
-    """Interval for which a tenant counts as present after its last request, in seconds."""
-    SWITCH_SECONDS = 0.0001
-    """Interval between switches of threads while several tenants are present, in seconds."""
-
-    __slots__ = ("_left_at", "_loop", "_on_end", "_usual_interval", "has_several", "requests")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> None:
-        self._loop = loop
-        self._on_end = changed
-        self._usual_interval = sys.getswitchinterval()
-        self.requests: dict[str, int] = {}
-        self._left_at: dict[str, float] = {}
-        self.has_several = False
-
-    def enter(self, tenant: str) -> None:
-        requests = self.requests.get(tenant, 0)
-        self.requests[tenant] = requests + 1
-        if not requests:
-            self._left_at.pop(tenant, None)
-            if not self.has_several and len(self.requests) + len(self._left_at) > 1:
-                self._update()
-
-    def leave(self, tenant: str) -> None:
-        """Counts the end of a request. Its tenant stays present for a moment."""
-        if self.requests[tenant] > 1:
-            self.requests[tenant] -= 1
-        else:
-            del self.requests[tenant]
-            self._left_at[tenant] = monotonic()
-
-    def _update(self) -> None:
-        """Forgets tenants that left a moment ago, and begins or ends the contention.
-
-        Calls itself again while it lasts.
-        """
-        latest = monotonic() - self.PRESENCE_SECONDS
-        for tenant in [tenant for tenant, left_at in self._left_at.items() if left_at <= latest]:
-            del self._left_at[tenant]
-        several = len(self.requests) + len(self._left_at) > 1
-        if several:
-            self._loop.call_later(self.PRESENCE_SECONDS / 2, self._update)
-        if several != self.has_several:
-            self.has_several = several
-            sys.setswitchinterval(self.SWITCH_SECONDS if several else self._usual_interval)
-            if not several:
-                self._on_end()
 
 
 class LoopScheduler(FairGate[ScheduledWork]):
@@ -565,6 +524,8 @@ class FairPool(FairGate[ThreadJob]):
             if not future.cancelled() and future.exception() is None:
                 self._memory.change(tenant, -weight)
                 self.dispatch()
+            elif job.state == "in line":
+                self.leave(job)
             raise
         finally:
             del future, job  # The error refers to this frame; a cycle would keep the request's body in memory.
@@ -595,3 +556,274 @@ class FairPool(FairGate[ThreadJob]):
         if job is self._extra:
             self._extra = None
         self.leave(job, seconds, kept=self._memory if is_delivered else None)
+
+
+class Shares:
+    """What all requests of a process share: memory, threads, and the event loop's time.
+
+    A tenant is present while one of its requests waits or runs, and for a moment afterwards: a caller with a single
+    connection is present between its requests as well. A sleeping long poll, and a body that is still arriving, do not
+    count.
+
+    While several tenants are present, requests take turns, and threads switch sooner: otherwise one that computes for a
+    tenant delays the loop, and each statement of the writer, by 5 ms. (Switching sooner costs all threads together some
+    speed.)
+
+    Args:
+        threads: Threads for requests that may block.
+        memory: Bytes of all bodies and responses; one tenant alone may hold two thirds.
+        page_bytes: Max bytes of the response to a read.
+        patience: Seconds that a read waits for the running one, where reads take turns.
+        readers: Reads that the store does at a time. One is left for the next tenant.
+        reads_wait: The store waits for a network, so that reads do not disturb each other, and it carries many.
+
+    Attributes:
+        present: Number of waiting and running requests by tenant.
+        has_several: Several tenants are present.
+    """
+
+    PRESENCE_SECONDS = 0.1
+    """Interval for which a tenant counts as present after its last request, in seconds."""
+    SWITCH_SECONDS = 0.0001
+    """Interval between switches of threads while several tenants are present, in seconds."""
+
+    def __init__(
+        self, threads: int, memory: int, *, page_bytes: int, patience: float, readers: int, reads_wait: bool
+    ) -> None:
+        self.memory = SharedQuota(memory, alpha=2)
+        self.threads = FairPool("queuey-request", threads, self.memory, self._max_computing)
+        self.scheduler = LoopScheduler(1024 if reads_wait else 32)
+        self.page_bytes = page_bytes
+        self.present: dict[str, int] = {}
+        self.left_at: dict[str, float] = {}
+        self.has_several = False
+        self._usual_interval = sys.getswitchinterval()
+        self._loop: asyncio.AbstractEventLoop
+        self._patience = patience
+        self._max_reads = max(1, readers - 1)
+        self._reads_wait = reads_wait
+        self._read_turn = threading.Lock()
+
+    def start(self, loop: asyncio.AbstractEventLoop, call_in_loop: Callable[..., None]) -> None:
+        self._loop = loop
+        self.threads.start(call_in_loop)
+
+    def refuse_overdue(self, seconds: float) -> None:
+        """Refuses requests that have waited for their turn or a thread for more than some seconds."""
+        self.scheduler.refuse_overdue(seconds)
+        self.threads.refuse_overdue(seconds)
+
+    def record_presence(self, tenant: str) -> None:
+        """Counts a tenant as present for a moment."""
+        if tenant not in self.present:
+            self.left_at[tenant] = monotonic()
+            if not self.has_several:
+                self.update_presence()
+
+    def update_presence(self) -> None:
+        """Forgets tenants that left a moment ago, and begins or ends the time with several tenants.
+
+        Calls itself again while it lasts. At its end, work that waited for that can go on.
+        """
+        latest = monotonic() - self.PRESENCE_SECONDS
+        for tenant in [tenant for tenant, left_at in self.left_at.items() if left_at <= latest]:
+            del self.left_at[tenant]
+        several = len(self.present) + len(self.left_at) > 1
+        if several:
+            self._loop.call_later(self.PRESENCE_SECONDS / 2, self.update_presence)
+        if several != self.has_several:
+            self.has_several = several
+            sys.setswitchinterval(self.SWITCH_SECONDS if several else self._usual_interval)
+            if not several:
+                self.threads.dispatch()
+
+    def change_memory(self, tenant: str, difference: int) -> None:
+        """Changes what a tenant holds; if that frees memory, waiting jobs may start."""
+        self.memory.change(tenant, difference)
+        if difference < 0 and self.threads.turns.jobs:
+            self.threads.dispatch()
+
+    def read_in_turn(self, work: Callable[[], T]) -> T:
+        """Does the work of a read. Reads run one at a time as long as each is short.
+
+        Threads that read at the same time mostly wait for the interpreter lock, at twice the CPU. A read that waits for
+        the disk delays the next one by at most ``patience`` seconds, and one of another tenant not at all.
+        """
+        if self._reads_wait:
+            return work()
+        is_locked = self._read_turn.acquire(timeout=0 if self.has_several else self._patience)
+        try:
+            return work()
+        finally:
+            if is_locked:
+                self._read_turn.release()
+
+    def _max_computing(self) -> int:
+        """Returns in how many threads a tenant may read: one while several tenants are present.
+
+        Reads that compute delay other tenants; those of a store behind a network do not.
+        """
+        return 1 if self.has_several and not self._reads_wait else self._max_reads
+
+
+class Share:
+    """What a request holds of all that requests share. :meth:`release` gives it back. Used in the loop's thread.
+
+    A request is present from :meth:`enter` to :meth:`release`; if several tenants are present, it also has a turn of
+    the loop. It may hold memory for its body and for its response, and have a thread.
+
+    Attributes:
+        tenant: The tenant that the request counts for.
+        holder: Name under which the memory of its body is held; blank for the tenant.
+        body_bytes: Bytes of memory held for its body.
+        reserved_bytes: Bytes of memory held for its response.
+        has_thread: A thread works for the request, and would not end sooner if the request were given up.
+        is_paused: The request waits for messages, and holds nothing that others could use but its body.
+        step_began: Start of the step that runs now, by the monotonic clock, or None while the request waits.
+        turn: Its turn of the loop, while it has one.
+        used: Seconds of its former steps, without waiting, that its turn was not charged for yet.
+    """
+
+    # Defaults of the class: most requests never change these.
+    holder = ""
+    body_bytes = reserved_bytes = 0
+    has_thread = is_paused = _is_present = False
+    step_began: float | None = None
+    used = 0.0
+    turn: ScheduledWork | None = None
+
+    def __init__(self, shares: Shares, tenant: str = ANONYMOUS) -> None:
+        self._shares = shares
+        self.tenant = tenant
+
+    async def enter(self, body_bytes: int) -> None:
+        """Counts the request as present. While several tenants are, waits for its turn, and starts to measure it.
+
+        Raises:
+            TooManyRequests: Its turn did not come in time.
+        """
+        shares, tenant = self._shares, self.tenant
+        if not self._is_present:
+            self._is_present = True
+            requests = shares.present[tenant] = shares.present.get(tenant, 0) + 1
+            if requests == 1:
+                shares.left_at.pop(tenant, None)
+                if not shares.has_several and len(shares.present) + len(shares.left_at) > 1:
+                    shares.update_presence()
+        if shares.has_several:
+            await self.wait_for_turn(body_bytes)
+
+    async def wait_for_turn(self, body_bytes: int) -> None:
+        self.turn = await self._shares.scheduler.wait_for_turn(self.tenant, body_bytes)
+        self.used, self.step_began = 0.0, monotonic()
+
+    def end_turn(self) -> None:
+        """Ends the request's turn, if it has one, and charges its tenant the loop time that it has used."""
+        if self.turn is not None:
+            if self.step_began is not None:
+                now = monotonic()
+                self.used += now - self.step_began
+                self.step_began = now
+            self._shares.scheduler.leave(self.turn, self.used)
+            self.turn, self.used = None, 0.0
+
+    def release(self, *, keeps_body: bool = False, response: int = 0) -> None:
+        """Gives everything back.
+
+        Args:
+            keeps_body: The memory of the body stays held.
+            response: Bytes of a response that is sent from now on, whose memory is held if it is long.
+        """
+        shares, tenant = self._shares, self.tenant
+        if self._is_present:
+            self._is_present = False
+            requests = shares.present[tenant] - 1
+            if requests:
+                shares.present[tenant] = requests
+            else:
+                del shares.present[tenant]
+                shares.left_at[tenant] = monotonic()
+        if self.turn is not None:
+            self.end_turn()
+        if self.body_bytes and not keeps_body:
+            shares.change_memory(self.holder, -self.body_bytes)
+            self.body_bytes = 0
+        if self.reserved_bytes or response:
+            self.keep_reserved(response)
+
+    # Memory and threads
+
+    def hold_body(self, size: int, max_bytes: int) -> None:
+        """Holds memory for this many bytes of a body; small bodies are not counted. Raises if it is not free.
+
+        It is held in steps, up to ``max_bytes``, so that a body in small pieces is not counted at each piece.
+        """
+        if size > max(MAX_SMALL_BODY, self.body_bytes):
+            weight = max(size, min(2 * self.body_bytes, max_bytes))
+            self.holder = self.holder or self.tenant
+            self._shares.memory.require(self.holder, weight - self.body_bytes)
+            self.body_bytes = weight
+
+    def move_body(self, tenant: str) -> None:
+        """Counts the body for another tenant. Raises if it has no room."""
+        if self.body_bytes:
+            self._shares.memory.require(tenant, self.body_bytes)
+            self._shares.change_memory(self.holder, -self.body_bytes)
+            self.holder = tenant
+
+    def reserve_at_once(self, size: int) -> bool:
+        """Reserves this many bytes of memory for the response, or returns False if they are not free."""
+        is_reserved = self._shares.memory.take(self.tenant, size)
+        if is_reserved:
+            self.reserved_bytes += size
+        return is_reserved
+
+    async def reserve(self, size: int) -> None:
+        """Reserves this many bytes of memory for the response; waits until they are free.
+
+        Raises:
+            TooManyRequests, StoreUnavailable: They were not free in time.
+        """
+        if not self.reserve_at_once(size):
+            # Other requests of its tenant may hold the memory, and wait for their turn.
+            self.end_turn()
+            await self._shares.threads.run(self.tenant, lambda: None, size)
+            self.reserved_bytes += size
+
+    def keep_reserved(self, size: int) -> None:
+        """Keeps this much of the reserved memory for what is sent, or none if that is sent in one piece."""
+        size = size if size > PIECE_SIZE else 0
+        self._shares.change_memory(self.tenant, size - self.reserved_bytes)
+        self.reserved_bytes = size
+
+    async def run_in_thread(self, work: Callable[[], T], *, computes: bool, page: bool) -> T:
+        """Does work in a thread. Work for a caller without a credential counts as computing: one is refused at a time.
+
+        Args:
+            work: What to do.
+            computes: The work reads and builds a response. The request waits for a thread, and no longer has its turn.
+            page: Memory for a page is reserved, in place of what is reserved now.
+
+        Raises:
+            TooManyRequests, StoreUnavailable: No thread or not enough memory was free in time.
+        """
+        size = self._shares.page_bytes if page else 0
+        if page:
+            self.keep_reserved(0)
+        if computes:
+            self.end_turn()
+            work = partial(self._shares.read_in_turn, work)
+        self.has_thread = True
+        try:
+            one_by_one = computes or self.tenant == ANONYMOUS
+            result = await self._shares.threads.run(self.tenant, work, size, computes=one_by_one)
+        finally:
+            self.has_thread = False
+        self.reserved_bytes += size
+        return result
+
+    async def wait_to_send_piece(self) -> None:
+        """Counts the tenant as present for a moment; waits for a turn only while several tenants are present."""
+        self._shares.record_presence(self.tenant)
+        if self._shares.has_several:
+            await self._shares.scheduler.wait_to_send_piece(self.tenant)

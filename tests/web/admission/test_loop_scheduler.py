@@ -10,8 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from queuey.model.errors import TooManyRequests
-from queuey.web.admission.scheduling import Contention, LoopScheduler
+from queuey.storage.deadlines import LoopCalls
+from queuey.web.admission.scheduling import LoopScheduler, Share, Shares
 from tests.waiting import PATIENCE_SECONDS
+from tests.web.gateway_calls import until
 
 
 async def run_loop_turns(count: int = 5) -> None:
@@ -25,22 +27,20 @@ async def test_a_tenant_is_present_for_a_moment_after_its_requests() -> None:
     Meanwhile a thread that computes hands the interpreter over sooner.
     """
     sys.setswitchinterval(0.005)
-    ended = asyncio.Event()
-    crowd = Contention(asyncio.get_running_loop(), ended.set)
-    for _ in range(3):
-        crowd.enter("a")
-        assert not crowd.has_several
-        crowd.leave("a")
-    for tenant in "bbab":
-        crowd.enter(tenant)
-        crowd.leave(tenant)
-        assert crowd.has_several
-        assert sys.getswitchinterval() == pytest.approx(Contention.SWITCH_SECONDS, rel=0.01)
-    await asyncio.wait_for(ended.wait(), 60)
-    assert not crowd.has_several
+    loop = asyncio.get_running_loop()
+    shares = Shares(1, 100, page_bytes=10, patience=1.0, readers=1, reads_wait=False)
+    shares.start(loop, LoopCalls(loop))
+    for number, tenant in enumerate("aaabbab"):
+        share = Share(shares, tenant)
+        await share.enter(0)
+        share.release()
+        assert shares.has_several == (number > 2)
+    assert sys.getswitchinterval() == pytest.approx(Shares.SWITCH_SECONDS, rel=0.01)
+    await until(lambda: not shares.has_several)
     assert sys.getswitchinterval() == pytest.approx(0.005, rel=0.01)
-    crowd.enter("b")
-    assert not crowd.has_several
+    await Share(shares, "b").enter(0)
+    assert not shares.has_several
+    shares.threads.stop()
 
 
 @pytest.fixture(autouse=True)

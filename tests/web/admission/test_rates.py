@@ -151,7 +151,7 @@ def test_a_refused_request_needs_no_thread(app: App, owner: Client) -> None:
         def hold() -> None:
             asyncio.run_coroutine_threadsafe(release.wait(), loop).result(60)
 
-        held = [asyncio.create_task(gateway.threads.run("another", hold)) for _ in range(2)]
+        held = [asyncio.create_task(gateway.shares.threads.run("another", hold)) for _ in range(2)]
         await asyncio.sleep(0)
         assert (await Request("DELETE", "/v1/queuey/q").to(gateway)).status == 429
         assert not any(task.done() for task in held)

@@ -128,8 +128,8 @@ def busy(app: App, work: Callable[[Gateway], Any]) -> None:
     """Runs a coroutine with a gateway that serves other tenants too, so that each request has its turn."""
 
     async def with_others(gateway: Gateway) -> None:
-        for tenant in ("one", "two"):
-            gateway.contention.enter(tenant)
+        gateway.shares.present |= {"one": 1, "two": 1}
+        gateway.shares.update_presence()
         assert held_quotas(gateway) == BUSY
         await work(gateway)
 

@@ -25,6 +25,7 @@ from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, open_store
 from queuey.storage.sqlite.catalogue import SqliteCatalogue
 from queuey.storage.sqlite.messages import SqliteMessages
+from queuey.web.admission.scheduling import Share
 from queuey.web.requests import Request
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply, Tokens
@@ -35,7 +36,7 @@ FAST_WAYS: dict[str, tuple[object, Callable[..., Any]]] = {
     "callers read ahead of the view": (Authorization.preload_caller, lambda *_: None),
     "rows from the cache": (SqliteCatalogue.cached_queue, lambda *_: None),
     "reads in the loop's thread": (SqliteMessages._read_at_once, lambda *_: None),
-    "short reads, and memory that is free": (Request.reserve_at_once, lambda *_: False),
+    "short reads, and memory that is free": (Share.reserve_at_once, lambda *_: False),
     "short bodies in the loop's thread": (Request.read, lambda request, work: request.in_pool(work)),
 }
 CHANGES: dict[str, Callable[[Store], object]] = {

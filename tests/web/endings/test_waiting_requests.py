@@ -21,9 +21,9 @@ def run(app: App) -> Run:
 
 def make_tenant_compete(gateway: Gateway) -> None:
     """Makes another tenant compete, with many requests of this one running."""
-    gateway.contention.enter("app:other")
-    gateway.contention.enter(TENANT)
-    gateway.scheduler.under_way.change(TENANT, 32)
+    gateway.shares.present |= {"app:other": 1, TENANT: 1}
+    gateway.shares.update_presence()
+    gateway.shares.scheduler.under_way.change(TENANT, 32)
 
 
 @pytest.mark.parametrize("path", ["q", "q/claims"])

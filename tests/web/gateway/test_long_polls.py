@@ -72,7 +72,7 @@ def test_hundreds_wait_without_threads(app: App, run: Run, owner: Caller, betwee
         await waiting(gateway, 300)
         assert len(service.reader.watchers._shared) == 1
         assert threading.active_count() <= threads + 1
-        assert gateway.memory.free == gateway.memory.total
+        assert gateway.shares.memory.free == gateway.shares.memory.total
         between.before(Messages.read, lambda: calls.append("read"))
         await asyncio.sleep(0.5)
         assert not calls

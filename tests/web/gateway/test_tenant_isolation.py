@@ -59,7 +59,7 @@ def test_bodies_on_their_way_leave_room_for_others(app: App, owner: Caller, key:
         tasks = [asyncio.create_task(request.to(gateway)) for request in slow]
         await until(lambda: all(task.done() or not one.pieces for task, one in zip(tasks, slow, strict=True)))
         refused = [task.result().status for task in tasks if task.done()]
-        held = gateway.memory.total - gateway.memory.free
+        held = gateway.shares.memory.total - gateway.shares.memory.free
         other = Request(
             "POST", "/v1/queuey/_read", b'{"queues":[{"queue_name":"q"}]' + b" " * 100_000 + b"}", key=GUEST_KEY
         )
@@ -68,7 +68,7 @@ def test_bodies_on_their_way_leave_room_for_others(app: App, owner: Caller, key:
             assert request.hold is not None
             request.hold.set()
         await asyncio.gather(*tasks)
-        assert gateway.memory.free == gateway.memory.total
+        assert gateway.shares.memory.free == gateway.shares.memory.total
         return refused, reply, held
 
     refused, reply, held = make_runner(app, memory=4_000_000, page_bytes=100_000)(work)
@@ -95,10 +95,10 @@ def test_answers_that_nobody_takes_are_given_up(app: App, owner: Caller) -> None
         await Request("GET", "/v1/queuey", key=GUEST_KEY).to(gateway)
         deaf = [Deaf("GET") for _ in range(20)]
         tasks = [asyncio.create_task(answer(gateway, one.scope, one.receive, one.send)) for one in deaf]
-        await until(lambda: gateway.memory.held("app:queuey") >= 3 * 800_000)
+        await until(lambda: gateway.shares.memory.held("app:queuey") >= 3 * 800_000)
         reply = await Request("GET", "/v1/queuey/q", key=GUEST_KEY).to(gateway)
         await asyncio.gather(*tasks)
-        assert gateway.memory.free == gateway.memory.total
+        assert gateway.shares.memory.free == gateway.shares.memory.total
         return [one.status for one in deaf], reply
 
     statuses, reply = make_runner(app, memory=9_000_000, page_bytes=1_000_000, stall=1.0, deadline=2.0)(work)
@@ -183,7 +183,7 @@ def test_short_requests_of_one_are_not_anothers_wait(
     own, mine = "/v1/guest/own", "/v1/queuey/q"
 
     async def work(gateway: Gateway) -> int:
-        gateway.contention.has_several = True
+        gateway.shares.has_several = True
         for key, path in ((KEY, mine), (GUEST_KEY, own), (KEY, mine)):
             assert (await Request("GET", path, key=key).to(gateway)).status == 200
         body = b"x" * 100 if method == "POST" else b""
@@ -217,7 +217,7 @@ def test_refusing_strangers_takes_one_thread_while_others_ask(app: App, owner: C
         return queue
 
     async def work(gateway: Gateway) -> list[int]:
-        gateway.contention.has_several = True
+        gateway.shares.has_several = True
         strangers = [Request("POST", "/v1/queuey/q", b"x", key=None) for _ in range(10)]
         return [reply.status for reply in await asyncio.gather(*(one.to(gateway) for one in strangers))]
 
