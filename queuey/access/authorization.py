@@ -115,12 +115,14 @@ class Authenticator:
         entry = self._cache.get(header) or self._find_entry(header)
         return entry[0] if entry is not None and entry[1] > self._clock() else None
 
-    def stale_tenant(self, header: str) -> str | None:
+    def stale_tenant(self, header: str | None) -> str | None:
         """Returns the tenant of a cached caller, even shortly after its entry expired; it gives no permission.
 
-        Requests count for this tenant. Returns None if the header is unknown, or was read so long ago that its key may
-        have been revoked.
+        Requests count for this tenant; all without a header have one. Returns None if the header is unknown, or was
+        read so long ago that its key may have been revoked.
         """
+        if header is None:
+            return ANONYMOUS
         entry = self._cache.get(header) or self._find_entry(header)
         return entry[0].tenant if entry is not None and entry[1] + MAX_STALE > self._clock() else None
 
@@ -300,15 +302,6 @@ class Authorization:
     def forget(self, request: Request) -> None:
         if (header := request.headers.get("authorization")) is not None:
             self._authenticate.forget(header)
-
-    def find_tenant(self, request: Request) -> str | None:
-        """Returns the tenant of a request from the cache.
-
-        All callers without a credential have one tenant. Returns None if the credential has not been read, or was read
-        too long ago (:meth:`Authenticator.stale_tenant`).
-        """
-        header = request.headers.get("authorization")
-        return ANONYMOUS if header is None else self._authenticate.stale_tenant(header)
 
     def stale_caller(self, request: Request) -> Caller | None:
         """Returns the cached caller, even if its entry has expired; it gives no permission.

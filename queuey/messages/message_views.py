@@ -88,11 +88,6 @@ def _read_position(value: object) -> Position:
         raise validators.BadField(f'"{validators.show(value)}" is not a message id') from None
 
 
-def _is_batch(request: Request) -> bool:
-    kind = request.headers.get("content-type", "")
-    return kind == "application/json" or kind.partition(";")[0].strip().lower() == "application/json"
-
-
 def make_raw_response(message: Message) -> Response:
     """Answers with a body as it was posted. It is untrusted, so the headers keep browsers from interpreting it."""
     body, meta = message.body, message.meta
@@ -138,7 +133,8 @@ class MessageViews(Views):
         access = await self._authorization.admit(request, match, "send")
         header = request.headers.get("idempotency-key")
         key = None if header is None else read_key(header)
-        batch = _is_batch(request)
+        kind = request.headers.get("content-type", "")
+        batch = kind == _JSON or kind.partition(";")[0].strip().lower() == _JSON
         body = read_body(request, self._limits.max_batch_bytes if batch else self._limits.max_body)
 
         async def post(queue: Queue) -> PostResult:

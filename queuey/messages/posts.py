@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
+from operator import attrgetter
 from random import Random
 from typing import ClassVar, cast
 
@@ -43,6 +44,8 @@ MIN_KEY_SECONDS = 60
 
 MAX_REPEAT_RATIO = 0.1
 """Max ratio of repeated posts to all posts."""
+MAX_COUNTED_POSTS = 10_000
+"""Max posts of an interval that are counted."""
 REPEATS_INTERVAL = 1.0
 """Interval in seconds over which posts and repeats are counted."""
 MAX_SECONDS_AHEAD = 1.0
@@ -54,6 +57,7 @@ DEDUP_TEXT = "A dedup queue puts equal bodies into one partition and chooses the
 ORDERED_TEXT = "An ordered queue puts the messages of a key into one partition and chooses the ids."
 LIMITED_KEY_TEXT = "A queue with max_claimed_per_key puts the messages of a key into one partition and chooses the ids."
 
+_get_partition = attrgetter("partition")
 _encode = msgspec.msgpack.Encoder().encode
 _NO_META = Meta()
 
@@ -125,8 +129,6 @@ class StickyChoice:
         self._until = 0.0
 
     def choose(self, partitions: int) -> int:
-        if partitions == 1:
-            return 1
         now = self._core.boottime()
         if now >= self._until:
             self._draw = self._random()
@@ -142,13 +144,10 @@ class RepeatBudget:
     """
 
     def __init__(self) -> None:
-        self._posts: deque[float] = deque()
+        self._posts: deque[float] = deque(maxlen=MAX_COUNTED_POSTS)
         self._repeats: deque[float] = deque()
         self.repeated = 0
-
-    def record_post(self, now: float) -> None:
-        self._posts.append(now)
-        _drop_old(self._posts, now)
+        self.record_post = self._posts.append
 
     def try_acquire(self, now: float) -> bool:
         _drop_old(self._posts, now)
@@ -303,8 +302,7 @@ class MessageUseCases:
     ) -> PostResult:
         if not isinstance(key, PostKey):
             positions = await self._store.messages.append(queue, items, after=after)
-            locations = [(item.partition, position) for item, position in zip(items, positions, strict=True)]
-            return PostResult(locations, replayed=False)
+            return PostResult(list(zip(map(_get_partition, items), positions, strict=True)), replayed=False)
         return await self._store.keyed_posts.append_once(queue, items, key, after=after)
 
     def _remembered_seconds(self, items: Sequence[NewMessage]) -> int:
@@ -404,7 +402,7 @@ class MessageUseCases:
         ttl = self._limits.default_ttl if queue.ttl is None else queue.ttl
         keeps = queue.on_expiry == "dead-letter"
         to_place = 1 if len(drafts) == 1 else sum([draft.partition is None and draft.key is None for draft in drafts])
-        first = self._sticky.choose(queue.partitions) if to_place else 0
+        first = self._sticky.choose(queue.partitions) if to_place and queue.partitions > 1 else 1
         chosen = iter((first,) if to_place == 1 else spread(to_place, first, queue.partitions))
         if queue.kind == "plain" and not keeps and drafts and isinstance(drafts[0], PlainDraft):
             return _complete_plain(cast("Sequence[PlainDraft]", drafts), chosen, ttl)

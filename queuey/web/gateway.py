@@ -81,7 +81,6 @@ TICK_INTERVAL = 0.25
 class Callers(Protocol):
     """Knows the callers of requests (:class:`queuey.access.authorization.Authorization`)."""
 
-    def find_tenant(self, request: Request) -> str | None: ...
     def stale_caller(self, request: Request) -> Caller | None: ...
     def preload_caller(self, request: Request) -> None: ...
 
@@ -172,6 +171,7 @@ class Gateway:
         self._resources = application.resources
         self._facades = application.facades
         self._authorization = application.authorization
+        self._stale_tenant = application.authenticate.stale_tenant
         service = application.service
         self._metrics = service.metrics
         self._core = service.core
@@ -347,22 +347,21 @@ class Gateway:
         if unreadable:
             raise InvalidRequest(dict(unreadable))
         is_for_monitor = endpoint.operation and endpoint.is_for_monitor(request)
-        tenant = request.path if is_for_monitor else self._authorization.find_tenant(request)
+        header = request.headers.get("authorization")
+        tenant = request.path if is_for_monitor else self._stale_tenant(header)
         if tenant is None and _is_for_api(request):
             # This may wait for an issuer, so it does not count as computing: a tenant may compute in one thread only.
             preload = partial(self._authorization.preload_caller, request)
             await self.shares.threads.run(stranger_tenant(request.address), preload)
-            tenant = self._authorization.find_tenant(request)
+            tenant = self._stale_tenant(header)
         if tenant and request.verify is not None:
             await self._verify(request, exchange, tenant)
         request.share.tenant = tenant or ANONYMOUS
         if self._rates is not None and _is_for_api(request):
             self._count_request(self._rates, request)
-        if (
-            request.body is None
-            and (tenant or request.length == 0)
-            and not self.bodies.take_received_body(request, exchange)
-        ):
+        if request.length == 0:
+            request.body = b""
+        elif tenant and request.body is None and not self.bodies.take_received_body(request, exchange):
             request.share.holder = (
                 "" if (caller := self._authorization.stale_caller(request)) is None else caller.holder
             )

@@ -308,7 +308,7 @@ class Stub:
     def find(self, path: bytes) -> ResourceMatch:
         return ResourceMatch(path.decode(), self.endpoint, {})
 
-    def find_tenant(self, _request: Asked) -> str:
+    def stale_tenant(self, _header: str | None) -> str:
         return "a"
 
     def stale_caller(self, _request: Asked) -> None:

@@ -317,6 +317,9 @@ class KnownCallers(Protocol):
     def cached_caller(self, header: str) -> Caller | None:
         """Returns the caller if it is cached and its entry has not expired."""
 
+    def stale_tenant(self, header: str | None) -> str | None:
+        """Returns the tenant of a cached caller, also shortly after its entry expired."""
+
     def stale_caller(self, header: str) -> Caller | None:
         """Returns the cached caller, however old its entry is."""
 

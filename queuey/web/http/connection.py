@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, Literal, Protocol, cast
 
-from queuey.web.http.heads import HEAD_END, MAX_HEAD_BYTES, HeadRefused, RequestHead, read_head
+from queuey.web.http.heads import HEAD_END, MAX_HEAD_BYTES, HeadRefused, RequestHead, cached_heads, read_head
 from queuey.web.responses import STATUS_LINES, Header, Response, with_cache_control
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,8 @@ _MAX_CACHED_HEADS = 1000
 Answer = Callable[[RequestHead, "Connection"], Awaitable[None]]
 WaitsFor = Literal["idle", "head", "full", "linger"]
 """What a connection waits for: a request, the rest of a head, room to send more, the end of lingering."""
+TIMEOUTS: dict[WaitsFor, float] = {"idle": 75.0, "head": 10.0, "full": 30.0, "linger": 2.0}
+"""Timeouts of connections, by what they wait for."""
 
 
 class Broken(Exception):
@@ -68,6 +70,8 @@ class ConnectionSet(Protocol):
         date: The Date header line of responses.
         answer: Answers a request.
         refusal: Makes the response to a malformed request from a status and a reason.
+        open: All connections, and what each waits for.
+        waiting: Connections and their deadlines, in order of the deadlines, by what they wait for.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -77,15 +81,14 @@ class ConnectionSet(Protocol):
     date: bytes
     answer: Answer
     refusal: Callable[[int, str], Response]
+    open: dict[Connection, WaitsFor | None]
+    waiting: dict[WaitsFor, dict[Connection, float]]
 
     def enter(self, connection: Connection) -> None:
         """Adds a new connection."""
 
     def leave(self, connection: Connection) -> None:
         """Removes a connection."""
-
-    def mark_waiting(self, connection: Connection, what: WaitsFor | None) -> None:
-        """Moves a connection to the list of what it waits for, or to no list if ``what`` is None."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -184,7 +187,9 @@ class Connection(asyncio.BufferedProtocol):
             self._is_paused = True
             self.transport.pause_reading()
         self._turn = monotonic()
-        self._wake()
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def eof_received(self) -> bool:
         """Notes that the client sends no more; requests received whole are still answered.
@@ -229,6 +234,18 @@ class Connection(asyncio.BufferedProtocol):
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+    def wait_for(self, what: WaitsFor | None) -> None:
+        """Sets what the connection waits for, and a new deadline unless it waits for that already."""
+        connections = self.connections
+        previous = connections.open.get(self)
+        if previous != what and self in connections.open:
+            if previous is not None:
+                del connections.waiting[previous][self]
+            if what is not None:
+                connections.waiting[what][self] = monotonic() + TIMEOUTS[what]
+                self.is_late = False
+            connections.open[self] = what
 
     def _notify_disconnect(self, message: dict[str, Any]) -> None:
         disconnect, self._disconnect = self._disconnect, None
@@ -296,9 +313,10 @@ class Connection(asyncio.BufferedProtocol):
             raw = self._raw = raw[2:]  # One empty line before a request is allowed.
         end = raw.find(HEAD_END, self._searched) + len(HEAD_END)
         if len(HEAD_END) <= end <= MAX_HEAD_BYTES:
-            self.connections.mark_waiting(self, None)
+            self.wait_for(None)
             self._raw, self._searched = raw[end:], 0
-            head = self._head = read_head(raw[:end])
+            data = raw[:end]
+            head = self._head = cached_heads.get(data) or read_head(data)
             self.is_kept = head.keeps_alive
             self._is_chunked = head.length is None
             self._body_left = head.length or 0
@@ -311,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
             return False
         if self.is_late:
             raise HeadRefused("The head has not arrived in time", 408)
-        self.connections.mark_waiting(self, "head" if received else "idle")
+        self.wait_for("head" if received else "idle")
         return None
 
     def _check_unfinished_head(self, raw: bytes) -> None:
@@ -339,10 +357,10 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.resume_reading()
         is_sent = not self.transport.get_write_buffer_size()
         if idle or self.has_ended or not self.transport.can_write_eof():
-            self.connections.mark_waiting(self, "full")
+            self.wait_for("full")
             self.transport.close()
         else:
-            self.connections.mark_waiting(self, "linger" if is_sent else "full")
+            self.wait_for("linger" if is_sent else "full")
             try:
                 self.transport.write_eof()
             except OSError:  # It is gone, and connection_lost was not called yet.
@@ -448,9 +466,9 @@ class Connection(asyncio.BufferedProtocol):
     async def _drain(self) -> None:
         """Waits until there is room to send more, or the connection is lost; the deadline is that of ``full``."""
         if self._room is not None and not self._lost:
-            self.connections.mark_waiting(self, "full")
+            self.wait_for("full")
             await self._room
-            self.connections.mark_waiting(self, None)
+            self.wait_for(None)
 
     def _make_head(self, response: Response, size: int | None) -> bytes:
         """Makes the head of a response, and drops the rest of the request's body if that has arrived.

@@ -126,7 +126,7 @@ _KEY_LINE = re.compile(rb"\r\n[Ii]dempotency-[Kk]ey: ([!-~]+)(?=\r\n[!-~\r])")
 
 
 def read_head(data: bytes) -> RequestHead:
-    """Reads a head, from the cache if possible; heads that differ only in their Idempotency-Key share an entry.
+    """Reads a head that is not in :data:`cached_heads`; heads that differ only in their Idempotency-Key share an entry.
 
     Args:
         data: The bytes from the request line to the empty line.
@@ -134,9 +134,6 @@ def read_head(data: bytes) -> RequestHead:
     Raises:
         Refused: The head is malformed or ambiguous.
     """
-    head = cached_heads.get(data)
-    if head is not None:
-        return head
     line = _KEY_LINE.search(data)
     if line is None:
         return _read_cached(data)

@@ -16,7 +16,7 @@ from email.utils import formatdate
 from pathlib import Path
 from time import monotonic
 
-from queuey.web.http.connection import Answer, Connection, WaitsFor
+from queuey.web.http.connection import TIMEOUTS, Answer, Connection, WaitsFor
 from queuey.web.responses import Response
 
 log = logging.getLogger(__name__)
@@ -30,8 +30,6 @@ MAX_REFUSED = 64
 """Max connections at a time that are answered with "too many connections"."""
 MAX_READ_BYTES = 64 * 1024
 """Max bytes read from a connection at a time."""
-TIMEOUTS: dict[WaitsFor, float] = {"idle": 75.0, "head": 10.0, "full": 30.0, "linger": 2.0}
-"""Timeouts of connections, by what they wait for."""
 HANDSHAKE_TIMEOUT, SHUTDOWN_TIMEOUT = 10.0, 2.0
 """Timeouts of a TLS handshake and of a TLS shutdown, in seconds."""
 ACCEPT_RETRY_PAUSE = 1.0
@@ -114,8 +112,7 @@ class ProcessConnections:
         self.is_closing = False
         self.date = b""
         self.waiting: dict[WaitsFor, dict[Connection, float]] = {what: {} for what in TIMEOUTS}
-        """Connections and their deadlines, in order of the deadlines, by what they wait for."""
-        self._waits_for: dict[Connection, WaitsFor | None] = {}
+        self.open: dict[Connection, WaitsFor | None] = {}
         self._listener = listener
         self._max_connections = max_connections
         self._certificate = certificate
@@ -141,7 +138,7 @@ class ProcessConnections:
         self._listener.close()
         for connection in [*self.waiting["idle"], *self.waiting["head"]]:
             connection.expire()
-        while self._waits_for or self._set_up_tasks:
+        while self.open or self._set_up_tasks:
             self._gone.clear()
             await self._gone.wait()
 
@@ -181,7 +178,7 @@ class ProcessConnections:
             accepted.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, MAX_UNSENT_BYTES)
         connection = Connection(self)
         self._pending[connection] = monotonic(), asyncio.current_task()
-        count = len(self._waits_for) + len(self._pending)
+        count = len(self.open) + len(self._pending)
         if count > self._max_connections and not self._make_room():
             connection.is_refused = True
             if self._certificate or count > self._max_connections + MAX_REFUSED:
@@ -230,23 +227,12 @@ class ProcessConnections:
 
     def enter(self, connection: Connection) -> None:
         self._pending.pop(connection, None)
-        self._waits_for[connection] = None
+        self.open[connection] = None
 
     def leave(self, connection: Connection) -> None:
-        self.mark_waiting(connection, None)
-        self._waits_for.pop(connection, None)
+        connection.wait_for(None)
+        self.open.pop(connection, None)
         self._gone.set()
-
-    def mark_waiting(self, connection: Connection, what: WaitsFor | None) -> None:
-        """Sets what a connection waits for, and its deadline. The deadline stays if it waits for the same as before."""
-        previous = self._waits_for.get(connection)
-        if previous != what and connection in self._waits_for:
-            if previous is not None:
-                del self.waiting[previous][connection]
-            if what is not None:
-                self.waiting[what][connection] = monotonic() + TIMEOUTS[what]
-                connection.is_late = False
-            self._waits_for[connection] = what
 
     def sweep(self) -> None:
         """Expires connections that have waited too long, and renews the date. Called every second.
@@ -259,7 +245,7 @@ class ProcessConnections:
             for connection, deadline in list(waiting.items()):
                 if deadline > now:
                     break
-                self.mark_waiting(connection, None)
+                connection.wait_for(None)
                 connection.expire()
         if now - self._checked_at > CERTIFICATE_INTERVAL:
             self._checked_at = now

@@ -170,7 +170,7 @@ async def send_pieces(pieces: Sequence[bytes], *, end: bool = False) -> Outcome:
         connection.lose()
     await settle()
     assert connection.connection._task.done()
-    assert not connection.all._waits_for
+    assert not connection.all.open
     return result
 
 
