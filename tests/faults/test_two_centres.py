@@ -43,7 +43,7 @@ APPLICATION = "centres"
 class Concluding(ConsistencyLevels):
     """Concludes that a range is empty if none was found there, without regard to other data centres."""
 
-    def _is_empty_read_proof_at(self, level: ResolvedLevel) -> bool:
+    def is_empty_read_proof(self, level: ResolvedLevel) -> bool:
         return True
 
 
@@ -220,10 +220,10 @@ def test_a_data_centre_is_added(centre_stores: CentreStores, centres: Centres) -
     replicate(driver, f"'{EAST}': 1")
     try:
         store = centre_stores.open(CassandraStore, EAST)
-        queue = make_queue(store)
-        assert store._levels.is_empty_read_proof(queue)
+        level = store._levels.resolve(make_queue(store))
+        assert store._levels.is_empty_read_proof(level)
         replicate(driver, f"'{EAST}': 1, '{WEST}': 3")
-        until(lambda: not store._levels.is_empty_read_proof(queue))
+        until(lambda: not store._levels.is_empty_read_proof(level))
     finally:
         replicate(driver, centres.copies)
 

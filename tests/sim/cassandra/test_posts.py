@@ -138,9 +138,9 @@ def test_histories_have_every_outcome(storms: list[PostStorm]) -> None:
 # Mutations of the timing
 
 
-def read_without_undo_time(delays: list[float]) -> list[float]:
+def read_without_undo_time(delay: float) -> float:
     """Uses W + S as the read delay, which leaves no time for undo writes."""
-    return [delay - SOON.timing.levels["strong"].undo for delay in delays]
+    return delay - SOON.timing.levels["strong"].undo
 
 
 def extend_undo_deadline(real: Real, writer: UndoWriter, undo_write: Undo) -> None:
@@ -265,7 +265,7 @@ MUTATIONS = {
         HarshStorm,
         "none attempt",
         4,
-        altering(SliceReader._delays, read_without_undo_time),
+        altering(SliceReader._choose_delay, read_without_undo_time),
         around(UndoWriter.undo, extend_undo_deadline),
     ),
     "a late write is undone": broken(HarshStorm, "none attempt", 0, (UndoWriter.undo, undoing_nothing)),

@@ -340,7 +340,6 @@ class Driver:
 
     async def ask(self, request: StatementRequest | Encoded) -> Rows:
         """Sends a request, unless the call has ended; returns the rows of all pages."""
-        self._deadline.time_left()
         rows: Rows | None = await wait_for_callback(partial(self.send, request))
         return rows or []
 
@@ -358,7 +357,6 @@ class Driver:
             return [await self.ask(requests[0])]
         answers: list[Rows] = []
         for first in range(0, len(requests), max_in_flight):
-            self._deadline.time_left()
             ends: list[Any] = await wait_for_callback(partial(self._send_all, requests[first : first + max_in_flight]))
             if errors := [error for _, error in ends if error is not None]:
                 writes = not all(request.statement.reads for request in requests)

@@ -95,6 +95,9 @@ class BucketLookup(NamedTuple):
     low_watermark: Position | None
 
 
+NO_BUCKETS = RecordedBuckets(())
+
+
 class BucketIndex:
     """The record of buckets, with a cache, in the thread of the store's loop."""
 
@@ -255,7 +258,9 @@ def complete_lookup(began: float, rows: Rows, *, trust_low_watermarks: bool) -> 
     if len(rows) >= MAX_FIRST_ROWS:
         return None
     low_watermark = _parse_low_watermark(rows) if trust_low_watermarks else None
-    return BucketLookup(began, RecordedBuckets(_to_buckets(rows)), 0, ids.TICKS_MAX + 1, low_watermark)
+    time_buckets = _to_buckets(rows)
+    recorded = RecordedBuckets(time_buckets) if time_buckets else NO_BUCKETS
+    return BucketLookup(began, recorded, 0, ids.TICKS_MAX + 1, low_watermark)
 
 
 def _log_failure(_rows: Rows | None, error: StoreUnavailable | None) -> None:

@@ -154,8 +154,9 @@ def read_rounds(requested: Slice, extent: Extent, now: int, *, first_rows: float
         first_rows: Max rows of the requests before any row has arrived (see :func:`room_for`).
         max_rows: Max rows of the requests of any other round.
     """
-    down, sources = requested.descending, _select_nonempty(extent)
+    down = requested.descending
     nearest = max if down else min
+    sources = [one for one in extent.sources if one.lowest < min(extent.upper, (one.time_bucket.end, LOW_MIN))]
     position, bound = (extent.upper, extent.lower) if down else (extent.lower, extent.upper)
     if is_merged := len(sources) > 1:
         sources.sort(key=lambda source: source.time_bucket.end if down else source.time_bucket.start, reverse=down)
@@ -171,25 +172,31 @@ def read_rounds(requested: Slice, extent: Extent, now: int, *, first_rows: float
         if answers is None:
             span.narrow(probes)
             continue
-        span.widen()
-        cut = stop
-        for probe, answer in zip(probes, answers, strict=True):
-            if len(answer) >= probe.limit:
-                last = message_codec.position_of(answer[-1][0])
-                cut = nearest(cut, last if down else ids.following(last))
-        merged = _merge(probes, answers, cut, requested, now)
-        if filling.add(merged):
+        if span.ticks:
+            span.widen()
+        cut: Position | None = None
+        if len(probes) == 1:
+            messages = _decode_messages(probes[0], answers[0], requested.partition, now)
+        else:
+            cut = _find_cut(probes, answers, stop)
+            messages = _merge(probes, answers, cut, requested, now)
+        if filling.add(messages):
             last = filling.messages[-1].position
             return Gathered(filling.messages, ids.preceding(last) if down else ids.following(last), more=True)
+        position = _find_cut(probes, answers, stop) if cut is None else cut
         if is_merged:
-            filling.record_rests(probes, answers, cut)
-        position = cut
+            filling.record_rests(probes, answers, position)
         narrow = min(MAX_NARROW_BUCKETS, narrow * 2)
     return Gathered(filling.messages, ids.preceding(bound) if down else bound, more=False)
 
 
-def _select_nonempty(extent: Extent) -> list[BucketSource]:
-    return [source for source in extent.sources if source.lowest < min(extent.upper, (source.time_bucket.end, LOW_MIN))]
+def _find_cut(probes: Sequence[Probe], answers: Sequence[Rows], stop: Position) -> Position:
+    """Returns the position up to which a round is complete: the nearest last row of a bucket that may have more."""
+    for probe, answer in zip(probes, answers, strict=True):
+        if len(answer) >= probe.limit:
+            last = message_codec.position_of(answer[-1][0])
+            stop = max(stop, last) if probe.descending else min(stop, ids.following(last))
+    return stop
 
 
 class _PageBuilder:
@@ -211,7 +218,7 @@ class _PageBuilder:
         descending, bodies = self._requested.descending, self._requested.bodies
         spans = self._find_spans(sources, stop, begin) if descending else self._find_spans(sources, begin, stop)
         limit = self._choose_limit(len(spans))
-        return [Probe(time_bucket, low, high, limit, descending, bodies) for time_bucket, low, high in spans]
+        return [Probe(*bounds, limit, descending, bodies) for bounds in spans]
 
     def _find_spans(
         self, sources: Sequence[BucketSource], start: Position, stop: Position
@@ -424,30 +431,25 @@ async def run_readers(
     """
     results = [GIVEN_UP] * len(readers)
     waiting: dict[int, list[Probe]] = {}
-
-    def advance(number: int, answers: list[Rows] | None) -> None:
-        try:
-            waiting[number] = readers[number].send(answers)
-        except StopIteration as ended:
-            results[number] = ended.value
-            waiting.pop(number, None)
-
-    for number in range(len(readers)):
-        advance(number, None)
-    while waiting:
+    answers: dict[int, list[Rows] | None] = dict.fromkeys(range(len(readers)))
+    while True:
+        for number in [*answers]:
+            rows = answers.pop(number)  # Not kept while the next ones are read.
+            if record_empty is not None and rows is not None and not all(rows):
+                _report_empty_probes(record_empty, keys[number], waiting[number], rows)
+            try:
+                waiting[number] = readers[number].send(rows)
+            except StopIteration as ended:
+                waiting.pop(number, None)
+                results[number] = ended.value
+                enough_bytes -= bytes_of(results[number].messages) if enough_bytes < math.inf else 0
+        if enough_bytes <= 0:
+            for number in [*waiting][1:]:
+                del waiting[number]
+        if not waiting:
+            return results
         pending = waiting.copy() if len(waiting) == 1 else _select_fitting(waiting, max_rows)
         answers = await _send_probes(driver, keys, pending, consistency)
-        for number, probes in pending.items():
-            rows = answers.pop(number)
-            if record_empty is not None and rows is not None and not all(rows):
-                _report_empty_probes(record_empty, keys[number], probes, rows)
-            advance(number, rows)
-        if len(waiting) > 1 and enough_bytes < math.inf:
-            enough_bytes -= sum([bytes_of(results[number].messages) for number in pending])
-            if enough_bytes <= 0:
-                for number in [*waiting][1:]:
-                    del waiting[number]
-    return results
 
 
 def room_for(max_bytes: int, longest: int, *, first: bool = False) -> float:

@@ -73,8 +73,8 @@ class PolledReads(Protocol):
     def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
         """Returns the horizon (ticks) of a read that begins now. Never blocks."""
 
-    async def poll(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        """Reads slices; accepts cached rows as old as a delayed read would."""
+    async def read(self, queue: Queue, slices: Sequence[Slice], *, polls: bool) -> list[Page]:
+        """Reads slices; with ``polls`` accepts cached rows as old as a delayed read would."""
 
 
 class PolledArrivals:
@@ -384,7 +384,8 @@ class PolledArrivals:
                 watch.polled = self._polls
                 watch.asking = True
             self._calls.begin(
-                self._reads.poll(queue, [_slice_from(watch) for watch in group]), partial(_apply_pages, group, now)
+                self._reads.read(queue, [_slice_from(watch) for watch in group], polls=True),
+                partial(_apply_pages, group, now),
             )
 
 

@@ -142,14 +142,11 @@ class ConsistencyLevels:
     def delay(self, queue: Queue) -> float:
         return self.resolve(queue).delay if queue.read_delay is None else queue.read_delay
 
-    def is_empty_read_proof(self, queue: Queue) -> bool:
-        """Returns whether an empty read of a queue may be remembered, stored or trusted."""
-        return self._is_empty_read_proof_at(self.resolve(queue))
+    def is_empty_read_proof(self, level: ResolvedLevel) -> bool:
+        """Returns whether an empty read at a level may be remembered, stored or trusted.
 
-    def _is_empty_read_proof_at(self, level: ResolvedLevel) -> bool:
-        """Returns whether an empty read at a level proves that no acknowledged message is there.
-
-        False for weak levels, and while the keyspace's copies are unknown.
+        It proves that no acknowledged message is there. False for weak levels, and while the keyspace's copies are
+        unknown.
         """
         # All conclusions from empty reads use this: low watermarks and the empty-range cache.
         if not level.safe:
@@ -235,10 +232,9 @@ class ConsistencyLevels:
         level, auto = self._options.levels[name], auto_level(copies)
         return level.safe and _meets_everywhere(level.write or auto, level.read or auto, copies)
 
-    def empty_below(self, queue: Queue, now: int) -> Position | None:
+    def empty_below(self, level: ResolvedLevel, now: int) -> Position | None:
         """Returns the position below which an empty read stays empty, or None."""
-        level = self.resolve(queue)
-        return (now - ticks(level.delay), LOW_MIN) if self._is_empty_read_proof_at(level) else None
+        return (now - ticks(level.delay), LOW_MIN) if self.is_empty_read_proof(level) else None
 
     def _resolve_level(self, name: str, stored: StoredTiming, by_level: dict[str, ResolvedLevel]) -> ResolvedLevel:
         """Resolves a level for the present copies and caches it. QUORUM, not cached, while the copies are unknown."""

@@ -24,7 +24,7 @@ from queuey.storage.cassandra.statements.message_codec import NamedMessage
 from queuey.storage.cassandra.tables import names
 from queuey.storage.cassandra.tables.connected import StoreParts
 from queuey.storage.cassandra.tables.counting import Counting
-from queuey.storage.cassandra.tables.messages import RequestedSlice, SliceReader
+from queuey.storage.cassandra.tables.messages import SliceRead, SliceReader
 from queuey.storage.cassandra.time.clock import ticks
 from queuey.storage.deadlines import in_thread, iterate_in_thread
 
@@ -123,18 +123,16 @@ class CassandraBulk(Bulk):
             yield arrow_scan.NOTHING[bodies], upper
             return
         key = (row.queue.qid, part.partition)
-        note = partial(self._reader.record_empty, queue, start.now)
-        level = self._levels.resolve(queue)
+        note = self._reader.record_empty(start)
         max_rows = min(part.limit, max(1, MAX_PAGE_BYTES // row.longest_row)) if bodies else part.limit
-        reading = arrow_scan.ScanContext(self._driver, key, level.reads, bodies, max_rows, part.max_bytes, note)
+        reading = arrow_scan.ScanContext(self._driver, key, start.level.reads, bodies, max_rows, part.max_bytes, note)
         pace = arrow_scan.Pace(reading)
         position = part.lower
         while position < upper:
             remaining_slice = msgspec.structs.replace(part, lower=position)
-            [lookup] = self._run(
-                self._reader.find_lookups(row, [RequestedSlice(0, remaining_slice, upper)], start.since)
-            )
-            extent = self._reader.find_extent(row, lookup, remaining_slice, upper, self._clock.now())
+            read = SliceRead(remaining_slice, upper)
+            self._run(self._reader.find_lookups(row, [read], start))
+            extent = self._reader.find_extent(row, read.lookup, remaining_slice, upper, self._clock.now())
             for columns, end in arrow_scan.scan(reading, extent, pace):
                 self._run(self._rows.find_current(queue))
                 yield self._show_values(row.queue, part, arrow_scan.select_alive(columns, self._clock.now())), end

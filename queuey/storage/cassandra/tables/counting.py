@@ -136,7 +136,7 @@ class Counting:
         lookup = partial(
             self._bucket_index.read_lookups,
             consistency=level.reads,
-            trust_low_watermarks=self._levels.is_empty_read_proof(row.queue),
+            trust_low_watermarks=self._levels.is_empty_read_proof(level),
         )
         [up] = await lookup([(*key, part.lower[0])])
         [down] = await lookup([(*key, part.upper[0])], descending=True)
@@ -167,11 +167,8 @@ class Counting:
             row = queue_cache.row_of(*name, rows[0], began) if rows else None
         if row is None or row.queue.version != queue.version:
             return []
-        level, now, low_watermarks = (
-            self._levels.resolve(queue),
-            self._clock.now(),
-            self._levels.is_empty_read_proof(queue),
-        )
+        level, now = self._levels.resolve(queue), self._clock.now()
+        low_watermarks = self._levels.is_empty_read_proof(level)
         measures = []
         for first in range(1, row.queue.partitions + 1, MAX_LOOKUPS):
             numbers = range(first, min(first + MAX_LOOKUPS, row.queue.partitions + 1))
@@ -229,7 +226,7 @@ class Counting:
             for descending in (False, True)
         ]
         try:
-            pages = await self._reader.read_pages(row.queue, ends, await self._reader.start_read(row.queue, ends))
+            pages = await self._reader.read(row.queue, ends)
         except QueueChanged:
             return None
         sizes = [len(message_codec.encode(message.body, None)[0]) for page in pages for message in page.messages]

@@ -8,10 +8,11 @@ Then :mod:`..read.slice_reads` reads the buckets.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from queuey.model import ids
 from queuey.model.errors import Outcome, StoreUnavailable
@@ -24,9 +25,10 @@ from queuey.storage.cassandra.cluster import Encoded, InDoubt, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import store_call
 from queuey.storage.cassandra.read import slice_reads
 from queuey.storage.cassandra.read.bucket_index import RECORD_TTL_MARGIN, BucketLookup
-from queuey.storage.cassandra.read.slice_reads import GIVEN_UP, BucketSource, Extent
+from queuey.storage.cassandra.read.slice_reads import GIVEN_UP, BucketSource, Extent, Gathered
 from queuey.storage.cassandra.read.watched_arrivals import PolledArrivals
 from queuey.storage.cassandra.statements import message_codec
+from queuey.storage.cassandra.statements.consistency_levels import ResolvedLevel
 from queuey.storage.cassandra.tables import names
 from queuey.storage.cassandra.tables.connected import StoreParts
 from queuey.storage.cassandra.time import bucketing
@@ -48,12 +50,14 @@ MAX_RECORDED_BUCKETS = 64
 
 
 class ReadStart(NamedTuple):
-    """The bounds of a read, chosen from one reading of the clock.
+    """The bounds of a read, chosen from one reading of the clock and of the consistency level.
 
     Attributes:
         now: The time (ticks).
         boot: The boot time of the same moment.
         since: The read uses only a row and lookups that were read at this boot time or later.
+        level: The queue's consistency level.
+        empty_below: The position below which an empty read stays empty; None if an empty read proves nothing.
         horizons: The horizon of each slice (ticks).
         uppers: The upper bound of the read in each slice.
     """
@@ -61,16 +65,21 @@ class ReadStart(NamedTuple):
     now: int
     boot: float
     since: float
+    level: ResolvedLevel
+    empty_below: Position | None
     horizons: Sequence[int]
     uppers: Sequence[Position]
 
 
-class RequestedSlice(NamedTuple):
-    """A slice that may hold messages, its index among all slices of the read, and the upper bound of the read."""
+@dataclass(slots=True)
+class SliceRead:
+    """A slice that may hold messages, the upper bound of its read, and what the steps of the read have found."""
 
-    number: int
     part: Slice
     upper: Position
+    lookup: BucketLookup = field(init=False)
+    extent: Extent = field(init=False)
+    gathered: Gathered = field(init=False)
 
 
 class SliceReader:
@@ -91,200 +100,147 @@ class SliceReader:
     def read_delay(self, queue: Queue) -> float:
         return self._levels.delay(queue)
 
-    async def start_read(self, queue: Queue, slices: Sequence[Slice]) -> ReadStart:
-        """Chooses the bounds of a read. Checks the clock first if it is not known to be right; raises if it is off."""
-        start = self._choose_bounds(queue, slices)
-        if start is None:
-            await self._watch.require_sound()
-            start = self._choose_bounds(queue, slices)
-        if start is None:
-            raise self._watch.refusal()
-        return start
-
-    def _choose_bounds(self, queue: Queue, slices: Sequence[Slice], *, polls: bool = False) -> ReadStart | None:
-        """Chooses the bounds of a read. Returns None if the clock is not known to be right.
+    async def start_read(self, queue: Queue, slices: Sequence[Slice], *, polls: bool = False) -> ReadStart:
+        """Chooses the bounds of a read. Checks the clock first if it is not known to be right; raises if it is off.
 
         A read must find everything that was acknowledged below its horizons. So its row and lookups may be as old as
         the shortest delay of its slices minus the clock difference, but not older than C. ``polls``: slices without
-        delay may miss the newest messages, because data in memory may be old.
+        delay may miss the newest messages, because data in memory may be old; and the clock is not checked.
         """
         now, boot = self._clock.now_and_boottime()
         if not self._watch.sound(boot):
-            return None
-        delays = self._delays(queue, slices)
-        exact_delays = [
-            delay for part, delay in zip(slices, delays, strict=True) if not part.early and (part.delayed or not polls)
-        ]
-        shortest_delay = min(exact_delays) if exact_delays else math.inf if polls else self._levels.delay(queue)
+            if not polls:
+                await self._watch.require_sound()
+                now, boot = self._clock.now_and_boottime()
+            if polls or not self._watch.sound(boot):
+                raise self._watch.refusal()
+        level = self._levels.resolve(queue)
+        own_delay = level.delay if queue.read_delay is None else queue.read_delay
+        shortest_delay = math.inf
+        horizons: list[int] = []
+        uppers: list[Position] = []
+        for part in slices:
+            delay = self._choose_delay(part, level.delay, own_delay)
+            horizon = now - ticks(delay) if delay else self._generator.next_time()
+            horizons.append(horizon)
+            # A due slice ends at its horizon, if it reads ahead not before the next id.
+            end = max(horizon, self._generator.next_time()) if part.ahead else horizon
+            uppers.append(min(part.upper, (end, LOW_MIN)) if part.due else part.upper)
+            if not part.early and (part.delayed or not polls):
+                shortest_delay = min(shortest_delay, delay)
+        if shortest_delay == math.inf and not polls:
+            shortest_delay = own_delay
         stored = self._timing.stored
         age = max(0.0, min(stored.kept.row_age, shortest_delay - stored.assumed.clock_difference))
-        horizons = self._make_horizons(delays, now)
-        uppers = [self._choose_upper(part, horizon) for part, horizon in zip(slices, horizons, strict=True)]
-        return ReadStart(now, boot, boot - age, horizons, uppers)
+        return ReadStart(now, boot, boot - age, level, self._levels.empty_below(level, now), horizons, uppers)
 
-    async def read_pages(self, queue: Queue, slices: Sequence[Slice], start: ReadStart) -> list[Page]:
-        row = await self._rows.find_current(queue, since=start.since)
-        requested = self._select_requested(row, slices, start)
-        return await self._read(row, slices, start, requested, await self.find_lookups(row, requested, start.since))
+    def _choose_delay(self, part: Slice, level_delay: float, own_delay: float) -> float:
+        """Returns the read delay of a slice in seconds: 0 unless it is ``delayed``, the level's if it is ``ahead``."""
+        if not part.delayed:
+            return 0.0
+        return level_delay if part.ahead else own_delay
 
-    def _select_requested(self, row: CachedQueue, slices: Sequence[Slice], start: ReadStart) -> list[RequestedSlice]:
-        partitions = row.queue.partitions
-        return [
-            RequestedSlice(number, part, upper)
-            for number, (part, upper) in enumerate(zip(slices, start.uppers, strict=True))
-            if 0 < part.partition <= partitions and part.lower < upper and part.limit > 0
-        ]
+    async def read(self, queue: Queue, slices: Sequence[Slice], *, polls: bool = False) -> list[Page]:
+        """Reads slices side by side. Returns a page for each; postponed if the slices before it took all bytes.
 
-    async def _read(
-        self,
-        row: CachedQueue,
-        slices: Sequence[Slice],
-        start: ReadStart,
-        requested: Sequence[RequestedSlice],
-        lookups: Sequence[BucketLookup],
-    ) -> list[Page]:
-        """Reads slices side by side. Returns a page for each; put off if the slices before it took all bytes.
-
-        Shows the values of names in place of the names' marked messages.
-
-        Args:
-            row: The queue's row.
-            slices: All slices of the call; together they share the bytes of one answer.
-            start: The bounds of the read.
-            requested: The slices that may hold messages.
-            lookups: The recorded buckets of each requested slice.
+        Shows the values of names in place of the names' marked messages. The slices of one call share the bytes of one
+        answer. ``polls``: see :meth:`start_read`.
         """
-        now = start.now
-        queue, level = row.queue, self._levels.resolve(row.queue)
+        start = await self.start_read(queue, slices, polls=polls)
+        row = await self._rows.find_current(queue, since=start.since)
+        reads = {
+            number: SliceRead(part, start.uppers[number])
+            for number, part in enumerate(slices)
+            if 0 < part.partition <= row.queue.partitions and part.lower < start.uppers[number] and part.limit > 0
+        }
+        await self.find_lookups(row, reads.values(), start)
+        await self._gather(row, slices, reads.values(), start)
+        checked = [read.gathered.messages for read in reads.values() if not read.part.ahead]
+        if marked := message_codec.collect_marked(chain.from_iterable(checked)):
+            values = await names.find_values(self._parts, queue, marked, early=all(part.early for part in slices))
+            for read in reads.values():
+                if not read.part.ahead and read.gathered is not GIVEN_UP:
+                    read.gathered = names.show_values(read.gathered, values, waits=_waits_for_names(read.part))
+        pages = []
+        for number, (part, horizon) in enumerate(zip(slices, start.horizons, strict=True)):
+            if number not in reads:
+                page = Page([], horizon, None if part.descending else max(part.lower, start.uppers[number]), more=False)
+            elif reads[number].gathered is GIVEN_UP:
+                page = part.make_postponed_page(horizon)
+            else:
+                page = slice_reads.page_of(part, reads[number].extent, reads[number].gathered, horizon)
+            pages.append(page)
+        return pages
+
+    async def find_lookups(self, row: CachedQueue, reads: Iterable[SliceRead], start: ReadStart) -> None:
+        """Sets the lookup of each read: a cached one that is recent enough, or a new one."""
+        qid = row.queue.qid
+        missing: dict[tuple[bool, bool], list[SliceRead]] = {}
+        for read in reads:
+            part = read.part
+            lookup = self._bucket_index.find_cached(
+                qid,
+                part.partition,
+                part.lower[0],
+                read.upper[0],
+                since=start.since,
+                descending=part.descending,
+                kept=part.kept,
+            )
+            if lookup is None:
+                missing.setdefault((part.descending, part.kept), []).append(read)
+            else:
+                read.lookup = lookup
+        for (descending, kept), group in missing.items():
+            lookups = await self._bucket_index.read_lookups(
+                [(qid, read.part.partition, (read.upper if descending else read.part.lower)[0]) for read in group],
+                consistency=start.level.reads,
+                trust_low_watermarks=start.empty_below is not None,
+                descending=descending,
+                kept=kept,
+            )
+            for read, lookup in zip(group, lookups, strict=True):
+                read.lookup = lookup
+
+    async def _gather(
+        self, row: CachedQueue, slices: Sequence[Slice], reads: Collection[SliceRead], start: ReadStart
+    ) -> None:
+        """Reads the messages of each slice; a slice for which the slices before it left no bytes is given up."""
         max_bytes = slices[0].max_bytes if len(slices) == 1 else sum([part.max_bytes for part in slices])
-        room, remaining = slice_reads.room_for(max_bytes, row.longest_row), math.inf
-        if len(slices) > 1 and slices[0].bodies:
-            remaining = max_bytes
-        extents = [
-            self.find_extent(row, lookup, target.part, target.upper, now)
-            for target, lookup in zip(requested, lookups, strict=True)
-        ]
-        readers = [
-            self._make_reader(row, target.part, extent, now, room)
-            for target, extent in zip(requested, extents, strict=True)
-        ]
-        keys = [(queue.qid, target.part.partition) for target in requested]
+        remaining = max_bytes if len(slices) > 1 and slices[0].bodies else math.inf
+        room, readers, keys = slice_reads.room_for(max_bytes, row.longest_row), [], []
+        for read in reads:
+            part = read.part
+            read.extent = self.find_extent(row, read.lookup, part, read.upper, start.now)
+            first = slice_reads.room_for(part.max_bytes, row.longest_row, first=True)
+            now = 0 if part.kept else start.now
+            readers.append(slice_reads.read_rounds(part, read.extent, now, first_rows=first, max_rows=room))
+            keys.append((row.queue.qid, part.partition))
         results = await slice_reads.run_readers(
             self._driver,
             readers,
             keys,
-            level.reads,
-            record_empty=partial(self.record_empty, queue, now),
+            start.level.reads,
+            record_empty=self.record_empty(start),
             max_rows=room,
             enough_bytes=remaining,
         )
         if remaining < math.inf and sum([bytes_at_most(gathered.messages) for gathered in results]) < remaining:
             remaining = math.inf
-        for number, (target, lookup) in enumerate(zip(requested, lookups, strict=True)):
-            if remaining <= 0:
-                results[number] = GIVEN_UP
-            if (gathered := results[number]) is not GIVEN_UP:
-                self._raise_low_watermark(row, lookup, target.part, gathered, now)
+        for read, gathered in zip(reads, results, strict=True):
+            read.gathered = gathered if remaining > 0 else GIVEN_UP
+            if read.gathered is not GIVEN_UP:
+                self._raise_low_watermark(row, read, start)
                 if remaining < math.inf:
                     remaining -= bytes_of(gathered.messages)
-        checked = [
-            gathered.messages for gathered, target in zip(results, requested, strict=True) if not target.part.ahead
-        ]
-        if marked := message_codec.collect_marked(chain.from_iterable(checked)):
-            values = await names.find_values(self._parts, queue, marked, early=all(part.early for part in slices))
-            for number, target in enumerate(requested):
-                if not target.part.ahead and results[number] is not GIVEN_UP:
-                    results[number] = names.show_values(results[number], values, waits=_waits_for_names(target.part))
-        pages = {
-            target.number: target.part.make_postponed_page(start.horizons[target.number])
-            if gathered is GIVEN_UP
-            else slice_reads.page_of(target.part, extent, gathered, start.horizons[target.number])
-            for target, extent, gathered in zip(requested, extents, results, strict=True)
-        }
-        return [
-            pages.get(number) or _empty_page(part, start.horizons[number], start.uppers[number])
-            for number, part in enumerate(slices)
-        ]
-
-    async def poll(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        """Reads like :meth:`read_pages` with ``polls`` bounds. Raises at once if the clock is not known to be right."""
-        start = self._choose_bounds(queue, slices, polls=True)
-        if start is None:
-            raise self._watch.refusal()
-        return await self.read_pages(queue, slices, start)
-
-    def _make_horizons(self, delays: Sequence[float], now: int) -> list[int]:
-        """Returns a horizon for each delay: ``now`` minus the delay, or without delay the time of the next id here."""
-        if all(delays):
-            return [now - ticks(delay) for delay in delays]
-        prompt = self._generator.next_time()
-        return [now - ticks(delay) if delay else prompt for delay in delays]
-
-    def _delays(self, queue: Queue, slices: Sequence[Slice]) -> list[float]:
-        """Returns the read delay of each slice in seconds: 0 unless it is ``delayed``.
-
-        It is the queue's own delay; the level's if the slice is ``ahead`` or the queue has none.
-        """
-        level = self._levels.resolve(queue).delay
-        own = level if queue.read_delay is None else queue.read_delay
-        return [(level if part.ahead else own) if part.delayed else 0.0 for part in slices]
-
-    def _choose_upper(self, part: Slice, horizon: int) -> Position:
-        """Returns a slice's upper bound; a ``due`` one ends at its horizon, if ``ahead`` not before the next id."""
-        if not part.due:
-            return part.upper
-        return min(part.upper, (max(horizon, self._generator.next_time()) if part.ahead else horizon, LOW_MIN))
 
     def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
-        [horizon] = self._make_horizons(self._delays(queue, [Slice(1, delayed=delayed)]), self._clock.now())
-        return horizon
+        delay = self._levels.delay(queue) if delayed else 0.0
+        return self._clock.now() - ticks(delay) if delay else self._generator.next_time()
 
-    def record_empty(self, queue: Queue, now: int, key: tuple[int, int], probe: slice_reads.Probe) -> None:
-        below = self._levels.empty_below(queue, now)
-        if below is not None:
-            self._empty_ranges.record(key, probe, below)
-
-    def _find_cached(
-        self, row: CachedQueue, requested: Sequence[RequestedSlice], since: float
-    ) -> list[BucketLookup | None]:
-        """Returns each slice's cached lookup: None if it is missing, or began before boot time ``since``."""
-        qid = row.queue.qid
-        return [
-            self._bucket_index.find_cached(
-                qid,
-                part.partition,
-                part.lower[0],
-                upper[0],
-                since=since,
-                descending=part.descending,
-                kept=part.kept,
-            )
-            for _, part, upper in requested
-        ]
-
-    async def find_lookups(
-        self, row: CachedQueue, requested: Sequence[RequestedSlice], since: float
-    ) -> list[BucketLookup]:
-        results = self._find_cached(row, requested, since)
-        if None in results:
-            reads, low_watermarks = self._levels.resolve(row.queue).reads, self._levels.is_empty_read_proof(row.queue)
-            kinds = [(r.part.descending, r.part.kept) for r in requested]
-            for descending, kept in dict.fromkeys(kinds):
-                missing = [n for n, kind in enumerate(kinds) if results[n] is None and kind == (descending, kept)]
-                keys = [
-                    (row.queue.qid, part.partition, (upper if descending else part.lower)[0])
-                    for _, part, upper in (requested[n] for n in missing)
-                ]
-                fetched = await self._bucket_index.read_lookups(
-                    keys, consistency=reads, trust_low_watermarks=low_watermarks, descending=descending, kept=kept
-                )
-                for number, lookup in zip(missing, fetched, strict=True):
-                    results[number] = lookup
-        return [lookup for lookup in results if lookup is not None]
-
-    def _make_reader(self, row: CachedQueue, part: Slice, extent: Extent, now: int, room: float) -> slice_reads.Rounds:
-        first = slice_reads.room_for(part.max_bytes, row.longest_row, first=True)
-        return slice_reads.read_rounds(part, extent, 0 if part.kept else now, first_rows=first, max_rows=room)
+    def record_empty(self, start: ReadStart) -> slice_reads.EmptyProbeCallback | None:
+        """Returns a function that remembers the ranges that a read finds empty; None if they may not stay empty."""
+        return None if start.empty_below is None else partial(self._empty_ranges.record, below=start.empty_below)
 
     def find_extent(self, row: CachedQueue, lookup: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
         """Returns what a read can cover: up to the end of the lookup and of ``MAX_RECORDED_BUCKETS`` buckets."""
@@ -305,41 +261,38 @@ class SliceReader:
             lower, bounded = (
                 (max(lower, (end, LOW_MIN)), bounded) if part.descending else (lower, min(bounded, (end, LOW_MIN)))
             )
+        # The home buckets that the ids of live messages can be in.
+        low = max(lower[0], now - row.longest_ttl * TICKS_PER_SECOND)
+        high = min(bounded[0], now + CLASSES[row.home_class] * TICKS_PER_SECOND) + 1
+        home = bucketing.home_buckets(row.home_class, low, high) if low < high else []
         key = (row.queue.qid, part.partition)
-        sources = [
-            self._empty_ranges.shorten(key, BucketSource(time_bucket, _lowest_in(time_bucket, alive)), lower)
-            for time_bucket in (*self._find_home_buckets(row, lower[0], bounded[0] + 1, now), *recorded)
-        ]
+        sources = []
+        for time_bucket in (*home, *recorded):
+            lowest = (time_bucket.start, LOW_MIN)
+            if time_bucket.new_ids_only:  # A message with a given id may have been written just now, however old it is.
+                lowest = max(lowest, alive[time_bucket.ttl_class])
+            sources.append(self._empty_ranges.shorten(key, BucketSource(time_bucket, lowest), lower))
         return Extent(sources, lower, bounded, complete=bounded == upper and lower == part.lower)
 
-    def _find_home_buckets(self, row: CachedQueue, lower: int, upper: int, now: int) -> list[Bucket]:
-        ahead = CLASSES[row.home_class] * TICKS_PER_SECOND
-        low, high = max(lower, now - row.longest_ttl * TICKS_PER_SECOND), min(upper, now + ahead + 1)
-        return bucketing.home_buckets(row.home_class, low, high) if low < high else []
-
-    def _raise_low_watermark(
-        self, row: CachedQueue, lookup: BucketLookup, part: Slice, gathered: slice_reads.Gathered, now: int
-    ) -> None:
+    def _raise_low_watermark(self, row: CachedQueue, read: SliceRead, start: ReadStart) -> None:
         """Raises the low watermark to the first message, after an ascending delayed read from at or below it."""
-        oldest = (now - CLASSES[-1] * TICKS_PER_SECOND, LOW_MIN)
+        part, below, gathered = read.part, start.empty_below, read.gathered
+        oldest = (start.now - CLASSES[-1] * TICKS_PER_SECOND, LOW_MIN)
         if (
-            part.descending
+            below is None
+            or part.descending
             or part.kept
             or not part.delayed
-            or part.lower > max(lookup.low_watermark or ids.FIRST, oldest)
+            or part.lower > max(read.lookup.low_watermark or ids.FIRST, oldest)
         ):
             return
-        below = self._levels.empty_below(row.queue, now)
-        if below is None:
-            return
         first = gathered.messages[0].position if gathered.messages else gathered.end
-        low_watermark = min(first, below)
         self._bucket_index.raise_low_watermark(
             (row.queue.qid, part.partition),
-            lookup,
-            low_watermark,
+            read.lookup,
+            min(first, below),
             lifetime=CLASSES[row.home_class] + RECORD_TTL_MARGIN,
-            consistency=self._levels.resolve(row.queue).writes,
+            consistency=start.level.writes,
         )
 
 
@@ -503,11 +456,12 @@ class CassandraMessages(Messages):
                     messages.setdefault(number, message)
         return [messages[number] for number in sorted(messages)]
 
-    @store_call("Cassandra did not answer the read in time")
-    async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+    def read(self, queue: Queue, slices: Sequence[Slice]) -> Coroutine[Any, Any, list[Page]]:
         # Guarantee G1 holds if the queue keeps the read delay of its consistency level. A read has at most about five
         # times the sum of the slices' ``max_bytes`` in memory (see :mod:`..read.slice_reads`).
-        return await self._reader.read_pages(queue, slices, await self._reader.start_read(queue, slices))
+        return self._driver.calls.run_async(
+            self._reader.read(queue, slices), "Cassandra did not answer the read in time"
+        )
 
     @store_call()
     async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionBounds]]:
@@ -552,7 +506,7 @@ class CassandraMessages(Messages):
     ) -> list[BucketLookup]:
         by_location: dict[tuple[int, int], BucketLookup] = {}
         pending: dict[int, list[int]] = {}
-        low_watermarks = self._levels.is_empty_read_proof(row.queue)
+        low_watermarks = self._levels.is_empty_read_proof(self._levels.resolve(row.queue))
         for partition, tick in sorted({(partition, position[0]) for partition, position in locations}):
             pending.setdefault(partition, []).append(tick)
         while pending:
@@ -582,10 +536,6 @@ def _bucket_to_put(row: CachedQueue, position: Position, ttl: int, now: int) -> 
     return bucketing.bucket_of(tick, kind, bucketing.PUT_WIDTH)
 
 
-def _empty_page(part: Slice, horizon: int, upper: Position) -> Page:
-    return Page([], horizon, None if part.descending else max(part.lower, upper), more=False)
-
-
 def _waits_for_names(part: Slice) -> bool:
     """Returns whether a page ends before a message that may still become the value of its name, so none is missed."""
     return not (part.descending or part.early)
@@ -597,12 +547,3 @@ def _find_lowest_alive(row: CachedQueue, low_watermark: Position, now: int) -> l
         max(low_watermark, (now - (row.longest_ttl if kind == row.home_class else seconds) * TICKS_PER_SECOND, LOW_MIN))
         for kind, seconds in enumerate(CLASSES)
     ]
-
-
-def _lowest_in(time_bucket: Bucket, alive: Sequence[Position]) -> Position:
-    """Returns the position below which no message in a bucket is alive.
-
-    A message with a given id may have been written just now, however old its id is.
-    """
-    start = (time_bucket.start, LOW_MIN)
-    return max(start, alive[time_bucket.ttl_class]) if time_bucket.new_ids_only else start

@@ -277,7 +277,7 @@ class InProcessStore(CassandraStore):
         catalogue: Any = self.catalogue
         messages.read = self._skip_delay_before(messages.read)
         messages.inspect = self._skip_delay_before(messages.inspect)
-        messages._reader.poll = self._skip_delay_before(messages._reader.poll)
+        messages._reader.read = self._skip_delay_before(messages._reader.read)
         wait = catalogue._wait_for_others
         catalogue._wait_for_others = lambda: self._leap(wait)
         cluster.stores.append(self)

@@ -52,7 +52,8 @@ class CountingStore:
     def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
         return 0
 
-    async def poll(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+    async def read(self, queue: Queue, slices: Sequence[Slice], *, polls: bool) -> list[Page]:
+        assert polls
         self.work += STEPS_PER_TURN // POLLS_PER_TURN
         if self.fails:
             raise StoreUnavailable("broken")

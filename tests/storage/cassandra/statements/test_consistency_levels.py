@@ -72,7 +72,7 @@ def test_what_is_not_known_yet_is_asked_again() -> None:
 
     levels = levels_by(replication)
     assert levels.resolve(queue_with("strong")).writes == "QUORUM"
-    assert not levels.is_empty_read_proof(queue_with("strong"))
+    assert not levels.is_empty_read_proof(levels.resolve(queue_with("strong")))
     with pytest.raises(StoreUnavailable):
         levels.claims_refusal(queue_with("strong"))
     replications.append(TWO_CENTRES)
@@ -124,8 +124,8 @@ def test_nothing_is_concluded_where_another_centre_may_have_more(
     """With LOCAL_QUORUM an empty read proves nothing in several data centres; in one it does, below the horizon."""
     levels, now = levels_on(copies), 10**17
     for queue in (queue_with(consistency), queue_with(consistency, 0.0)):  # Writes take as long for one without delay.
-        assert levels.is_empty_read_proof(queue) == may
-        assert levels.empty_below(queue, now) == ((now - TICKS_PER_SECOND, LOW_MIN) if may else None)
+        assert levels.is_empty_read_proof(levels.resolve(queue)) == may
+        assert levels.empty_below(levels.resolve(queue), now) == ((now - TICKS_PER_SECOND, LOW_MIN) if may else None)
 
 
 @given(
@@ -147,12 +147,12 @@ def test_a_data_centre_that_is_added_ends_all_conclusions() -> None:
     """The present copies count: adding a data centre ends all conclusions, removing it allows them again."""
     copies = [ONE_CENTRE]
     levels, queue = levels_by(lambda: copies[-1]), queue_with("strong")
-    assert levels.empty_below(queue, 10**17) is not None
+    assert levels.empty_below(levels.resolve(queue), 10**17) is not None
     copies.append(TWO_CENTRES)
     assert levels.resolve(queue).reads == "QUORUM"
-    assert levels.empty_below(queue, 10**17) is None
+    assert levels.empty_below(levels.resolve(queue), 10**17) is None
     copies.append(ONE_CENTRE)
-    assert levels.empty_below(queue, 10**17) is not None
+    assert levels.empty_below(levels.resolve(queue), 10**17) is not None
 
 
 @pytest.mark.parametrize(
