@@ -105,7 +105,7 @@ RULES = "G1 none attempt"
 
 MUTATIONS = {
     "times change in two steps": broken(
-        ChangingStorm, RULES, 38, (changing, changing.change_times, change_times_in_one_step)
+        ChangingStorm, RULES, 18, (changing, changing.change_times, change_times_in_one_step)
     ),
     "the second step waits for all processes": broken(ChangingStorm, RULES, 38, answering(changing.wait_between_steps)),
     "a process stops when its lease is over": broken(

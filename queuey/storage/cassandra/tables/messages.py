@@ -116,12 +116,14 @@ class SliceReader:
                 raise self._watch.refusal()
         level = self._levels.resolve(queue)
         own_delay = level.delay if queue.read_delay is None else queue.read_delay
-        shortest_delay = math.inf
+        shortest_delay, next_id = math.inf, 0
         horizons: list[int] = []
         uppers: list[Position] = []
         for part in slices:
             delay = self._choose_delay(part, level.delay, own_delay)
-            horizon = now - ticks(delay) if delay else self._generator.next_time()
+            if not delay:
+                next_id = next_id or self._generator.next_time()
+            horizon = now - ticks(delay) if delay else next_id
             horizons.append(horizon)
             # A due slice ends at its horizon, if it reads ahead not before the next id.
             end = max(horizon, self._generator.next_time()) if part.ahead else horizon
