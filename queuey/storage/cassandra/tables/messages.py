@@ -179,18 +179,18 @@ class SliceReader:
         qid = row.queue.qid
         missing: dict[tuple[bool, bool], list[SliceRead]] = {}
         for read in reads:
-            part = read.part
+            requested = read.part
             lookup = self._bucket_index.find_cached(
                 qid,
-                part.partition,
-                part.lower[0],
+                requested.partition,
+                requested.lower[0],
                 read.upper[0],
                 since=start.since,
-                descending=part.descending,
-                kept=part.kept,
+                descending=requested.descending,
+                kept=requested.kept,
             )
             if lookup is None:
-                missing.setdefault((part.descending, part.kept), []).append(read)
+                missing.setdefault((requested.descending, requested.kept), []).append(read)
             else:
                 read.lookup = lookup
         for (descending, kept), group in missing.items():
@@ -212,12 +212,12 @@ class SliceReader:
         remaining = max_bytes if len(slices) > 1 and slices[0].bodies else math.inf
         room, readers, keys = slice_reads.room_for(max_bytes, row.longest_row), [], []
         for read in reads:
-            part = read.part
-            read.extent = self.find_extent(row, read.lookup, part, read.upper, start.now)
-            first = slice_reads.room_for(part.max_bytes, row.longest_row, first=True)
-            now = 0 if part.kept else start.now
-            readers.append(slice_reads.read_rounds(part, read.extent, now, first_rows=first, max_rows=room))
-            keys.append((row.queue.qid, part.partition))
+            requested = read.part
+            read.extent = self.find_extent(row, read.lookup, requested, read.upper, start.now)
+            first = slice_reads.room_for(requested.max_bytes, row.longest_row, first=True)
+            now = 0 if requested.kept else start.now
+            readers.append(slice_reads.read_rounds(requested, read.extent, now, first_rows=first, max_rows=room))
+            keys.append((row.queue.qid, requested.partition))
         results = await slice_reads.run_readers(
             self._driver,
             readers,
@@ -278,19 +278,19 @@ class SliceReader:
 
     def _raise_low_watermark(self, row: CachedQueue, read: SliceRead, start: ReadStart) -> None:
         """Raises the low watermark to the first message, after an ascending delayed read from at or below it."""
-        part, below, gathered = read.part, start.empty_below, read.gathered
+        requested, below, gathered = read.part, start.empty_below, read.gathered
         oldest = (start.now - CLASSES[-1] * TICKS_PER_SECOND, LOW_MIN)
         if (
             below is None
-            or part.descending
-            or part.kept
-            or not part.delayed
-            or part.lower > max(read.lookup.low_watermark or ids.FIRST, oldest)
+            or requested.descending
+            or requested.kept
+            or not requested.delayed
+            or requested.lower > max(read.lookup.low_watermark or ids.FIRST, oldest)
         ):
             return
         first = gathered.messages[0].position if gathered.messages else gathered.end
         self._bucket_index.raise_low_watermark(
-            (row.queue.qid, part.partition),
+            (row.queue.qid, requested.partition),
             read.lookup,
             min(first, below),
             lifetime=CLASSES[row.home_class] + RECORD_TTL_MARGIN,
