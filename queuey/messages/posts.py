@@ -241,21 +241,21 @@ class MessageUseCases:
             await asyncio.sleep(seconds)
         # Hashed before the service chooses partitions: a repeated post may get another one.
         content = content or (hash_content(drafts) if isinstance(key, str) else b"")
-        items = await self._digest(queue, drafts) if queue.kind == "dedup" else self._address_drafts(queue, drafts)
-        if isinstance(key, str) and items:
-            key = PostKey(key, content, self._remembered_seconds(items))
         rely = self._ensure_expiry if queue.on_expiry == "dead-letter" else None
-        if rely is not None:
-            await rely(queue, items)
-        try:
-            result = await self._append(queue, items, after, key)
-        except WriteUndone:
-            if not self._may_repeat(queue, items, began):
-                raise
+        is_repeated = False
+        while True:
             items = await self._digest(queue, drafts) if queue.kind == "dedup" else self._address_drafts(queue, drafts)
+            if isinstance(key, str) and items:
+                key = PostKey(key, content, self._remembered_seconds(items))
             if rely is not None:
                 await rely(queue, items)
-            result = await self._append(queue, items, after, key)
+            try:
+                result = await self._append(queue, items, after, key)
+                break
+            except WriteUndone:
+                if is_repeated or not self._may_repeat(queue, items, began):
+                    raise
+                is_repeated = True
         if rely is not None:
             await rely(queue, items, is_stored=True)
         if not result.replayed:

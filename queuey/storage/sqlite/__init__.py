@@ -107,7 +107,7 @@ class SqliteStore(Store):
         return {
             "store_commits_total": writer.commits,
             "store_operations_total": writer.operations,
-            "store_messages_appended_total": self._db.appended,
+            "store_messages_appended_total": writer.appended,
             "store_messages_swept_total": self._sweep.removed,
             "store_longest_commit_seconds": writer.longest,
             "store_log_pages": self._sweep.log_pages,

@@ -94,7 +94,7 @@ class SqliteCatalogue(Catalogue):
 
     def cached_queue(self, application: str, name: str) -> Queue | None:
         cached = self._db.queues.get((application, name))
-        return cached if cached is not None and cached.version == self._db.catalogue else None
+        return cached if cached is not None and cached.version == self._db.writer.catalogue else None
 
     async def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
         fields = catalogue_rows.find_changed(queue, changes, clear)

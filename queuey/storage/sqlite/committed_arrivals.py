@@ -62,7 +62,7 @@ class CommittedArrivals:
 
         The first call starts the thread that polls.
         """
-        self._db.on_commit = self._announce_commit  # Set by the first watch, so that commits cost nothing before.
+        self._db.writer.on_commit = self._announce_commit  # Not set before, so that commits cost nothing.
         delay, start = _delay_ticks(queue), self._db.clock() - _LOOKBACK_TICKS
         delays = {delay, 0} if early else {delay if delayed else 0}
         with self._starting:
@@ -97,7 +97,7 @@ class CommittedArrivals:
 
     def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
         self.watches.share, self.watches.wanted = stored, wanted
-        self._db.on_commit = self._announce_commit
+        self._db.writer.on_commit = self._announce_commit
 
     def receive_news(self, moment: int, partitions: Iterable[int]) -> bool:
         """Wakes watches of partitions that another process wrote to; ``moment`` is its last id (ticks).

@@ -29,9 +29,6 @@ MIN_FREE_BYTES = 2 << 20
 """Min free bytes on the disk for the store to be healthy."""
 MIN_FILE_BYTES = 512
 """Min bytes of a SQLite file that is not empty: one page."""
-MIN_CHECKPOINT_BYTES = 2 << 20
-"""Min bytes of bodies written before the sweep copies the log: an eighth of the size at which a commit copies it."""
-
 
 _SELECT_LAST_TICKS = "SELECT last_ticks FROM clock"
 _HAS_DUE_MESSAGE = "SELECT 1 FROM messages WHERE queue_partition = ? AND ticks > ? AND ticks <= ? LIMIT 1"
@@ -84,8 +81,7 @@ class Database:
     """One open store file.
 
     Attributes:
-        catalogue: The last version of the catalogue seen by this process. Cached rows of other versions are read again.
-        appended: Number of messages appended by this process.
+        write: Runs work in a write transaction (:meth:`SqliteWriter.write`).
     """
 
     def __init__(self, data: Path, options: SqliteOptions, deadline: Deadline) -> None:
@@ -101,8 +97,6 @@ class Database:
         self.deadline = deadline
         self.clock = options.clock
         self.queues = SqliteQueueCache(options.cached_queues)
-        self.on_commit: Callable[[Transaction], None] = lambda _: None
-        """Called after each commit, in the writer's thread."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             # An existing file must not be opened: closing it would release the locks of this process's other stores.
@@ -120,30 +114,14 @@ class Database:
             schema.prepare(connection, self.path, has_log=has_log)
         finally:
             connection.close()
-        self._name = str(self.path)
-        self._identity = self._read_file_identity()
-        self.appended = 0
-        self.catalogue = 0
-        self.log_grows = threading.Event()
-        """Set each time the writer has written another ``MIN_CHECKPOINT_BYTES``."""
-        self._announced = 0
         self.readers = Readers(self.path, options, deadline)
-        self.writer = SqliteWriter(
-            self.path, options, deadline, ids.random_low(), self.verify_place, self._handle_commit
-        )
-
-    async def write(self, work: Callable[[Transaction], T], *, weight: int = 0) -> T:
-        """Runs ``work`` in a write transaction and returns its result; ``weight`` is the bytes of its bodies.
-
-        ``work`` may run again after a rollback, so it must have no effects elsewhere.
-        """
-        result: T = await self.writer.write(work, weight)
-        return result
+        self.writer = SqliteWriter(self.path, options, deadline, ids.random_low())
+        self.write = self.writer.write
 
     def refresh_catalogue_version(self, connection: Connection) -> int:
         row: Any = connection.execute(row_codec.SELECT_CATALOGUE_VERSION).fetchone()
-        self.catalogue = row[0]
-        return self.catalogue
+        self.writer.catalogue = row[0]
+        return self.writer.catalogue
 
     def last_ticks(self) -> int:
         with self.readers.lend() as connection:
@@ -170,7 +148,7 @@ class Database:
 
         Call it before reading the rows that it bounds. If a delayed message has become due, the clock is advanced in a
         write transaction first, so that no id is made below that message afterwards. If this fails, the present clock
-        is returned, which is still exact; the message is shown later. The version is kept in ``catalogue``.
+        is returned, which is still exact; the message is shown later. The writer keeps the version.
 
         Args:
             connection: A reading connection.
@@ -193,18 +171,8 @@ class Database:
                 raise StoreBusy(message)
             with contextlib.suppress(StoreUnavailable):
                 last = self.writer.perform(Transaction.advance)
-        self.catalogue = catalogue
+        self.writer.catalogue = catalogue
         return last, catalogue
-
-    def verify_place(self) -> None:
-        """Checks that the path still refers to the file that was opened; otherwise writes would be lost.
-
-        Raises:
-            StoreUnavailable: The file was moved, removed or replaced.
-        """
-        if self._read_file_identity() != self._identity:
-            message = f"{self.path} was moved, removed or replaced while in use"
-            raise StoreUnavailable(message, retry_after=30)
 
     def verify_free_space(self) -> None:
         """Checks that the disk has free space.
@@ -226,30 +194,11 @@ class Database:
             self.writer.trouble.record_failure(error.code, error)
             raise error
 
-    def _read_file_identity(self) -> tuple[int, int] | None:
-        try:
-            status = os.stat(self._name)  # noqa: PTH116 - once per commit; a Path costs three times as much
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino
-
-    def _handle_commit(self, transaction: Transaction) -> None:
-        """Updates the counters after a commit and wakes the sweep if the log has grown enough.
-
-        Then calls ``on_commit``.
-        """
-        self.appended += transaction.messages
-        self.catalogue = transaction.catalogue
-        if self.writer.written - self._announced >= MIN_CHECKPOINT_BYTES:
-            self._announced = self.writer.written
-            self.log_grows.set()
-        self.on_commit(transaction)
-
     def close(self, timeout: float) -> None:
         self.writer.close(timeout)
         self.queues.clear()
         self.readers.close(min(timeout, 2.0))
-        if self._read_file_identity() == self._identity:
+        if self.writer.is_in_place():
             driver.close_file(self.path)
 
 

@@ -91,12 +91,12 @@ class SqliteMessages(Messages, KeyedPosts):
     def append(
         self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None
     ) -> Coroutine[Any, Any, list[Position]]:
-        return self._db.writer.write(Append(queue, items, after), items_of.check_items(queue, items))
+        return self._db.write(Append(queue, items, after), items_of.check_items(queue, items))
 
     def append_once(
         self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
     ) -> Coroutine[Any, Any, PostResult]:
-        return self._db.writer.write(Append(queue, items, after, key), items_of.check_items(queue, items))
+        return self._db.write(Append(queue, items, after, key), items_of.check_items(queue, items))
 
     async def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
         for partition, _ in locations:

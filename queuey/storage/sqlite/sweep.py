@@ -19,9 +19,10 @@ from queuey.model.errors import QueueyError, StoreClosed
 from queuey.model.ids import Position
 from queuey.storage.lasting_failures import Trouble
 from queuey.storage.sqlite import connection as driver
-from queuey.storage.sqlite.database import MIN_CHECKPOINT_BYTES, Database
+from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.ledger import LEDGER_TTL_TICKS
 from queuey.storage.sqlite.transaction import Transaction
+from queuey.storage.sqlite.writer import MIN_CHECKPOINT_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class Sweep:
 
     def stop(self, timeout: float) -> None:
         self._stop.set()
-        self._db.log_grows.set()
+        self._db.writer.log_grows.set()
         if self._thread is not None:
             self._thread.join(timeout)
 
@@ -113,8 +114,8 @@ class Sweep:
         due = time.monotonic() + interval
         while not self._stop.is_set():
             # Long bodies may fill the log within an interval. Then a commit would copy it, and all writes would wait.
-            self._db.log_grows.wait(max(0.0, due - time.monotonic()))
-            self._db.log_grows.clear()
+            self._db.writer.log_grows.wait(max(0.0, due - time.monotonic()))
+            self._db.writer.log_grows.clear()
             try:
                 self.checkpoint_if_due()
                 if time.monotonic() >= due:

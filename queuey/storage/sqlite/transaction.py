@@ -32,74 +32,21 @@ _MIN_WIDTH_BITS = 24
 """Min width of windows as a power of two: 2**24 ticks (1.7 s)."""
 
 
-def window_end(lifetime: int, removed_at: int) -> int:
-    """Returns the end of the window of a row that is stored for ``lifetime`` and removed at ``removed_at`` (ticks).
-
-    Windows are 1/16 to 1/8 of the lifetime wide, a power of two.
-    """
-    width = max(_MIN_WIDTH_BITS, lifetime.bit_length() - 4)
-    return ((removed_at >> width) + 1) << width
-
-
-class WindowCounts:
-    """Changes of expiry windows, collected during a transaction and written at its end."""
-
-    __slots__ = ("_added", "_removed")
-
-    def __init__(self) -> None:
-        self._added: dict[tuple[int, int], list[int]] = {}
-        """Rows by ``qp`` and end of the window."""
-        self._removed: dict[tuple[int, int], list[int]] = {}
-
-    def add(self, qp: int, until: int, first: int, last: int, span: int, count: int) -> None:
-        """Counts messages in the window that ends at ``until``.
-
-        ``first`` and ``last`` are their lowest and highest ticks; ``span`` is the longest time from an id to the expiry
-        of its message.
-        """
-        key = qp, until
-        entry = self._added.get(key)
-        if entry is None:
-            self._added[key] = [qp, until, count, first, last, span]
-            return
-        entry[2] += count
-        entry[3] = min(entry[3], first)
-        entry[4] = max(entry[4], last)
-        entry[5] = max(entry[5], span)
-
-    def remove(self, qp: int, ticks: int, removed_at: int) -> None:
-        """Subtracts a removed message from its window, assuming that it was stored at its id's time."""
-        entry = self._removed.setdefault((qp, window_end(removed_at - ticks, removed_at)), [0, removed_at])
-        entry[0] += 1
-        entry[1] = min(entry[1], removed_at)
-
-    def copy(self) -> WindowCounts:
-        twin = WindowCounts()
-        twin._added = {key: list(entry) for key, entry in self._added.items()}
-        twin._removed = {key: list(entry) for key, entry in self._removed.items()}
-        return twin
-
-    def write(self, connection: Connection) -> None:
-        """Writes the changes. Removals from a window that is missing count in the next one to end."""
-        if self._added:
-            connection.executemany(
-                "INSERT INTO expiry_windows (queue_partition, expired_by, message_count, first_ticks, last_ticks, "
-                "longest_ttl) VALUES (?, ?, ?, ?, ?, ?) "
-                "ON CONFLICT (queue_partition, expired_by) DO UPDATE SET message_count = message_count + "
-                "excluded.message_count, first_ticks = min(first_ticks, excluded.first_ticks), "
-                "last_ticks = max(last_ticks, excluded.last_ticks), longest_ttl = max(longest_ttl, "
-                "excluded.longest_ttl)",
-                self._added.values(),
-            )
-        if self._removed:
-            # A message stored long after its id's time is in another window, usually the next one to end.
-            connection.executemany(
-                "UPDATE expiry_windows SET message_count = message_count - ?1 WHERE queue_partition = ?2 AND "
-                "expired_by = coalesce("
-                "(SELECT expired_by FROM expiry_windows WHERE queue_partition = ?2 AND expired_by = ?3), "
-                "(SELECT min(expired_by) FROM expiry_windows WHERE queue_partition = ?2 AND expired_by > ?4))",
-                [(n, qp, until, goes) for (qp, until), (n, goes) in self._removed.items()],
-            )
+_ADD_TO_WINDOW = (
+    "INSERT INTO expiry_windows (queue_partition, expired_by, message_count, first_ticks, last_ticks, longest_ttl) "
+    "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (queue_partition, expired_by) DO UPDATE SET "
+    "message_count = message_count + excluded.message_count, first_ticks = min(first_ticks, excluded.first_ticks), "
+    "last_ticks = max(last_ticks, excluded.last_ticks), longest_ttl = max(longest_ttl, excluded.longest_ttl)"
+)
+_REMOVE_FROM_WINDOW = (
+    "UPDATE expiry_windows SET message_count = message_count - ?3 WHERE queue_partition = ?1 AND expired_by = coalesce("
+    "(SELECT expired_by FROM expiry_windows WHERE queue_partition = ?1 AND expired_by = ?2), "
+    "(SELECT min(expired_by) FROM expiry_windows WHERE queue_partition = ?1 AND expired_by > ?4))"
+)
+"""A message stored long after its id's time is in another window, usually the next one to end."""
+Windows = dict[tuple[int, int], list[int]]
+"""Changes of expiry windows, by ``qp`` and end: these two, the number of messages, their lowest and highest tick, and
+the longest time from an id to the expiry of its message."""
 
 
 T = TypeVar("T")
@@ -199,6 +146,7 @@ class Transaction:
     """
 
     __slots__ = (
+        "_added",
         "_begun",
         "_counts",
         "_delayed",
@@ -207,6 +155,7 @@ class Transaction:
         "_kept",
         "_low",
         "_next_id",
+        "_removed",
         "_rows",
         "catalogue",
         "connection",
@@ -214,7 +163,6 @@ class Transaction:
         "messages",
         "now",
         "passed",
-        "tally",
         "touched",
     )
 
@@ -231,7 +179,8 @@ class Transaction:
         """Count, lowest and highest tick of collected rows, neither delayed nor kept, by ``qp`` and lifetime."""
         self._delayed: list[int] = []
         self._delayed_low = 0
-        self.tally = WindowCounts()
+        self._added: Windows = {}
+        self._removed: Windows = {}
         self.touched: set[int] = set()
         self.messages = 0
         self.passed = False
@@ -276,7 +225,7 @@ class Transaction:
                 self._add_kept((qp, *position, position[0] + span, item.body, meta), span)
                 continue
             if item.delay:
-                self.tally.add(qp, window_end(span, position[0] + span), position[0], position[0], span, 1)
+                self._count(self._added, qp, span, position[0] + span, position[0], position[0], span)
                 self.touched.add(qp)
             else:
                 entry = counts.get((qp, span))
@@ -313,7 +262,7 @@ class Transaction:
         qp, ticks, _, expires, _, _ = row
         stored_until = expires + KEPT_TICKS
         self._kept.append((*row, stored_until))
-        self.tally.add(qp, window_end(span + KEPT_TICKS, stored_until), ticks, ticks, span, 1)
+        self._count(self._added, qp, span + KEPT_TICKS, stored_until, ticks, ticks, span)
         self.touched.add(qp)
 
     def append_once(self, append: Append, key: PostKey) -> PostResult:
@@ -378,7 +327,7 @@ class Transaction:
         expires = max(self.now, position[0]) + lifetime
         self.remove([(qp, position)])
         self.connection.execute(_INSERT_ROWS[1], (qp, *position, expires, body, meta))
-        self.tally.add(qp, window_end(lifetime, expires), position[0], position[0], expires - position[0], 1)
+        self._count(self._added, qp, lifetime, expires, position[0], position[0], expires - position[0])
         self.touched.add(qp)
         if position[0] > self.last:
             self._delayed.append(position[0])
@@ -389,23 +338,15 @@ class Transaction:
         Cheaper than :meth:`put` if no id is in use.
         """
         keys: dict[int, list[Position]] = {}
-        counts: dict[tuple[int, int], list[int]] = {}
         for qp, ticks, low, expires, _, _ in rows:
             keys.setdefault(qp, []).append((ticks, low))
-            lifetime = expires - max(self.now, ticks)
-            entry = counts.setdefault((qp, window_end(lifetime, expires)), [0, ticks, ticks, 0])
-            entry[0] += 1
-            entry[1] = min(entry[1], ticks)
-            entry[2] = max(entry[2], ticks)
-            entry[3] = max(entry[3], expires - ticks)
+            self._count(self._added, qp, expires - max(self.now, ticks), expires, ticks, ticks, expires - ticks)
             if ticks > self.last:
                 self._delayed.append(ticks)
         self.flush()
         for qp, positions in keys.items():
             if self.connection.execute(_HAS_MESSAGE_BETWEEN, (qp, *min(positions), *max(positions))).fetchall():
                 self.remove([(qp, position) for position in positions])
-        for (qp, until), (count, first, last, span) in counts.items():
-            self.tally.add(qp, until, first, last, span, count)
         self.touched.update(keys)
         self._rows = [value for row in rows for value in row]
         self.flush()
@@ -418,14 +359,42 @@ class Transaction:
             removed: Any = self.connection.execute(_DELETE_MESSAGE, (qp, *position)).fetchall()
             for expires, goes in removed:
                 alive += expires > self.now
-                self.tally.remove(qp, position[0], goes)
+                # As if it was stored at its id's time.
+                self._count(self._removed, qp, goes - position[0], goes, goes, goes, 0)
         return alive
+
+    def _count(
+        self,
+        windows: Windows,
+        qp: int,
+        lifetime: int,
+        removed_at: int,
+        first: int,
+        last: int,
+        span: int,
+        count: int = 1,
+    ) -> None:
+        """Counts rows that are stored for ``lifetime`` and removed at ``removed_at`` (ticks) in their window.
+
+        Windows are 1/16 to 1/8 of the lifetime wide, a power of two. ``first`` and ``last`` are the lowest and highest
+        ticks of the messages; ``span`` is the longest time from an id to the expiry of its message.
+        """
+        width = max(_MIN_WIDTH_BITS, lifetime.bit_length() - 4)
+        until = ((removed_at >> width) + 1) << width
+        entry = windows.get((qp, until))
+        if entry is None:
+            windows[qp, until] = [qp, until, count, first, last, span]
+            return
+        entry[2] += count
+        entry[3] = min(entry[3], first)
+        entry[4] = max(entry[4], last)
+        entry[5] = max(entry[5], span)
 
     def flush(self, *, whole_chunks: bool = False) -> None:
         """Inserts the collected rows and counts them in their windows. With ``whole_chunks`` a rest stays collected."""
         for (qp, span), (count, lowest, highest) in self._counts.items():
             # Rows across two windows are all counted in the later one, so the count of the earlier one is slightly low.
-            self.tally.add(qp, window_end(span, highest + span), lowest, highest, span, count)
+            self._count(self._added, qp, span, highest + span, lowest, highest, span, count)
             self.touched.add(qp)
         self._counts.clear()
         if self._kept:
@@ -481,8 +450,8 @@ class Transaction:
             list(self._delayed),
             set(self.touched),
             self.messages,
-            self.tally.copy(),
         )
+        windows = [{key: list(entry) for key, entry in counts.items()} for counts in (self._added, self._removed)]
         self.connection.execute("SAVEPOINT one")
         try:
             result = work(self)
@@ -491,7 +460,8 @@ class Transaction:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK TO one")
                 self.connection.execute("RELEASE one")
-            self.last, self.catalogue, self._next_id, self._delayed, self.touched, self.messages, self.tally = before
+            self.last, self.catalogue, self._next_id, self._delayed, self.touched, self.messages = before
+            self._added, self._removed = windows
             self._rows, self._kept, self._counts = [], [], {}  # Nothing was collected before.
             raise
         self.connection.execute("RELEASE one")
@@ -509,7 +479,10 @@ class Transaction:
             The row of ``clock``, or None if it is not known without reading it.
         """
         self.flush()
-        self.tally.write(self.connection)
+        if self._added:
+            self.connection.executemany(_ADD_TO_WINDOW, self._added.values())
+        if self._removed:
+            self.connection.executemany(_REMOVE_FROM_WINDOW, [entry[:4] for entry in self._removed.values()])
         ahead: list[int] = []
         if self._delayed and (ahead := [due for due in self._delayed if due > self.last]):
             self.connection.executemany("INSERT OR IGNORE INTO delayed (ticks) VALUES (?)", [(due,) for due in ahead])

@@ -20,13 +20,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -41,6 +42,8 @@ from queuey.storage.sqlite.transaction import Append, Clock, Transaction
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
+MIN_CHECKPOINT_BYTES = 2 << 20
+"""Min bytes of bodies written before the sweep copies the log: an eighth of the size at which a commit copies it."""
 _MAX_GROUP_MESSAGES = 4000
 _MAX_GROUP_BYTES = 4 << 20
 """Max bytes of bodies in a group, which bounds its latency."""
@@ -64,6 +67,22 @@ class _Operation(msgspec.Struct):
     result: Any = None
     error: Exception | None = None
 
+    def run(self, transaction: Transaction) -> None:
+        """Sets the result, or the error that concerns only this operation."""
+        work = self.work
+        self.error = None
+        try:
+            if not isinstance(work, Append):
+                self.result = transaction.run_isolated(work)
+            elif work.key is None:
+                self.result = transaction.append(work)
+            else:
+                self.result = transaction.append_once(work, work.key)
+        except QueueyError as error:
+            self.error = error.with_traceback(None)  # Its frames refer to the operation, which refers to the error.
+        except driver.DAMAGE_ERRORS as error:
+            self.error = driver.make_damage_error(error)
+
     def withdraw(self) -> Outcome:
         """Gives the operation up. Returns the outcome of the write."""
         return "none" if self.claim.acquire(blocking=False) else "unknown"
@@ -77,25 +96,26 @@ class SqliteWriter:
         options: Timeouts and the clock.
         deadline: Deadline of the calls that write.
         low: The ``low`` of all ids made here.
-        verify: Called before each transaction; raises if the file cannot be used.
-        committed: Called in the writer's thread after each commit.
+
+    Attributes:
+        on_commit: Called after each commit, in the writer's thread.
+        catalogue: The last version of the catalogue seen by this process. Cached rows of other versions are read again.
+        appended: Number of messages appended by this process.
+        log_grows: Set each time another ``MIN_CHECKPOINT_BYTES`` were written.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        options: SqliteOptions,
-        deadline: Deadline,
-        low: int,
-        verify: Callable[[], None],
-        committed: Callable[[Transaction], None],
-    ) -> None:
+    def __init__(self, path: Path, options: SqliteOptions, deadline: Deadline, low: int) -> None:
         self._path = path
+        self._name = str(path)
+        self._opened = path.stat()
         self._options = options
         self._deadline = deadline
         self._low = low
-        self._verify = verify
-        self._committed = committed
+        self.on_commit: Callable[[Transaction], None] | None = None
+        self.catalogue = 0
+        self.appended = 0
+        self.log_grows = threading.Event()
+        self._announced = 0
         self._inbox: SimpleQueue[list[_Operation] | None] = SimpleQueue()
         self._waiting: deque[_Operation] = deque()
         """Operations that the writer has taken out of its inbox."""
@@ -119,7 +139,13 @@ class SqliteWriter:
         self._thread = threading.Thread(target=self._run, name="queuey-writer", daemon=True)
         self._thread.start()
 
-    async def write(self, work: Append | Callable[[Transaction], Any], weight: int = 0) -> Any:  # noqa: ANN401 - of the work
+    @overload
+    async def write(self, work: Append, weight: int) -> Any: ...  # noqa: ANN401 - by its key
+
+    @overload
+    async def write(self, work: Callable[[Transaction], T], weight: int = 0) -> T: ...
+
+    async def write(self, work: Append | Callable[[Transaction], Any], weight: int = 0) -> Any:
         """Does as :meth:`perform` for a coroutine. A thread that may block blocks.
 
         Operations of one iteration of the adopted loop are submitted together.
@@ -230,13 +256,15 @@ class SqliteWriter:
     def _run(self) -> None:
         """Runs groups until closed and nothing waits, then refuses the rest and checkpoints."""
         while not self._ends or self._waiting:
-            self._run_next_group()
+            if group := self._collect_group():
+                self._run_group(group)
+            del group  # Otherwise the thread would keep its bodies alive while it waits.
         self._ended = True
         self._refuse_rest()
         self._disconnect(checkpoint=True)
 
-    def _run_next_group(self) -> None:
-        """Blocks until operations wait, and runs as many as fit into a group. Skips withdrawn ones."""
+    def _collect_group(self) -> list[_Operation]:
+        """Blocks until operations wait. Returns as many as fit into a group, without withdrawn ones."""
         inbox, waiting = self._inbox, self._waiting
         for _ in range(inbox.qsize() or not waiting):
             operations = inbox.get()
@@ -252,8 +280,7 @@ class SqliteWriter:
                 group.append(operation)
                 size += len(operation.work.items) if isinstance(operation.work, Append) else 1
                 weight += operation.weight
-        if group:
-            self._run_group(group)
+        return group
 
     def _run_group(self, group: list[_Operation]) -> None:
         """Runs a group and wakes its callers. After an unexpected error it runs each operation alone."""
@@ -282,14 +309,17 @@ class SqliteWriter:
             operation.error = error
 
     def _commit_group(self, group: Sequence[_Operation]) -> None:
-        """Checks the file, runs a group in one transaction, and sets the results. Then calls ``committed``.
+        """Runs a group in one transaction, and sets the results. Then counts it and calls ``on_commit``.
 
         Raises:
-            StoreUnavailable: The store failed; with outcome ``unknown`` if COMMIT may have succeeded.
+            StoreUnavailable: The store failed; with outcome ``unknown`` if COMMIT may have succeeded. Or the file was
+                moved, removed or replaced.
             StoreIncompatible: The file is not a database.
             Exception: An operation failed with an unexpected error. Nothing was stored.
         """
-        self._verify()
+        if not self.is_in_place():
+            message = f"{self._path} was moved, removed or replaced while in use"
+            raise StoreUnavailable(message, retry_after=30)
         connection = self._connection or self._open()
         outcome: Outcome = "none"
         try:
@@ -299,7 +329,10 @@ class SqliteWriter:
                 cached_clock = self._clock if connection.data_version() == self._version else None
                 self._clock = None
                 transaction = Transaction(connection, self._options.clock(), self._low, cached_clock)
-                results = [_run_operation(operation, transaction) for operation in group]
+                weight = 0
+                for operation in group:
+                    operation.run(transaction)
+                    weight += operation.weight
                 clock = transaction.write_collected()
                 outcome = "unknown"
                 connection.execute("COMMIT")
@@ -313,15 +346,27 @@ class SqliteWriter:
             if not certain:
                 self._disconnect()
             raise driver.translate(error, "none" if certain else outcome) from error
-        for operation, (result, error_of_one) in zip(group, results, strict=True):
-            operation.result, operation.error = result, error_of_one
         self.commits += 1
         self.operations += len(group)
-        self.written += sum([operation.weight for operation in group])
+        self.appended += transaction.messages
+        self.catalogue = transaction.catalogue
+        self.written += weight
+        if self.written - self._announced >= MIN_CHECKPOINT_BYTES:
+            self._announced = self.written
+            self.log_grows.set()
+        if self.on_commit is not None:
+            try:
+                self.on_commit(transaction)
+            except Exception:
+                log.exception("Waiting readers could not be notified of new messages.")
+
+    def is_in_place(self) -> bool:
+        """Returns whether the path still refers to the file that was opened; otherwise writes would be lost."""
         try:
-            self._committed(transaction)
-        except Exception:
-            log.exception("Waiting readers could not be notified of new messages.")
+            status = os.stat(self._name)  # noqa: PTH116 - once per commit; a Path costs three times as much
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == (self._opened.st_dev, self._opened.st_ino)
 
     def _open(self) -> Connection:
         self._connection = driver.connect(self._path, self._options)
@@ -367,16 +412,3 @@ def _set_ended(operations: Sequence[_Operation]) -> None:
     for operation in operations:
         if not operation.ended.done():
             operation.ended.set_result(None)
-
-
-def _run_operation(operation: _Operation, transaction: Transaction) -> tuple[Any, Exception | None]:
-    """Runs an operation. Returns its result, or the error that concerns only this operation."""
-    work = operation.work
-    try:
-        if isinstance(work, Append):
-            return (transaction.append(work) if work.key is None else transaction.append_once(work, work.key)), None
-        return transaction.run_isolated(work), None
-    except QueueyError as error:
-        return None, error.with_traceback(None)  # Its frames refer to the operation, which refers to the error.
-    except driver.DAMAGE_ERRORS as error:
-        return None, driver.make_damage_error(error)

@@ -78,9 +78,9 @@ def write_all(store: SqliteStore, queue: Queue, group: Sequence[Work]) -> None:
             raise RecordChanged("it")
 
     async def write() -> list[Any]:
-        append, writer = Append(queue, [new_message("between")]), database_of(store).writer
+        append: Any = Append(queue, [new_message("between")])
         with busy_writer(store):
-            calls = [writer.write(call) for work in group for call in (partial(run, work), append)]
+            calls = [database_of(store).write(call) for work in group for call in (partial(run, work), append)]
             ended = asyncio.gather(*calls, return_exceptions=True)
             await asyncio.sleep(0)
         return await ended
