@@ -12,7 +12,7 @@ from queuey.api.jobs import JobInfo
 from queuey.app.service import Service
 from queuey.claims.claims import ClaimUseCases
 from queuey.claims.jobs import JobPoll
-from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.log.log_requests import ClaimDelivery
 from queuey.claims.log.move_turns import MoveOrder, MoveTurn
 from queuey.claims.rules.operator_acts import JobStanding
 from queuey.claims.rules.partition_state import State

@@ -22,7 +22,6 @@ from queuey.claims.expiry_records import ExpiryRecords
 from queuey.claims.job_ends import JobResult, Results
 from queuey.claims.jobs import JobUseCases, JobWatch
 from queuey.claims.log.claim_search import (
-    ClaimDelivery,
     ClaimSearch,
     LogCache,
     PartitionRotation,
@@ -34,6 +33,7 @@ from queuey.claims.log.claim_search import (
 from queuey.claims.log.expiry_turns import ExpiryRequest, ExpiryTurn
 from queuey.claims.log.log_requests import (
     ChangeRequest,
+    ClaimDelivery,
     ClaimTotals,
     ClaimUndecided,
     Key,
@@ -60,6 +60,7 @@ from queuey.runtime.metrics import Metrics
 from queuey.runtime.waiters import Waiter, WakeSource, Watchers
 from queuey.runtime.workers import Workers
 from queuey.storage import Store
+from queuey.storage.deadlines import GivenUp
 
 T = TypeVar("T")
 MAX_PENDING_IDS = 100
@@ -224,26 +225,32 @@ class ClaimUseCases:
         if waiter is not None:
             waiter.subscribe([(queue, order, self._trigger)])
         ack = ack or PiggybackedAck()
-        settles: dict[int, SettleRequest] = {}
         if parts and ack.results:
             await self._write_valid_results(queue, ack.results)
         if parts and parts.keys() != {order[0]} and not self._has_entries(queue, parts):
             # If a receipt names an entry that never existed, nothing may be claimed.
             await self._check_receipts(queue, parts)
-        for number, receipts in parts.items():
-            settles[number] = SettleRequest(queue, "acknowledge", receipts)
+        settles = {number: SettleRequest(queue, "acknowledge", receipts) for number, receipts in parts.items()}
         poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes), worker)
-        search = ClaimSearch(self._log_cache, self._rotation, queue, poll, gather=gather)
+        search = ClaimSearch(self._log_cache, self._rotation, queue, poll, settles, gather=gather)
+        deliveries = search.deliveries
         try:
-            complete = (
-                partial(self._complete_deliveries, queue, states=states)
-                if ttl and (states or queue.result_ttl)
-                else None
-            )
-            deliveries = await search.run(order, ack, settles, partial(self._is_late, ttl), complete)
-        except ClaimUndecided:
-            self._wake_later(waiter)
+            failure = await search.run(order)
+            if settles:
+                await ack.wait(settles)
+            if deliveries and ttl and (states or queue.result_ttl):
+                await self._complete_deliveries(queue, deliveries, states=states)
+        except (asyncio.CancelledError, GivenUp):
+            raise GivenUp(search.give_up()) from None
+        except Exception:
+            search.give_up()
             raise
+        if failure is not None and not deliveries:
+            self._wake_later(waiter, failure)
+            raise failure
+        if deliveries and ttl and self._is_late(ttl, search.decided):
+            search.give_up()
+            raise too_late_error()
         self._metrics.count_delivered(len(deliveries), queue)
         return deliveries
 
@@ -287,7 +294,7 @@ class ClaimUseCases:
         if refused.keys() >= {access.queue.name for access in accesses}:
             raise next(iter(refused.values()))
         if undecided is not None:
-            self._wake_later(waiter)
+            self._wake_later(waiter, undecided)
             raise undecided
         return None, []
 
@@ -314,8 +321,8 @@ class ClaimUseCases:
         except QueueyError as error:
             logger.debug("the states of messages delivered again cannot be read: %s", error)
 
-    def _wake_later(self, waiter: Waiter | None) -> None:
-        if waiter is not None:
+    def _wake_later(self, waiter: Waiter | None, error: QueueyError) -> None:
+        if waiter is not None and isinstance(error, ClaimUndecided):
             self.core.loop.call_later(RETRY_INTERVAL, self._watchers.schedule, waiter.wake)
 
     def _is_late(self, ttl: float, decided: float) -> bool:

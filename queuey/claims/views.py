@@ -20,8 +20,8 @@ from queuey.api.values import Done, nesting_depth
 from queuey.claims.claims import QUEUE_ERRORS, ClaimUseCases, HandlerFailure
 from queuey.claims.job_ends import JobResult
 from queuey.claims.jobs import JobAnswer, JobPoll
-from queuey.claims.log.claim_search import ClaimDelivery, PiggybackedAck, message_of
-from queuey.claims.log.log_requests import ClaimUndecided
+from queuey.claims.log.claim_search import PiggybackedAck
+from queuey.claims.log.log_requests import ClaimDelivery, ClaimUndecided, message_of
 from queuey.claims.rules.operator_acts import JobStanding
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus, format_delivery, parse_receipt
 from queuey.messages.message_json import last_digits, render_fetched, render_messages

@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from queuey.api.claims import MAX_CLAIM, MAX_CLAIMS
-from queuey.claims.log.claim_search import ClaimDelivery
-from queuey.claims.log.log_requests import ClaimUndecided
+from queuey.claims.log.log_requests import ClaimDelivery, ClaimUndecided
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus, parse_receipt
 from queuey.claims.views import receipt_suffix
 from queuey.facades.facade import OpenFacade, Resource, Setup

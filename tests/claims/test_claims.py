@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuey.app.service import App, Service
-from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.log.log_requests import ClaimDelivery
 from queuey.claims.rules.partition_state import MAX_OUTSTANDING
 from queuey.model.messages import Record
 from queuey.moves.move_records import KIND

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import astuple
 
 from queuey.claims.log.forwarding import CLAIM_TOPIC, SETTLE_TOPIC, _Claim, _Settle
+from queuey.claims.log.log_requests import ClaimDelivery
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus
 from queuey.model.messages import Message, Meta, Queue
 
@@ -15,15 +16,16 @@ RECEIPT = ClaimReceipt(1, 1 << 59, -(1 << 63), 7, (1 << 56) - 1)
 def test_claimed_messages_come_as_they_are() -> None:
     """Claimed messages arrive unchanged, text and bytes, with and without metadata."""
     bodies = (("text", None), (b"\xff", Meta("application/json", (("name", "value"),), json=True)))
-    claimed = [(Message(1 << 59, -(1 << 63), 1, 1 << 60, body, meta), 2, RECEIPT, 5, 3, True) for body, meta in bodies]
+    messages = [Message(1 << 59, -(1 << 63), 1, 1 << 60, body, meta) for body, meta in bodies]
+    claimed = [ClaimDelivery(message, RECEIPT, 2, 5.5, 3, suspected=True) for message in messages]
     answers: list[bytes | None] = []
     CLAIM_TOPIC.handle(
         lambda _asked, answer: answer(claimed), CLAIM_TOPIC.write(_Claim(QUEUE, 1, 2, 3.0, 4, "w")), answers.append
     )
     received = CLAIM_TOPIC.read(answers[0])
     assert received is not None
-    assert [(astuple(message), *others) for message, *others in received] == [
-        (astuple(message), *others) for message, *others in claimed
+    assert [(astuple(one.message), *astuple(one)[1:]) for one in received] == [
+        (astuple(one.message), *astuple(one)[1:]) for one in claimed
     ]
 
 

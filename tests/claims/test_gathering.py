@@ -9,7 +9,7 @@ import pytest
 
 from queuey.claims.claims import ClaimUseCases
 from queuey.claims.log import message_finder
-from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.log.log_requests import ClaimDelivery
 from queuey.claims.rules import entry_draft, partition_state
 from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS
 from queuey.claims.rules.partition_state import MAX_OUTSTANDING

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import queuey
-from queuey.claims.log.claim_search import ClaimDelivery, LogCache
-from queuey.claims.log.log_requests import ClaimTotals, Key
+from queuey.claims.log.claim_search import LogCache
+from queuey.claims.log.log_requests import ClaimDelivery, ClaimTotals, Key
 from queuey.model.messages import Queue
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
@@ -118,7 +118,7 @@ def test_logs_in_use_stay() -> None:
 
     def use(*numbers: int) -> list[int]:
         for number in numbers:
-            cache.add_here((number, 1))
+            cache.add((number, 1), here=True)
             made[number, 1].after(made[number, 1])
         return [number for number, _ in made if cache.find_last_conflict((number, 1)) == 0.0]
 

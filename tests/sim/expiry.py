@@ -18,7 +18,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from queuey.claims.expiry_records import ExpiryRecords
-from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.log.log_requests import ClaimDelivery
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus
 from queuey.messages.posts import Draft, MessageUseCases
 from queuey.model import ids

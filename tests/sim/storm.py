@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from queuey.claims.log.claim_search import ClaimDelivery, PiggybackedAck
-from queuey.claims.log.log_requests import ClaimUndecided
+from queuey.claims.log.claim_search import PiggybackedAck
+from queuey.claims.log.log_requests import ClaimDelivery, ClaimUndecided
 from queuey.claims.rules.operator_acts import JobStanding, cancel, make_available_now
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus
 from queuey.model.body_digests import choose_partition, compute_body_digest

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from queuey.claims.claims import ClaimUseCases
-from queuey.claims.log.claim_search import ClaimDelivery
 from queuey.claims.log.forwarding import CLAIM_TOPIC, FORWARDING_SECONDS, SETTLE_TOPIC
+from queuey.claims.log.log_requests import ClaimDelivery
 from queuey.claims.rules.entries import decode_entry
 from queuey.claims.rules.receipts import ReceiptOutcome
 from queuey.model.errors import StoreUnavailable

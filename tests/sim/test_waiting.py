@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from queuey.claims.log import message_finder
-from queuey.claims.log.claim_search import ClaimDelivery
-from queuey.claims.log.log_requests import ClaimUndecided
+from queuey.claims.log.log_requests import ClaimDelivery, ClaimUndecided
 from queuey.claims.log.wakeups import MAX_POLLS, POLL_INTERVAL
 from queuey.claims.rules.partition_state import MAX_ABOVE
 from queuey.claims.rules.receipts import ClaimReceipt

@@ -6,12 +6,11 @@ partition, to share its entries (:class:`PartitionRotation`).
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,6 +18,7 @@ import msgspec
 from queuey.claims.job_ends import JobResult
 from queuey.claims.log.forwarding import Forwarding
 from queuey.claims.log.log_requests import (
+    ClaimDelivery,
     ClaimTotals,
     ClaimUndecided,
     Key,
@@ -29,19 +29,18 @@ from queuey.claims.log.log_requests import (
     combine_outcomes,
     gather_answers,
     make_release_request,
-    too_late_error,
+    message_of,
 )
 from queuey.claims.log.partition_log import PartitionLog
 from queuey.claims.rules.entry_draft import Poll
 from queuey.claims.rules.partition_state import ClaimTiming, State
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome
-from queuey.model.errors import ClaimsRefused, InvalidRequest, QueueyError, TooManyClaims
-from queuey.model.messages import Message, Queue, bytes_of
+from queuey.model.errors import ClaimsRefused, InvalidRequest, Outcome, QueueyError, TooManyClaims
+from queuey.model.messages import Queue, bytes_of
 from queuey.model.partitions import outside_text
 from queuey.runtime.event_loop import Core
 from queuey.runtime.workers import Workers
 from queuey.storage import Store
-from queuey.storage.deadlines import GivenUp
 
 T = TypeVar("T")
 
@@ -56,10 +55,6 @@ MAX_QUEUES = 10_000
 
 LastConflict = Callable[[int], float]
 """Returns the boot time at which another process was last found at work on a partition."""
-IsLate = Callable[[float], bool]
-"""Returns whether claims decided at this boot time may expire before the answer arrives."""
-Complete = Callable[[list["ClaimDelivery"]], Awaitable[None]]
-"""Completes messages before they are returned, for example with job states."""
 
 
 class LogCache:
@@ -89,23 +84,23 @@ class LogCache:
         self._weights: dict[Key, int] = {}
         self.weight = 0
         """Approximate bytes of all states together."""
-        self._forwarding = Forwarding(workers, self.add_here, core, totals)
+        self._forwarding = Forwarding(workers, partial(self.add, here=True), core, totals)
 
     def __len__(self) -> int:
         return len(self._logs)
 
-    def add(self, key: Key, *requests: LogRequest) -> None:
-        """Adds requests to a log, unless another process was at work on it and a worker takes them."""
-        log = self._logs.get(key)
-        if log is None or log.last_conflict < 0:
-            self.add_here(key, *requests)
-        elif remaining := self._forwarding.forward(key, log.last_conflict, requests):
-            self.add_here(key, *remaining)
+    def add(self, key: Key, *requests: LogRequest, here: bool = False) -> None:
+        """Adds requests to a log, unless another process was at work on it and a worker takes them.
 
-    def add_here(self, key: Key, *requests: LogRequest) -> None:
+        With ``here``, no other worker may take them.
+        """
         log = self._logs.get(key)
         if log is None:
             log = self._logs[key] = self._make(key, self._update_weight)
+        elif log.last_conflict >= 0 and not here:
+            requests = self._forwarding.forward(key, log.last_conflict, requests)
+            if not requests:
+                return
         self._logs.move_to_end(key)
         log.add(*requests)
 
@@ -213,34 +208,6 @@ class QueueLogs:
         return await self.ask(queue, {number: StateQuery(queue, query_now) for number in numbers})
 
 
-class ClaimDelivery(msgspec.Struct, gc=False):
-    """A message given to a caller.
-
-    Attributes:
-        receipt: Names this delivery.
-        deliveries: Number of this attempt; 0 if the message was only shown and has had none.
-        expires: End of the claim in seconds since 1970; 0 if the message was only shown.
-        uncounted: Number of earlier deliveries that were given back before they began.
-        suspected: A claim of the message has expired, so it is delivered alone.
-        state: JSON of the last job state that an earlier delivery set; None if it has none or was not requested.
-    """
-
-    message: Message
-    receipt: ClaimReceipt
-    deliveries: int
-    expires: float
-    uncounted: int = 0
-    suspected: bool = False
-    state: bytes | None = None
-
-    @property
-    def handed_out(self) -> int:
-        return self.deliveries + self.uncounted
-
-
-message_of: Callable[[ClaimDelivery], Message] = attrgetter("message")
-
-
 class PiggybackedAck(msgspec.Struct):
     """Acknowledgements sent with a claim. All attempts of a request share one object, so that they are sent once.
 
@@ -341,116 +308,87 @@ class PartitionRotation:
 
 
 class ClaimSearch:
-    """Searches partitions until one has messages; with ``gather``, until the poll's limits are reached."""
+    """Searches partitions until one has messages; with ``gather``, until the poll's limits are reached.
 
-    def __init__(self, logs: LogCache, turns: PartitionRotation, queue: Queue, poll: Poll, *, gather: bool) -> None:
+    Args:
+        logs: The logs of this process.
+        turns: The rotation of the queue's partitions.
+        queue: The queue's row.
+        poll: Limits of the claim.
+        settles: Acknowledgements to send with the claim, by partition. That of the first partition shares its entry.
+        gather: Collect messages of several partitions.
+
+    Attributes:
+        deliveries: The claimed messages.
+        decided: Boot time of the first decision on the claims.
+    """
+
+    def __init__(
+        self,
+        logs: LogCache,
+        turns: PartitionRotation,
+        queue: Queue,
+        poll: Poll,
+        settles: Mapping[int, SettleRequest],
+        *,
+        gather: bool,
+    ) -> None:
         self._logs = logs
         self._turns = turns
         self._queue = queue
         self._poll = poll
+        self._settles = settles
         self._gather = gather
         self._requests: list[PollRequest] = []
-        self._deliveries: list[ClaimDelivery] = []
-        self._decided = math.inf
-        """Boot time of the first decision on the claims."""
+        self.deliveries: list[ClaimDelivery] = []
+        self.decided = math.inf
 
-    async def run(
-        self,
-        partitions: Sequence[int],
-        ack: PiggybackedAck,
-        settles: Mapping[int, SettleRequest],
-        is_late: IsLate,
-        complete: Complete | None = None,
-    ) -> list[ClaimDelivery]:
-        """Returns the claimed messages. If it fails, they are released.
+    async def run(self, partitions: Sequence[int]) -> QueueyError | None:
+        """Searches the partitions in order, and collects messages; ends the turn of a partition that had none.
 
-        Args:
-            partitions: Partitions in search order.
-            ack: Acknowledgements to send with the claim.
-            settles: The requests for ``ack``, by partition. That of the first partition shares the entry of the claim.
-            is_late: Returns whether the claims may expire before the caller has the answer.
-            complete: Awaited with the messages if any were found.
-
-        Raises:
-            GivenUp: The caller cancelled the claim.
-            QueueyError: The acknowledgement failed, the claims come too late, or nothing was found and a search failed.
+        Returns the error that ended the search or may have hidden messages.
         """
-        for number, request in settles.items():
-            if number != partitions[0]:
-                self._logs.add((self._queue.qid, number), request)
-        try:
-            failure = await self._search(partitions, settles)
-            if settles:
-                await ack.wait(settles)
-            if complete is not None and self._deliveries:
-                await complete(self._deliveries)
-        except (asyncio.CancelledError, GivenUp):
-            claimed = self._give_up() and self._poll.ttl
-            raise GivenUp(
-                "unknown" if claimed else combine_outcomes([*settles.values(), *self._requests[-1:]])
-            ) from None
-        except Exception:
-            self._give_up()
-            raise
-        if failure is not None and not self._deliveries:
-            raise failure
-        if self._deliveries and self._poll.ttl and is_late(self._decided):
-            self._give_up()
-            raise too_late_error()
-        return self._deliveries
-
-    async def _search(self, partitions: Sequence[int], settles: Mapping[int, SettleRequest]) -> QueueyError | None:
-        """Searches the partitions in order; returns the error that ended the search or may have hidden messages.
-
-        Collects the messages in ``_deliveries``, and ends the turn of a partition that had none.
-        """
-        refused: QueueyError | None = None
-        poll: Poll | None = self._poll
-        acks = [settles[partitions[0]]] if partitions[0] in settles else []
+        first, failure = partitions[0], None
+        for number, settle in self._settles.items():
+            if number != first:
+                self._logs.add((self._queue.qid, number), settle)
+        poll = self._poll
         for number in partitions:
-            if poll is None:
-                return None
-            request = PollRequest(self._queue, poll, settles.values())
+            request = PollRequest(self._queue, poll, self._settles.values())
             self._requests.append(request)
+            acks = [self._settles[first]] if number == first and first in self._settles else []
             self._logs.add((self._queue.qid, number), *acks, request)
-            acks = []
             try:
-                claimed = await request.future
+                claimed: list[ClaimDelivery] = await request.future
             except (TooManyClaims, ClaimUndecided) as error:
-                refused, claimed = error, ()  # Other partitions may have messages.
+                failure, claimed = error, []  # Other partitions may have messages.
             except QueueyError as error:
                 return error
-            if self._deliveries and claimed and claimed[0][-1]:  # A suspected message is delivered alone.
+            if not claimed:
+                self._turns.end_turn(self._queue.qid, number)
+                continue
+            if self.deliveries and claimed[0].suspected:  # A suspected message is delivered alone.
                 self._logs.add((self._queue.qid, number), make_release_request(self._queue, request.give_up()))
                 return None
-            if claimed:
-                self._decided = min(self._decided, request.decided)
-            else:
-                self._turns.end_turn(self._queue.qid, number)
-            self._deliveries += [
-                ClaimDelivery(message, receipt, deliveries, expires / 1000, *marks)
-                for message, deliveries, receipt, expires, *marks in claimed
-            ]
-            poll = self._find_rest()
-        return refused
+            self.decided = min(self.decided, request.decided)
+            self.deliveries += claimed
+            limit = self._poll.limit - len(self.deliveries)
+            if not self._gather or limit <= 0 or claimed[-1].suspected:
+                return None
+            max_bytes = self._poll.max_bytes - bytes_of(map(message_of, self.deliveries))
+            if max_bytes <= 0:
+                return None
+            poll = Poll(limit, poll.ttl, max_bytes, poll.worker)
+        return failure
 
-    def _find_rest(self) -> Poll | None:
-        """Returns what the poll still requests, or None if it has enough."""
-        poll, deliveries = self._poll, self._deliveries
-        if not deliveries:
-            return poll
-        limit = poll.limit - len(deliveries)
-        if not self._gather or limit <= 0 or deliveries[-1].suspected:
-            return None
-        max_bytes = poll.max_bytes - bytes_of(map(message_of, deliveries))
-        return Poll(limit, poll.ttl, max_bytes, poll.worker) if max_bytes > 0 else None
-
-    def _give_up(self) -> bool:
-        """Releases the claims; returns whether there are any. If the release fails, they expire."""
+    def give_up(self) -> Outcome:
+        """Releases the claims; returns the outcome for the caller's error. If the release fails, they expire."""
         claimed = [receipts for request in self._requests if (receipts := request.give_up())]
-        for receipts in claimed if self._poll.ttl else ():
+        if not claimed or not self._poll.ttl:
+            return combine_outcomes([*self._settles.values(), *self._requests[-1:]])
+        for receipts in claimed:
             self._logs.add((self._queue.qid, receipts[0].partition), make_release_request(self._queue, receipts))
-        return bool(claimed)
+        return "unknown"
 
 
 def group_by_partition(receipts: Sequence[ClaimReceipt]) -> dict[int, list[ClaimReceipt]]:

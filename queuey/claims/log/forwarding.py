@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 
 from queuey.claims.log.log_requests import (
-    Claimed,
+    ClaimDelivery,
     ClaimTotals,
     Key,
     LogRequest,
@@ -69,7 +69,11 @@ class _Message(Message, array_like=True, gc=False):
     body: Any
 
 
-CLAIM_TOPIC = Topic(17, _Claim, cast("type[list[Claimed]]", list[tuple[_Message, int, ClaimReceipt, int, int, bool]]))
+class _Delivery(ClaimDelivery, array_like=True, gc=False):
+    message: _Message
+
+
+CLAIM_TOPIC = Topic(17, _Claim, cast("type[list[ClaimDelivery]]", list[_Delivery]))
 SETTLE_TOPIC = Topic(18, _Settle, list[ReceiptOutcome])
 
 
@@ -84,7 +88,7 @@ class Forwarding:
         workers.handle(CLAIM_TOPIC, self._begin_work)
         workers.handle(SETTLE_TOPIC, self._begin_work)
 
-    def forward(self, key: Key, last_conflict: float, requests: Sequence[LogRequest]) -> Sequence[LogRequest]:
+    def forward(self, key: Key, last_conflict: float, requests: tuple[LogRequest, ...]) -> tuple[LogRequest, ...]:
         """Sends requests to the partition's home; returns the requests to be done here.
 
         It sends them only if the home is another worker that is up, and an append of this worker was refused recently.
@@ -95,7 +99,7 @@ class Forwarding:
         now, home = self._core.boottime(), 1 + (key[0] + key[1]) % total
         if home == own_number or now - last_conflict > FORWARDING_SECONDS or not self._workers.is_up(home):
             return requests
-        return [request for request in requests if not self._send(home, key, now, request)]
+        return tuple(request for request in requests if not self._send(home, key, now, request))
 
     def _send(self, home: int, key: Key, now: float, request: LogRequest) -> bool:
         """Sends a poll or settlement to a worker, and marks it as sent; returns False for other requests."""
@@ -124,7 +128,7 @@ class Forwarding:
                 request.maybe_done = True
                 self._add(key, request)
         elif not request.answer(answer) and answer and isinstance(request, PollRequest) and request.poll.ttl:
-            self._add(key, make_release_request(request.queue, [receipt for _, _, receipt, *_ in answer]))
+            self._add(key, make_release_request(request.queue, [delivery.receipt for delivery in answer]))
 
     def _begin_work(self, work: _Claim | _Settle, answer: Answer[Any]) -> GiveUp:
         """Starts another worker's request, from any thread; returns a function that cancels it.

@@ -13,6 +13,8 @@ from operator import attrgetter
 from typing import Any, Literal, cast
 from zlib import crc32
 
+import msgspec
+
 from queuey.claims.log.follow_ups import delivery_limit
 from queuey.claims.rules.entries import ClaimEntry
 from queuey.claims.rules.entry_draft import EntryDraft, Poll
@@ -29,9 +31,34 @@ Key = tuple[int, int]
 """A queue's ``qid``, and a partition."""
 _number_of = attrgetter("number")
 SettleKind = Literal["acknowledge", "renew", "release", "fail", "give_up", "verify", "check"]
-Claimed = tuple[Message, int, ClaimReceipt, int, int, bool]
-"""A claimed message: the message, the number of the attempt, the receipt, the expiry (milliseconds since 1970), the
-number of earlier deliveries that do not count, and whether it is suspected."""
+
+
+class ClaimDelivery(msgspec.Struct, array_like=True, gc=False):
+    """A message given to a caller.
+
+    Attributes:
+        receipt: Names this delivery.
+        deliveries: Number of this attempt; 0 if the message was only shown and has had none.
+        expires: End of the claim in seconds since 1970; 0 if the message was only shown.
+        uncounted: Number of earlier deliveries that were given back before they began.
+        suspected: A claim of the message has expired, so it is delivered alone.
+        state: JSON of the last job state that an earlier delivery set; None if it has none or was not requested.
+    """
+
+    message: Message
+    receipt: ClaimReceipt
+    deliveries: int
+    expires: float
+    uncounted: int = 0
+    suspected: bool = False
+    state: bytes | None = None
+
+    @property
+    def handed_out(self) -> int:
+        return self.deliveries + self.uncounted
+
+
+message_of: Callable[[ClaimDelivery], Message] = attrgetter("message")
 
 
 class LogRequest:
@@ -86,7 +113,7 @@ class LogRequest:
 
 
 class PollRequest(LogRequest):
-    """A poll for messages. It fails if a request ``beside`` it fails. The result is a list of :data:`Claimed`."""
+    """A poll for messages. It fails if a request ``beside`` it fails. The result is a list of deliveries."""
 
     __slots__ = ("beside", "poll")
 
@@ -110,26 +137,27 @@ class PollRequest(LogRequest):
         self.sent = True
         return True
 
-    def list_claimed(self, state: State, partition: int, number: int) -> list[Claimed]:
+    def list_claimed(self, state: State, partition: int, number: int) -> list[ClaimDelivery]:
         """Returns the messages that entry ``number`` has claimed for the poll, or all of them if its TTL is 0."""
-        claimed: list[Claimed] = []
+        claimed: list[ClaimDelivery] = []
         for message in self.poll.given:
             ticks, low = position = message.ticks, message.low
             claim = state.outstanding.get(position)
             if not self.poll.ttl:
                 deliveries, uncounted = (0, 0) if claim is None else (claim.attempts, claim.uncounted)
-                claimed.append((message, deliveries, ClaimReceipt(partition, ticks, low), 0, uncounted, False))
+                claimed.append(ClaimDelivery(message, ClaimReceipt(partition, ticks, low), deliveries, 0.0, uncounted))
             # While the entry was in doubt, others may have appended further entries.
             elif claim is not None and claim.number == number and claim.expires:
                 receipt = ClaimReceipt(partition, ticks, low, number, claim.secret)
-                claimed.append((message, claim.deliveries, receipt, claim.expires, claim.uncounted, claim.suspected))
+                marks = claim.uncounted, claim.suspected
+                claimed.append(ClaimDelivery(message, receipt, claim.deliveries, claim.expires / 1000, *marks))
         return claimed
 
     def give_up(self) -> list[ClaimReceipt]:
         """Cancels the request; returns the receipts of its claims if it was already answered."""
         if self.future.cancel() or self.future.cancelled() or self.future.exception() is not None:
             return []
-        return [receipt for _, _, receipt, *_ in self.future.result()]
+        return [delivery.receipt for delivery in self.future.result()]
 
     @property
     def depends_on_others(self) -> bool:

@@ -124,12 +124,12 @@ class ScanResult(msgspec.Struct):
     full: bool = False
 
     @property
-    def is_cut(self) -> bool:
-        return self.stopped or self.end is not None
-
-    @property
     def has_enough(self) -> bool:
         return len(self.fresh) >= self.max_messages or self.size >= self.max_bytes
+
+    @property
+    def is_cut(self) -> bool:
+        return self.stopped or self.end is not None
 
     def add(self, messages: Iterable[Message]) -> None:
         """Adds messages until ``max_bytes`` are reached; drops the others."""

@@ -534,7 +534,7 @@ class PartitionLog:
         if claimed := request.list_claimed(self.state, self._partition, end.number):
             request.decided = end.decided
             if not request.answer(claimed) and request.poll.ttl:
-                self.add(make_release_request(request.queue, [receipt for _, _, receipt, *_ in claimed]))
+                self.add(make_release_request(request.queue, [delivery.receipt for delivery in claimed]))
             return True
         if end.must_search_again and end.decided - request.arrived < REQUEST_TIMEOUT:
             mark_unsent([request])

@@ -17,7 +17,7 @@ MAX_UNCOUNTED = 10
 """Max deliveries of a message that do not count as attempts, because their callers gave it back before they began."""
 _RECEIPT_PATTERN = re.compile(
     r"([1-9][0-9]{0,2})-([0-9a-f]{8})([0-9a-f]{4})1([0-9a-f]{3})([89ab][0-9a-f]{15})"
-    r"-((?:0|[1-9][0-9]{0,17})(?:-[0-9a-f]{14})?)",
+    r"-(0|[1-9][0-9]{0,17})(?:-([0-9a-f]{14}))?",
     re.ASCII,
 )
 
@@ -53,20 +53,15 @@ def parse_receipt(text: str) -> ClaimReceipt:
     match = _RECEIPT_PATTERN.fullmatch(text)
     if match is None:
         raise ValueError(f"{text[:80]!r} is not a receipt")
-    partition, last, middle, first, low, delivery = match.groups()
-    return ClaimReceipt(int(partition), int(first + middle + last, 16), _parse_low(low), *_parse_delivery(delivery))
+    partition, last, middle, first, low, number, secret = match.groups("0")
+    ticks = int(first + middle + last, 16)
+    return ClaimReceipt(int(partition), ticks, _parse_low(low), int(number), int(secret, 16))
 
 
 @lru_cache(1024)
 def format_delivery(number: int, secret: int) -> str:
     """Returns the last part of a receipt, which all messages of one delivery share."""
     return f"{number}-{secret:014x}" if secret else f"{number}"
-
-
-@lru_cache(1024)
-def _parse_delivery(text: str) -> tuple[int, int]:
-    number, _, secret = text.partition("-")
-    return int(number), int(secret or "0", 16)
 
 
 _parse_low = lru_cache(1024)(ids.parse_low)

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from queuey.access.authorization import Authorization
 from queuey.app.service import Service
-from queuey.claims.log.claim_search import ClaimDelivery
-from queuey.claims.log.log_requests import ClaimUndecided
+from queuey.claims.log.log_requests import ClaimDelivery, ClaimUndecided
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus, parse_receipt
 from queuey.claims.views import receipt_suffix
 from queuey.facades.sqs import requests

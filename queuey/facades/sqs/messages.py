@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.log.log_requests import ClaimDelivery
 from queuey.claims.views import receipt_suffix
 from queuey.facades.facade import message_id
 from queuey.facades.sqs.attributes import StoredAttributes, arn_of, stored_attributes

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
 from queuey.claims.claims import HandlerFailure
-from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.log.log_requests import ClaimDelivery
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.model.messages import Backoff, QueueSpec
 from queuey.storage import Store, bridge

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from queuey.claims.claims import ClaimUseCases, HandlerFailure
-from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.log.log_requests import ClaimDelivery
 from queuey.claims.rules.receipts import MAX_UNCOUNTED, ClaimReceipt, ReceiptStatus
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Backoff

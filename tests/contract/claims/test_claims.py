@@ -13,8 +13,9 @@ from msgspec import structs
 
 from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
-from queuey.claims.log.claim_search import ClaimDelivery, PiggybackedAck
+from queuey.claims.log.claim_search import PiggybackedAck
 from queuey.claims.log.follow_ups import OVERDUE_SECONDS
+from queuey.claims.log.log_requests import ClaimDelivery
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus
 from queuey.messages.posts import Draft
 from queuey.model import ids

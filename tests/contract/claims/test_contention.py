@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from queuey.app.service import Service
-from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.log.log_requests import ClaimDelivery
 from queuey.claims.log.partition_log import PartitionLog
 from queuey.model.errors import StoreUnavailable
 from queuey.storage import ClaimLogs, Store, bridge

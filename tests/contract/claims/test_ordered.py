@@ -11,8 +11,7 @@ import pytest
 from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
 from queuey.claims.log import message_finder
-from queuey.claims.log.claim_search import ClaimDelivery
-from queuey.claims.log.log_requests import ClaimUndecided
+from queuey.claims.log.log_requests import ClaimDelivery, ClaimUndecided
 from queuey.claims.log.message_finder import MAX_PAGE_MESSAGES
 from queuey.claims.rules.order import MAX_WAITING
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus

@@ -7,7 +7,7 @@ from typing import Any
 from queuey.access.queue_access import QueueAccess
 from queuey.claims.claims import HandlerFailure
 from queuey.claims.expiry_records import KIND
-from queuey.claims.log.claim_search import ClaimDelivery
+from queuey.claims.log.log_requests import ClaimDelivery
 from queuey.claims.log.move_turns import MoveOrder
 from queuey.claims.rules.receipts import ReceiptStatus
 from queuey.messages.posts import Draft

@@ -13,7 +13,7 @@ from msgspec.structs import replace as changed
 
 from queuey.claims.log.follow_ups import FollowUps, publish
 from queuey.claims.log.forwarding import Forwarding
-from queuey.claims.log.log_requests import Key, LogRequest, PollRequest, SettleRequest
+from queuey.claims.log.log_requests import ClaimDelivery, Key, LogRequest, PollRequest, SettleRequest
 from queuey.claims.log.message_finder import Candidates, ContiguousRead, Duplicates, OrderedScanner, ScanDemand
 from queuey.claims.log.partition_log import REQUEST_TIMEOUT, PartitionLog, RoundEnd
 from queuey.claims.rules.entries import ClaimEntry
@@ -111,7 +111,8 @@ async def answering_first(
         if isinstance(request, PollRequest) and request.poll.given and request.poll.ttl:
             expires = entry.at + round(request.poll.ttl * 1000)
             receipt = partial(ClaimReceipt, log.key[1], number=log.state.number + 1)
-            request.answer([(one, 1, receipt(*one.position), expires, 0, False) for one in request.poll.given])
+            given = [ClaimDelivery(one, receipt(*one.position), 1, expires / 1000) for one in request.poll.given]
+            request.answer(given)
         elif isinstance(request, SettleRequest):
             request.answer(request.settlements)
     return await real(log, queue, entry, taken)
