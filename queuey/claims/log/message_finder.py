@@ -127,10 +127,6 @@ class ScanResult(msgspec.Struct):
     def has_enough(self) -> bool:
         return len(self.fresh) >= self.max_messages or self.size >= self.max_bytes
 
-    @property
-    def is_cut(self) -> bool:
-        return self.stopped or self.end is not None
-
     def add(self, messages: Iterable[Message]) -> None:
         """Adds messages until ``max_bytes`` are reached; drops the others."""
         for message in messages:
@@ -847,10 +843,6 @@ class Finder:
                 step = max(1, min(self._limits.page_bytes // longest, fitting))
         candidates.unread = len(candidates.returned) < max_messages and bool(all_ended(tried_count + 1)[tried_count:])
         return max_bytes
-
-    def record_scan(self, state: State, scan: ScanResult) -> bool:
-        """Records the deliveries of a scan; returns whether the next scan begins further on."""
-        return self.scanner.advance_front(state, scan) if self.ordered is None else self.ordered.moved
 
     async def fetch(self, locations: Sequence[Location]) -> list[Message]:
         if self.includes_ended:

@@ -108,15 +108,17 @@ class LogCompaction:
     """A log's growth as one process has seen it, and when to write snapshots and truncate.
 
     Attributes:
+        is_due: A snapshot is due.
         to_name: Number of the snapshot that the next entry names, unless the log already names a newer one.
     """
 
-    __slots__ = ("_bytes", "_entries", "_marks", "_snapshot", "_upkeep", "to_name")
+    __slots__ = ("_bytes", "_entries", "_marks", "_snapshot", "_upkeep", "is_due", "to_name")
 
     def __init__(self, upkeep: SnapshotPolicy) -> None:
         self._upkeep = upkeep
         self._entries = self._bytes = self._snapshot = 0
         self._marks: deque[tuple[float, int]] = deque()
+        self.is_due = False
         self.to_name = 0
 
     def add_entry(self, number: int, length: int, written: float) -> None:
@@ -126,6 +128,8 @@ class LogCompaction:
         """
         self._entries += 1
         self._bytes += length
+        if self._entries >= self._upkeep.entries:
+            self.is_due = self._bytes >= self._snapshot or self._entries >= self._upkeep.most_entries
         if not self._marks or written - self._marks[-1][0] >= min(MARK_INTERVAL, self._upkeep.kept_seconds):
             self._marks.append((written, number))
             while len(self._marks) > 1 and self._marks[1][0] <= written - self._upkeep.kept_seconds:
@@ -133,16 +137,12 @@ class LogCompaction:
 
     def record_snapshot_read(self, length: int) -> None:
         self._snapshot = length
-        self._entries = self._bytes = 0
-
-    def is_due(self) -> bool:
-        if self._entries < self._upkeep.entries:
-            return False
-        return self._bytes >= self._snapshot or self._entries >= self._upkeep.most_entries
+        self.record_snapshot_begun()
 
     def record_snapshot_begun(self) -> None:
         """Resets the counts, so if the snapshot fails, it is due after as many entries again."""
         self._entries = self._bytes = 0
+        self.is_due = False
 
     def record_snapshot_written(self, number: int, length: int) -> None:
         self._snapshot = length
@@ -338,10 +338,10 @@ class PartitionLog:
                 mark_unsent(requests)
                 is_outdated = await self._catch_up_for(queue, requests, always=is_paused)
                 fate: Fate = "outdated" if is_outdated else "unneeded"
-            elif (entry.outs or self._compaction.is_due()) and await self._write_before(entry, queue, requests):
+            elif (entry.outs or self._compaction.is_due) and await self._write_before(entry, queue, requests):
                 fate = "postponed"
             else:
-                fate = "written" if await self._append(queue, entry, requests) else "refused"
+                fate = "written" if await self._append(queue, entry, requests, decided) else "refused"
             if fate in {"written", "unneeded"}:
                 break
             if fate == "outdated":
@@ -364,7 +364,7 @@ class PartitionLog:
     async def _write_before(self, entry: ClaimEntry, queue: Queue, requests: Sequence[LogRequest]) -> bool:
         """Writes a record of the entry's dead letters, or a snapshot that is due; returns whether it had to."""
         recording = self._record_outbox(queue) if entry.outs else None
-        if recording is None and not self._compaction.is_due():
+        if recording is None and not self._compaction.is_due:
             return False
         mark_unsent(requests)
         await (recording or self._write_snapshot(queue))
@@ -491,9 +491,13 @@ class PartitionLog:
         """
         if candidates is None:
             return False
-        scan = candidates.scan
-        gets_further = (is_written or scan.is_cut) and self._finder.record_scan(self.state, scan)
-        is_cut_short = scan.is_cut and (gets_further or passed_count > 0)
+        scan, ordered = candidates.scan, self._finder.ordered
+        is_cut = scan.stopped or scan.end is not None
+        gets_further = False
+        if is_written or is_cut:
+            scanner = self._finder.scanner
+            gets_further = scanner.advance_front(self.state, scan) if ordered is None else ordered.moved
+        is_cut_short = is_cut and (gets_further or passed_count > 0)
         return candidates.has_any or candidates.unread or draft.withdraws_covers or is_cut_short
 
     # Answers
@@ -615,15 +619,15 @@ class PartitionLog:
         self._compaction.add_entry(log_entry.number, len(log_entry.body), written)
         self._follow_ups.known.add_open([log_entry.number, *(place for place, _, _ in entry.outs)], written)
 
-    async def _append(self, queue: Queue, entry: ClaimEntry, requests: Sequence[LogRequest]) -> bool:
+    async def _append(self, queue: Queue, entry: ClaimEntry, requests: Sequence[LogRequest], decided: float) -> bool:
         """Appends an entry until the result is certain, and applies it, or the other process's entry that was first.
 
         Returns whether this entry was appended. While that is in doubt, requests that wait too long get an error.
+        ``decided`` is the boot time of the decision: if the entry is appended, the state had all others then.
         """
         state = self.state
         log_entry = LogEntry(state.number + 1, encode_entry(entry))
-        began = self._core.boottime()
-        below = self._compaction.find_truncatable(state.number, began) if entry.snapshot else None
+        below = self._compaction.find_truncatable(state.number, decided) if entry.snapshot else None
         append = partial(self._store.claim_logs.append_entry, snapshot=entry.snapshot or None, truncate_below=below)
         is_in_doubt = False
         pause = FIRST_PAUSE
@@ -645,10 +649,10 @@ class PartitionLog:
             await asyncio.sleep(pause * (0.5 + self._core.rng.random()))
             pause = min(2 * pause, MAX_PAUSE)
         if applied:
-            self._append_seconds = self._core.boottime() - began
+            self._append_seconds = self._core.boottime() - decided
             state.apply(log_entry.number, entry)
-            self._compaction.add_entry(log_entry.number, len(log_entry.body), began)
-            self._current_at = began
+            self._compaction.add_entry(log_entry.number, len(log_entry.body), decided)
+            self._current_at = decided
             return True
         self.last_conflict = self._core.boottime()
         self._totals.count_refusal()

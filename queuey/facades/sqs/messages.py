@@ -270,7 +270,7 @@ def render_received(
     """
     message = delivery.message
     text = message.body if isinstance(message.body, str) else b64encode(message.body).decode()
-    sqs_fields, source, location = _NO_ATTRIBUTES, "", (message.partition, message.position)
+    sqs_fields, source, location = _NO_ATTRIBUTES, "", (message.partition, (message.ticks, message.low))
     if message.meta is not None:
         sqs_fields = _sqs_attributes(message.meta)
         source, location = _find_origin(message, queue)

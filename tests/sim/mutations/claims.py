@@ -105,7 +105,7 @@ class ReadsAhead(ModelStore):
 
 
 async def answering_first(
-    real: Real, log: PartitionLog, queue: Queue, entry: ClaimEntry, taken: Sequence[LogRequest]
+    real: Real, log: PartitionLog, queue: Queue, entry: ClaimEntry, taken: Sequence[LogRequest], decided: float
 ) -> Any:  # noqa: ANN401
     for request in taken:
         if isinstance(request, PollRequest) and request.poll.given and request.poll.ttl:
@@ -115,7 +115,7 @@ async def answering_first(
             request.answer(given)
         elif isinstance(request, SettleRequest):
             request.answer(request.settlements)
-    return await real(log, queue, entry, taken)
+    return await real(log, queue, entry, taken, decided)
 
 
 class ReadOnce(ModelStore):
