@@ -135,6 +135,10 @@ class ClaimUseCases:
         self.logs = QueueLogs(store, self._log_cache, self._timing)
         self._wakeups = ClaimWakeups(store, self._log_cache, self.core, self._timing)
         self._watch = JobWatch(self._log_cache, self.core)
+        self._log_cache.watches = (
+            (self._wakeups.watched, self._wakeups.after_round),
+            (self._watch.watched, self._watch.wake_for),
+        )
         self.jobs = JobUseCases(store, self.core, limits, self._timing, self.logs, self._watch)
         self.overview = ClaimOverview(store, self.logs, self.core, limits, metrics)
         self._results = Results(store.ledger)
@@ -145,13 +149,6 @@ class ClaimUseCases:
         self._record_outbox = _skip_outbox if self.expiry is None else self.expiry.record_outbox
 
     def _make_log(self, key: Key, after: Callable[[PartitionLog], None]) -> PartitionLog:
-        def notify_watchers(log: PartitionLog) -> None:
-            after(log)
-            if log.key in self._wakeups.watched:
-                self._wakeups.after_round(log)
-            if log.key in self._watch.watched:
-                self._watch.wake_for(log)
-
         return PartitionLog(
             self._store,
             key,
@@ -160,7 +157,7 @@ class ClaimUseCases:
             self._limits,
             self._upkeep,
             self._totals,
-            notify_watchers,
+            after,
             record_outbox=self._record_outbox,
         )
 

@@ -183,9 +183,9 @@ class Request:
     def make_long_poll(self, seconds: float) -> LongPoll:
         return self.server.make_long_poll(self, seconds)
 
-    async def until_found(
+    def until_found(
         self, seconds: float, attempt: Callable[[LongPoll | None], Awaitable[T]], *may_pass: type[QueueyError]
-    ) -> T:
+    ) -> Awaitable[T]:
         """Calls ``attempt`` until it has a result or the time is over; returns the last result.
 
         Args:
@@ -197,8 +197,11 @@ class Request:
         Raises:
             QueueyError: The attempt failed, there is no place to wait, or the request did not get its turn in time.
         """
-        if not seconds:
-            return await attempt(None)
+        return self._repeat(seconds, attempt, *may_pass) if seconds else attempt(None)
+
+    async def _repeat(
+        self, seconds: float, attempt: Callable[[LongPoll | None], Awaitable[T]], *may_pass: type[QueueyError]
+    ) -> T:
         async with self.make_long_poll(seconds) as turn:
             while True:
                 try:

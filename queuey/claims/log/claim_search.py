@@ -68,6 +68,9 @@ class LogCache:
         workers: The other workers of the service, which may do requests for this one.
         core: Event loop and clock.
         totals: Counters.
+
+    Attributes:
+        watches: Watched logs by key, with the function that is called after each round of one.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class LogCache:
         self._weights: dict[Key, int] = {}
         self.weight = 0
         """Approximate bytes of all states together."""
+        self.watches: Sequence[tuple[Mapping[Key, object], Callable[[PartitionLog], None]]] = ()
         self._forwarding = Forwarding(workers, partial(self.add, here=True), core, totals)
 
     def __len__(self) -> int:
@@ -96,7 +100,7 @@ class LogCache:
         """
         log = self._logs.get(key)
         if log is None:
-            log = self._logs[key] = self._make(key, self._update_weight)
+            log = self._logs[key] = self._make(key, self._after_round)
         elif log.last_conflict >= 0 and not here:
             requests = self._forwarding.forward(key, log.last_conflict, requests)
             if not requests:
@@ -131,11 +135,16 @@ class LogCache:
             "claims_memory_bytes": self.weight,
         }
 
-    def _update_weight(self, log: PartitionLog) -> None:
-        """Updates the total size after a round, and evicts idle logs if it is over the bound."""
+    def _after_round(self, log: PartitionLog) -> None:
+        """Updates the total size, evicts idle logs if it is over the bound, and calls the functions that watch."""
         weight = log.weight
-        if weight == self._weights.get(log.key) and self.weight <= self._bound:
-            return
+        if weight != self._weights.get(log.key) or self.weight > self._bound:
+            self._update_weight(log, weight)
+        for watched, wake in self.watches:
+            if log.key in watched:
+                wake(log)
+
+    def _update_weight(self, log: PartitionLog, weight: int) -> None:
         if self._logs.get(log.key) is not log:
             return
         self.weight += weight - self._weights.get(log.key, 0)
