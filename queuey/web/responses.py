@@ -123,7 +123,10 @@ class Exchange(Protocol):
 
 
 def with_cache_control(headers: tuple[Header, ...]) -> tuple[Header, ...]:
-    return headers if any(name.lower() == "cache-control" for name, _ in headers) else (*headers, NO_STORE)
+    for name, _ in headers:
+        if name.lower() == "cache-control":
+            return headers
+    return (*headers, NO_STORE)
 
 
 def body_of(pieces: list[bytes]) -> Body:

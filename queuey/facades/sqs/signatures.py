@@ -134,7 +134,7 @@ def verify(signature: Signature, request: Request, body: bytes, secret: str, now
         SqsError: The signature is not valid.
     """
     _check_time(signature, now)
-    covered: dict[str, Any] = {name: request.headers.get(name) for name in signature.headers}
+    covered: dict[str, Any] = dict(zip(signature.headers, map(request.headers.get, signature.headers), strict=True))
     required = {name for name in request.headers if name.startswith("x-amz-")}
     if None in covered.values() or "host" not in covered or not required <= covered.keys():
         raise _refusal("SignedHeaders has to name host and every header x-amz-…, and only headers of the request")
