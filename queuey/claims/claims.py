@@ -229,7 +229,7 @@ class ClaimUseCases:
             await self._check_receipts(queue, parts)
         settles = {number: SettleRequest(queue, "acknowledge", receipts) for number, receipts in parts.items()}
         poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes), worker)
-        search = ClaimSearch(self._log_cache, self._rotation, queue, poll, settles, gather=gather)
+        search = ClaimSearch(self._log_cache, self._rotation, queue, poll, settles, gather)
         deliveries = search.deliveries
         try:
             failure = await search.run(order)

@@ -316,41 +316,30 @@ class PartitionRotation:
         turn.ends = now + min(MAX_TURN_SECONDS, max(MIN_TURN_SECONDS, MAX_ROTATION_SECONDS / len(order)))
 
 
-class ClaimSearch:
+class ClaimSearch(msgspec.Struct):
     """Searches partitions until one has messages; with ``gather``, until the poll's limits are reached.
 
-    Args:
+    Attributes:
         logs: The logs of this process.
         turns: The rotation of the queue's partitions.
         queue: The queue's row.
         poll: Limits of the claim.
         settles: Acknowledgements to send with the claim, by partition. That of the first partition shares its entry.
         gather: Collect messages of several partitions.
-
-    Attributes:
+        requests: The polls so far.
         deliveries: The claimed messages.
         decided: Boot time of the first decision on the claims.
     """
 
-    def __init__(
-        self,
-        logs: LogCache,
-        turns: PartitionRotation,
-        queue: Queue,
-        poll: Poll,
-        settles: Mapping[int, SettleRequest],
-        *,
-        gather: bool,
-    ) -> None:
-        self._logs = logs
-        self._turns = turns
-        self._queue = queue
-        self._poll = poll
-        self._settles = settles
-        self._gather = gather
-        self._requests: list[PollRequest] = []
-        self.deliveries: list[ClaimDelivery] = []
-        self.decided = math.inf
+    logs: LogCache
+    turns: PartitionRotation
+    queue: Queue
+    poll: Poll
+    settles: Mapping[int, SettleRequest]
+    gather: bool
+    requests: list[PollRequest] = []
+    deliveries: list[ClaimDelivery] = []
+    decided: float = math.inf
 
     async def run(self, partitions: Sequence[int]) -> QueueyError | None:
         """Searches the partitions in order, and collects messages; ends the turn of a partition that had none.
@@ -358,15 +347,15 @@ class ClaimSearch:
         Returns the error that ended the search or may have hidden messages.
         """
         first, failure = partitions[0], None
-        for number, settle in self._settles.items():
+        for number, settle in self.settles.items():
             if number != first:
-                self._logs.add((self._queue.qid, number), settle)
-        poll = self._poll
+                self.logs.add((self.queue.qid, number), settle)
+        poll = self.poll
         for number in partitions:
-            request = PollRequest(self._queue, poll, self._settles.values())
-            self._requests.append(request)
-            acks = [self._settles[first]] if number == first and first in self._settles else []
-            self._logs.add((self._queue.qid, number), *acks, request)
+            request = PollRequest(self.queue, poll, self.settles.values())
+            self.requests.append(request)
+            acks = [self.settles[first]] if number == first and first in self.settles else []
+            self.logs.add((self.queue.qid, number), *acks, request)
             try:
                 claimed: list[ClaimDelivery] = await request.future
             except (TooManyClaims, ClaimUndecided) as error:
@@ -374,17 +363,17 @@ class ClaimSearch:
             except QueueyError as error:
                 return error
             if not claimed:
-                self._turns.end_turn(self._queue.qid, number)
+                self.turns.end_turn(self.queue.qid, number)
                 continue
             if self.deliveries and claimed[0].suspected:  # A suspected message is delivered alone.
-                self._logs.add((self._queue.qid, number), make_release_request(self._queue, request.give_up()))
+                self.logs.add((self.queue.qid, number), make_release_request(self.queue, request.give_up()))
                 return None
             self.decided = min(self.decided, request.decided)
             self.deliveries += claimed
-            limit = self._poll.limit - len(self.deliveries)
-            if not self._gather or limit <= 0 or claimed[-1].suspected:
+            limit = self.poll.limit - len(self.deliveries)
+            if not self.gather or limit <= 0 or claimed[-1].suspected:
                 return None
-            max_bytes = self._poll.max_bytes - bytes_of(map(message_of, self.deliveries))
+            max_bytes = self.poll.max_bytes - bytes_of(map(message_of, self.deliveries))
             if max_bytes <= 0:
                 return None
             poll = Poll(limit, poll.ttl, max_bytes, poll.worker)
@@ -392,11 +381,11 @@ class ClaimSearch:
 
     def give_up(self) -> Outcome:
         """Releases the claims; returns the outcome for the caller's error. If the release fails, they expire."""
-        claimed = [receipts for request in self._requests if (receipts := request.give_up())]
-        if not claimed or not self._poll.ttl:
-            return combine_outcomes([*self._settles.values(), *self._requests[-1:]])
+        claimed = [receipts for request in self.requests if (receipts := request.give_up())]
+        if not claimed or not self.poll.ttl:
+            return combine_outcomes([*self.settles.values(), *self.requests[-1:]])
         for receipts in claimed:
-            self._logs.add((self._queue.qid, receipts[0].partition), make_release_request(self._queue, receipts))
+            self.logs.add((self.queue.qid, receipts[0].partition), make_release_request(self.queue, receipts))
         return "unknown"
 
 
