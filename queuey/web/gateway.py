@@ -37,7 +37,6 @@ from queuey.web.admission.long_polls import (
     KnownCallers,
     LongPoll,
     LongPolls,
-    PollClient,
 )
 from queuey.web.admission.rates import RateLimits
 from queuey.web.admission.scheduling import ANONYMOUS, Share, Shares, stranger_tenant
@@ -247,11 +246,10 @@ class Gateway:
         try:
             try:
                 await self._admit(request, endpoint, exchange, fields.unreadable)
-                if view.reads:
-                    # Unread bytes of a body would arrive before the client's disconnect.
-                    receive = exchange.receive if request.body is not None else None
-                    request.client = PollClient(receive, self.clients.unwatched)
+                request.exchange = exchange if view.reads else None
                 while not began:
+                    if request.exchange is not None and self.shares.has_several:
+                        request.watch_client(exchange)
                     await share.enter(len(request.body or b""))
                     if request.client is not None and self.shares.has_several:
                         request.client.require_present()  # It may have left while the request waited for its turn.
@@ -442,8 +440,8 @@ class Gateway:
                     has_waited = True
                     if not share.is_paused:
                         self.calls[request] = time.monotonic() + self._deadline
-                    if request.client is not None:
-                        request.client.on_left = request.give_up
+                    if request.exchange is not None:
+                        request.watch_client(request.exchange).on_left = request.give_up
                 try:
                     yield request.waits_for
                 except BaseException as thrown:  # noqa: BLE001 - the work gets it

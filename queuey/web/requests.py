@@ -19,7 +19,7 @@ from queuey.model.rights import Caller
 from queuey.storage import bridge
 from queuey.web import validators
 from queuey.web.admission.event_streams import EventSource, stream_events
-from queuey.web.admission.long_polls import LongPoll, PollClient, Receive
+from queuey.web.admission.long_polls import Clients, LongPoll, PollClient, Receive
 from queuey.web.admission.scheduling import MAX_SMALL_BODY, Share
 from queuey.web.responses import EVENT_HEADERS, Exchange, Header, Response, accepts
 
@@ -58,9 +58,11 @@ class RequestServices(typing.Protocol):
 
     Attributes:
         beat: Seconds between two keep-alives of a stream.
+        clients: The clients of requests that wait.
     """
 
     beat: float
+    clients: Clients
 
     def make_long_poll(self, request: Request, seconds: float) -> LongPoll:
         """Returns a long poll for the request, whose view must be declared with ``reads``."""
@@ -102,6 +104,7 @@ class Request:
         has_own_headers: Some headers are stored with a message.
         waits_for: The future that it waits for.
         is_given_up: It was told to end, because its client has left or its deadline is over.
+        exchange: Its connection if its view only reads, so that it ends when its client leaves; otherwise None.
         client: The client that waits for the answer, or None if nobody watches it.
         rate_headers: Response headers about the caller's rate limit.
         facade: The protocol of the request, or None for version 1.
@@ -121,6 +124,7 @@ class Request:
     has_own_headers = False
     waits_for: asyncio.Future[Any] | None = None
     is_given_up = False
+    exchange: Exchange | None = None
     client: PollClient | None = None
     rate_headers: tuple[Header, ...] = ()
     facade: Protocol | None = None
@@ -141,6 +145,14 @@ class Request:
         self.query = query
         self.scheme = scheme
         self.headers = headers
+
+    def watch_client(self, exchange: Exchange) -> PollClient:
+        """Watches the client, now that the request may wait; it must have an ``exchange``."""
+        if self.client is None:
+            # Unread bytes of a body would arrive before the client's disconnect.
+            receive = exchange.receive if self.body is not None else None
+            self.client = PollClient(receive, self.server.clients.unwatched)
+        return self.client
 
     def give_up(self) -> None:
         """Ends the running view, unless it waits for messages or for a thread: these have their own limits."""
@@ -169,8 +181,8 @@ class Request:
         Raises:
             TooManyRequests, StoreUnavailable: No thread or not enough memory was free in time.
         """
-        if computes and self.client is not None:
-            work = partial(self.client.run_if_present, work)
+        if computes and self.exchange is not None:
+            work = partial(self.watch_client(self.exchange).run_if_present, work)
         return await self.share.run_in_thread(work, computes=computes, page=page)
 
     async def compute(self, work: Callable[[], Coroutine[Any, Any, T]], *, page: bool = False) -> T:
@@ -181,6 +193,8 @@ class Request:
         return await self.in_pool(lambda: bridge.run(work(), as_one=True), computes=True, page=page)
 
     def make_long_poll(self, seconds: float) -> LongPoll:
+        assert self.exchange is not None  # noqa: S101 - the view says that it reads
+        self.watch_client(self.exchange)
         return self.server.make_long_poll(self, seconds)
 
     def until_found(
