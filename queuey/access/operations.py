@@ -17,10 +17,10 @@ from queuey.model.rights import Action
 from queuey.runtime.limits import Limits
 from queuey.web import openapi
 from queuey.web.endpoint import COMMON_HEADERS, MESSAGE_HEADERS, Handler, Match, View
-from queuey.web.fields import Fields, Queries
+from queuey.web.fields import Fields
 from queuey.web.openapi import JSON, ResponseSpec, Tag
 from queuey.web.parameters import BODY_ERRORS, USUAL_ERRORS
-from queuey.web.requests import OWN_HEADER_PREFIX, Request
+from queuey.web.requests import OWN_HEADER_PREFIX, Queries, Request
 from queuey.web.responses import Response, json_response
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -35,9 +35,8 @@ from queuey.runtime.waiters import Waiter
 from queuey.web import validators
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
-from queuey.web.fields import Queries
 from queuey.web.openapi import Tag
-from queuey.web.requests import MAX_SHORT_BODY, Request, read_query
+from queuey.web.requests import MAX_SHORT_BODY, Queries, Request, read_query
 from queuey.web.responses import JSON, Response, encode, json_response
 from queuey.web.validators import Errors
 

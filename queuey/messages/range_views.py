@@ -20,8 +20,7 @@ from queuey.runtime.waiters import Waiter
 from queuey.web import validators
 from queuey.web.endpoint import Handler, Match
 from queuey.web.errors import error_texts
-from queuey.web.fields import Queries
-from queuey.web.requests import Request, read_query, wants_events
+from queuey.web.requests import Queries, Request, read_query, wants_events
 from queuey.web.responses import JSON, Response, encode
 from queuey.web.validators import Errors, bad_json
 

@@ -19,11 +19,7 @@ from queuey.web.requests import Request, read_body, read_query, record_unknown_n
 from queuey.web.validators import Errors, read_object
 
 S = TypeVar("S", bound=msgspec.Struct)
-T = TypeVar("T")
 Parse = Callable[[object], Any]
-
-MAX_QUERIES, MAX_QUERY = 1000, 200
-"""Max cached queries of one kind, and max characters of each."""
 
 
 class Fields(Generic[S]):
@@ -100,31 +96,6 @@ class Fields(Generic[S]):
                 value = list(value.values())
             items = value if isinstance(value, list) else [value]
             yield from ((names, item) for item in items if isinstance(item, dict))
-
-
-class Queries(Generic[T]):
-    """Reads queries of one kind, each text once: clients send the same ones again and again.
-
-    Args:
-        read: Reads a request's query, and uses nothing else of the request. Requests share its result.
-    """
-
-    def __init__(self, read: Callable[[Request], T]) -> None:
-        self._read = read
-        self.cache: dict[str, T] = {}
-
-    def read(self, request: Request) -> T:
-        text = request.query
-        parsed = self.cache.get(text)
-        if parsed is None:
-            ignored_before = request.ignored
-            parsed = self._read(request)
-            # A query with unknown fields is not cached, so that each response has its warning.
-            if request.ignored is ignored_before and len(text) <= MAX_QUERY:
-                if len(self.cache) >= MAX_QUERIES:
-                    self.cache.clear()
-                self.cache[text] = parsed
-        return parsed
 
 
 def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:

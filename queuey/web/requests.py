@@ -11,7 +11,7 @@ import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote_plus
 
 from queuey.model.errors import InvalidRequest, QueueyError, TooLarge, UnknownCoding
@@ -420,6 +420,8 @@ class BodyReader:
 MAX_WARNED_NAMES, MAX_WARNED_LENGTH = 10, 60
 """Max ignored names in a warning, and max characters of each."""
 MAX_FIELDS = 200
+MAX_QUERIES, MAX_QUERY = 1000, 200
+"""Max cached queries of one kind, and max characters of each."""
 _MAX_LENGTH_DIGITS = 18
 
 STRICT_FIELD = "strict"
@@ -504,6 +506,31 @@ def read_query(request: Request, known_names: frozenset[str] = frozenset()) -> d
     ):
         record_unknown_names(request, unknown, "field", "query", known_names)
     return fields
+
+
+class Queries(Generic[T]):
+    """Reads queries of one kind, each text once: clients send the same ones again and again.
+
+    Args:
+        read: Reads a request's query, and uses nothing else of the request. Requests share its result.
+    """
+
+    def __init__(self, read: Callable[[Request], T]) -> None:
+        self._read = read
+        self.cache: dict[str, T] = {}
+
+    def read(self, request: Request) -> T:
+        text = request.query
+        parsed = self.cache.get(text)
+        if parsed is None:
+            ignored_before = request.ignored
+            parsed = self._read(request)
+            # A query with unknown fields is not cached, so that each response has its warning.
+            if request.ignored is ignored_before and len(text) <= MAX_QUERY:
+                if len(self.cache) >= MAX_QUERIES:
+                    self.cache.clear()
+                self.cache[text] = parsed
+        return parsed
 
 
 def record_unknown_names(request: Request, names: Sequence[str], what: str, place: str, allowed: Iterable[str]) -> None:

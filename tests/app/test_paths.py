@@ -17,8 +17,8 @@ from queuey.model.errors import InvalidRequest, StoreUnavailable
 from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
 from queuey.web.endpoint import decode_path
-from queuey.web.fields import MAX_QUERIES, MAX_QUERY, Fields, Queries
-from queuey.web.requests import Request
+from queuey.web.fields import Fields
+from queuey.web.requests import MAX_QUERIES, MAX_QUERY, Queries, Request
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 from tests.web.gateway_calls import KEY
