@@ -37,6 +37,7 @@ from queuey.web.admission.long_polls import (
     KnownCallers,
     LongPoll,
     LongPolls,
+    PollClient,
 )
 from queuey.web.admission.rates import RateLimits
 from queuey.web.admission.scheduling import ANONYMOUS, Share, Shares, stranger_tenant
@@ -248,8 +249,8 @@ class Gateway:
                 await self._admit(request, endpoint, exchange, fields.unreadable)
                 request.exchange = exchange if view.reads else None
                 while not began:
-                    if request.exchange is not None and self.shares.has_several:
-                        request.watch_client(exchange)
+                    if request.exchange is not None and request.client is None and self.shares.has_several:
+                        request.client = PollClient(request.exchange, request.body, self.clients.unwatched)
                     await share.enter(len(request.body or b""))
                     if request.client is not None and self.shares.has_several:
                         request.client.require_present()  # It may have left while the request waited for its turn.
@@ -440,8 +441,10 @@ class Gateway:
                     has_waited = True
                     if not share.is_paused:
                         self.calls[request] = time.monotonic() + self._deadline
-                    if request.exchange is not None:
-                        request.watch_client(request.exchange).on_left = request.give_up
+                    if request.exchange is not None and request.client is None:
+                        request.client = PollClient(request.exchange, request.body, self.clients.unwatched)
+                    if request.client is not None:
+                        request.client.on_left = request.give_up
                 try:
                     yield request.waits_for
                 except BaseException as thrown:  # noqa: BLE001 - the work gets it
@@ -472,6 +475,8 @@ class Gateway:
     # Services for requests
 
     def make_long_poll(self, request: Request, seconds: float) -> LongPoll:
+        assert request.exchange is not None  # noqa: S101 - the view says that it reads
+        request.client = request.client or PollClient(request.exchange, request.body, self.clients.unwatched)
         return LongPoll(self.polls, request, seconds)
 
     def _give_up_late_calls(self) -> None:

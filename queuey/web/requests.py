@@ -19,7 +19,7 @@ from queuey.model.rights import Caller
 from queuey.storage import bridge
 from queuey.web import validators
 from queuey.web.admission.event_streams import EventSource, stream_events
-from queuey.web.admission.long_polls import Clients, LongPoll, PollClient, Receive
+from queuey.web.admission.long_polls import LongPoll, PollClient, Receive
 from queuey.web.admission.scheduling import MAX_SMALL_BODY, Share
 from queuey.web.responses import EVENT_HEADERS, Exchange, Header, Response, accepts
 
@@ -58,11 +58,9 @@ class RequestServices(typing.Protocol):
 
     Attributes:
         beat: Seconds between two keep-alives of a stream.
-        clients: The clients of requests that wait.
     """
 
     beat: float
-    clients: Clients
 
     def make_long_poll(self, request: Request, seconds: float) -> LongPoll:
         """Returns a long poll for the request, whose view must be declared with ``reads``."""
@@ -146,14 +144,6 @@ class Request:
         self.scheme = scheme
         self.headers = headers
 
-    def watch_client(self, exchange: Exchange) -> PollClient:
-        """Watches the client, now that the request may wait; it must have an ``exchange``."""
-        if self.client is None:
-            # Unread bytes of a body would arrive before the client's disconnect.
-            receive = exchange.receive if self.body is not None else None
-            self.client = PollClient(receive, self.server.clients.unwatched)
-        return self.client
-
     def give_up(self) -> None:
         """Ends the running view, unless it waits for messages or for a thread: these have their own limits."""
         if not (self.share.has_thread or self.share.is_paused):
@@ -182,8 +172,13 @@ class Request:
             TooManyRequests, StoreUnavailable: No thread or not enough memory was free in time.
         """
         if computes and self.exchange is not None:
-            work = partial(self.watch_client(self.exchange).run_if_present, work)
+            work = partial(self._run_if_present, work)
         return await self.share.run_in_thread(work, computes=computes, page=page)
+
+    def _run_if_present(self, work: Callable[[], T]) -> T:
+        if self.client is not None:
+            self.client.require_present()
+        return work()
 
     async def compute(self, work: Callable[[], Coroutine[Any, Any, T]], *, page: bool = False) -> T:
         """Runs a coroutine that awaits only the store in a thread: it reads much, or renders a long response.
@@ -193,8 +188,6 @@ class Request:
         return await self.in_pool(lambda: bridge.run(work(), as_one=True), computes=True, page=page)
 
     def make_long_poll(self, seconds: float) -> LongPoll:
-        assert self.exchange is not None  # noqa: S101 - the view says that it reads
-        self.watch_client(self.exchange)
         return self.server.make_long_poll(self, seconds)
 
     def until_found(

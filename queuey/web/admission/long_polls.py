@@ -28,6 +28,7 @@ from queuey.model.rights import ANYBODY, USERS_TENANT_PREFIX, Caller
 from queuey.runtime.waiters import Waiter, Watchers
 from queuey.web.admission.scheduling import FairGate, ScheduledWork, Share, SharedQuota
 from queuey.web.http.connection import DISCONNECTED
+from queuey.web.responses import Exchange
 
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -76,8 +77,9 @@ class PollClient:
         "receive",
     )
 
-    def __init__(self, receive: Receive | None, unwatched: dict[PollClient, None]) -> None:
-        self.receive = receive
+    def __init__(self, exchange: Exchange, body: bytes | None, unwatched: dict[PollClient, None]) -> None:
+        # Unread bytes of a body would arrive before the client's disconnect.
+        self.receive: Receive | None = None if body is None else exchange.receive
         self._unwatched = unwatched
         unwatched[self] = None
         self._message: asyncio.Future[Any] | None = None
@@ -123,10 +125,6 @@ class PollClient:
     def require_present(self) -> None:
         if self.has_left:
             raise make_client_left()
-
-    def run_if_present(self, work: Callable[[], T]) -> T:
-        self.require_present()
-        return work()
 
 
 class Clients:
