@@ -52,10 +52,10 @@ def replace_in(owner: ModuleType | type, function: object, by: object) -> Iterat
     Raises:
         TypeError: The module or class has no name for it.
     """
-    names = [name for name, there in vars(owner).items() if there is function]
+    names = [name for name, there in vars(owner).items() if there is function or _unwrap(there) is function]
     if not names:
         raise TypeError(f"{owner.__name__} has no name for {function!r}")
-    with _replace_names(owner, names, by):
+    with _replace_names(owner, names, _wrap_like(vars(owner)[names[0]], by)):
         yield
 
 

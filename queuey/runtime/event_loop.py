@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from queuey.storage import bridge
@@ -53,6 +54,8 @@ class Core:
     """
 
     requester: Requester | None = None
+    boottime: Callable[[], float] = staticmethod(partial(time.clock_gettime, _BOOTTIME))
+    """Returns seconds of a clock that continues while the machine is suspended."""
 
     def __init__(self) -> None:
         self.rng: random.Random = random.SystemRandom()
@@ -101,10 +104,6 @@ class Core:
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         return self.calls.loop
-
-    def boottime(self) -> float:
-        """Returns seconds of a clock that continues while the machine is suspended."""
-        return time.clock_gettime(_BOOTTIME)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Runs blocking work in a thread: of the calling request's share, or else of this core.

@@ -38,7 +38,7 @@ from tests.contract.samples import (
     new_message,
 )
 from tests.interposed_store import InterposedStore
-from tests.replacing import replace
+from tests.replacing import replace_in
 
 
 def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess]:
@@ -390,7 +390,7 @@ def test_deleted_after_the_acknowledgement(store: Store, other: Store) -> None:
     failing.restore(Messages.delete)
     assert statuses(blocking(service.claims).acknowledge(access, [claimed[2].receipt])) == [ReceiptStatus.DONE]
     assert bodies(bridge.run(store.messages.fetch(queue, [(1, place) for place in places]))) == ["b"]
-    with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE_SECONDS):
+    with replace_in(Core, Core.boottime, lambda: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE_SECONDS):
         append_bodies(store, queue, "d")
         assert claimed_bodies(blocking(service.claims).claim(access, limit=3, ttl=600)) == ["d"]
     assert eventually(lambda: bridge.run(store.messages.fetch(queue, [(1, place) for place in places])) == [])

@@ -36,7 +36,7 @@ from tests.contract.samples import (
     new_message,
 )
 from tests.interposed_store import InterposedStore, Killed
-from tests.replacing import replace
+from tests.replacing import replace_in
 
 
 def test_letters_that_share_a_partition_are_there_once(store: Store, other: Store, clock: Clock) -> None:
@@ -67,9 +67,9 @@ def test_letters_that_share_a_partition_are_there_once(store: Store, other: Stor
     late = ClaimUseCases(other, Limits(), Metrics(), core=core)
     there = QueueAccess(other, queue)
     began = core.boottime()
-    with replace(Core.boottime, lambda _self: began):
+    with replace_in(Core, Core.boottime, lambda: began):
         assert count_outbox(late, there) == {1: 1, 2: 1}
-    with replace(Core.boottime, lambda _self: began + OVERDUE_SECONDS):
+    with replace_in(Core, Core.boottime, lambda: began + OVERDUE_SECONDS):
         assert blocking(late).claim(there, limit=9, ttl=10) == []
         assert eventually(lambda: not any(count_outbox(late, there).values()))
     assert messages_in_partition(store, shared)[0].body == "wages"

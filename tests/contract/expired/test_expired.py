@@ -25,7 +25,7 @@ from tests.contract.samples import (
     make_queue,
     messages_in_partition,
 )
-from tests.replacing import replace as replaced
+from tests.replacing import replace_in
 
 TTL = 100
 DAY = 86_400
@@ -246,7 +246,7 @@ def test_a_clock_that_was_ahead_hides_no_message(store: Store, clock: Clock) -> 
 def test_a_clock_that_is_set_back_hides_no_message(store: Store, clock: Clock) -> None:
     """Posts, also of another process, do not rely on a record that was removed before the clock was set back."""
     boottime = clock.ticks / TICKS_PER_SECOND
-    with replaced(Core.boottime, lambda _core: boottime):
+    with replace_in(Core, Core.boottime, lambda: boottime):
         process, queue = Process(store), make_expiring_queue(store)
         process.post(queue, "one")
         finish_all(process, queue)
