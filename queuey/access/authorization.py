@@ -16,7 +16,7 @@ from queuey.access.credentials.members import credential_of
 from queuey.access.credentials.readers import ApplicationKeys, CredentialReader, Identity, digest_of
 from queuey.access.queue_access import QueueAccess, find_queue, require_application
 from queuey.model.deadletters import queue_for
-from queuey.model.errors import NotAllowed, NotAuthenticated, NotFound, QueueNotFound, QueueyError
+from queuey.model.errors import NotAllowed, NotAuthenticated, NotFound, QueueNotFound
 from queuey.model.messages import Queue
 from queuey.model.rights import (
     ANYBODY,
@@ -28,7 +28,6 @@ from queuey.model.rights import (
     matches,
     may_know,
 )
-from queuey.runtime.event_loop import Core
 from queuey.storage import Store
 from queuey.web.admission.scheduling import ANONYMOUS
 from queuey.web.requests import Request
@@ -98,15 +97,15 @@ class Authenticator:
     def add(self, reader: CredentialReader) -> None:
         self._readers[reader.scheme] = reader
 
-    def __call__(self, header: str | None) -> Caller:
-        """Returns the caller that sent this header; blocks if it is not cached.
+    async def __call__(self, header: str | None) -> Caller:
+        """Returns the caller that sent this header; reads its credentials if it is not cached.
 
         Raises:
             NotAuthenticated: A credential is unknown, expired or revoked.
             StoreUnavailable: A credential cannot be read now.
         """
         caller = self.cached_caller(header)
-        return self._read_caller(header or "") if caller is None else caller
+        return await self._read_caller(header or "") if caller is None else caller
 
     def cached_caller(self, header: str | None) -> Caller | None:
         """Returns the caller if it is cached and its entry has not expired. Without a header it is ``ANYBODY``."""
@@ -178,7 +177,7 @@ class Authenticator:
             raise NotAuthenticated(f"Too many credentials: {len(credentials)}, at most {MAX_CREDENTIALS}.")
         return credentials
 
-    def _read_caller(self, header: str) -> Caller:
+    async def _read_caller(self, header: str) -> Caller:
         """Reads all credentials of a header and caches their caller, who has the rights of all of them.
 
         The caller expires with the first of them, and counts for the first tenant by name. One bad credential refuses
@@ -190,7 +189,7 @@ class Authenticator:
         key = _make_cache_key(_make_canonical_header(credentials))
         began = self._clock()
         try:
-            results = [self._identify(self._readers[scheme], credential) for scheme, credential in credentials]
+            results = [await self._identify(self._readers[scheme], credential) for scheme, credential in credentials]
         except NotAuthenticated:
             with self._lock:
                 self._forget(key)
@@ -219,14 +218,14 @@ class Authenticator:
             if not self._keys_by_caller[names]:
                 del self._keys_by_caller[names]
 
-    def _identify(self, reader: CredentialReader, credential: str) -> tuple[Identity, float]:
+    async def _identify(self, reader: CredentialReader, credential: str) -> tuple[Identity, float]:
         """Reads a credential; returns its identity and the seconds for which it may be cached.
 
         Raises:
             NotAuthenticated: The credential is not valid, or has expired.
         """
         now = self._wall()
-        identity = reader.read(credential, now)
+        identity = await reader.read(credential, now)
         remaining_seconds = math.inf if identity.expires is None else identity.expires - now
         if remaining_seconds <= 0:
             raise NotAuthenticated("The credential has expired.")
@@ -245,22 +244,20 @@ class Authorization:
     """Checks who the caller is and whether it may use a queue.
 
     Args:
-        core: Runs checks in threads.
         store: Reads queues and applications.
         authenticate: Authenticates callers.
         private: Applications that do not reveal to other callers which queues exist.
     """
 
-    __slots__ = ("_authenticate", "_core", "_private", "_store")
+    __slots__ = ("_authenticate", "_private", "_store")
 
-    def __init__(self, core: Core, store: Store, authenticate: Authenticator, private: Container[str] = ()) -> None:
-        self._core = core
+    def __init__(self, store: Store, authenticate: Authenticator, private: Container[str] = ()) -> None:
         self._store = store
         self._authenticate = authenticate
         self._private = private
 
     async def identify(self, request: Request) -> Caller:
-        """Returns the caller of a request. A credential that is not cached is read in a thread.
+        """Returns the caller of a request.
 
         Raises:
             NotAuthenticated: A credential is not valid.
@@ -268,9 +265,7 @@ class Authorization:
         """
         if request.credential_error is not None:
             raise request.credential_error
-        header = request.headers.get("authorization")
-        caller = self._authenticate.cached_caller(header)
-        return await self._core.in_thread(partial(self._authenticate, header)) if caller is None else caller
+        return await self._authenticate(request.headers.get("authorization"))
 
     async def require_application(self, application: str) -> None:
         """Raises ``ApplicationNotFound`` if the application does not exist."""
@@ -310,16 +305,6 @@ class Authorization:
         """
         header = request.headers.get("authorization")
         return ANYBODY if header is None else self._authenticate.stale_caller(header)
-
-    def preload_caller(self, request: Request) -> None:
-        """Authenticates the caller ahead of the view. Blocks if an issuer has to be asked, so that the view does not.
-
-        A :class:`QueueyError` of the credential is kept, and raised by the view.
-        """
-        try:
-            self._authenticate(request.headers.get("authorization"))
-        except QueueyError as error:
-            request.credential_error = error
 
     async def find(self, request: Request, match: dict[str, str]) -> Queue:
         """Returns the queue that the path names.

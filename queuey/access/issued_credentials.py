@@ -18,7 +18,7 @@ import msgspec
 from queuey.model.errors import Conflict, InvalidRequest, KeyNotFound, NotAllowed, NotAuthenticated
 from queuey.model.messages import OPERATORS, Key, Scope, is_readable
 from queuey.model.rights import Caller, may_create_key
-from queuey.storage import Applications, Store, bridge, exchange
+from queuey.storage import Applications, Store, exchange
 
 SESSION_SECONDS = 8 * 3600
 """Max seconds of a session; the ledger keeps entries longer."""
@@ -35,15 +35,15 @@ MAX_NOTE_LENGTH = 100
 
 
 class Keys:
-    """Lists, makes and revokes keys of applications; blocks."""
+    """Lists, makes and revokes keys of applications."""
 
     def __init__(self, applications: Applications, clock: Callable[[], float] = time.time) -> None:
         self._applications = applications
         self._clock = clock
 
-    def list(self, application: str, caller: Caller) -> list[Key]:
+    async def list(self, application: str, caller: Caller) -> list[Key]:
         """Returns the keys that the caller would be allowed to make, oldest first."""
-        return [key for key in bridge.run(self._applications.keys(application)) if _is_fewer(key, caller)]
+        return [key for key in await self._applications.keys(application) if _is_fewer(key, caller)]
 
     def check(
         self, application: str, caller: Caller, scope: Scope, *, seconds: float, note: str, until: float | None
@@ -70,32 +70,30 @@ class Keys:
             raise InvalidRequest({"expires": "Later than the end of your own key or session. Choose a shorter time"})
         return expires
 
-    def issue(self, application: str, scope: Scope, expires: float, note: str) -> tuple[str, Key]:
+    async def issue(self, application: str, scope: Scope, expires: float, note: str) -> tuple[str, Key]:
         """Makes a key after :meth:`check`. Returns its secret, which is not stored, and the stored part."""
         secret = secrets.token_hex(32)
         digest = sha256(secret.encode()).digest()
-        return secret, bridge.run(
-            self._applications.add_key(application, digest, expires=expires, note=note, scope=scope)
-        )
+        return secret, await self._applications.add_key(application, digest, expires=expires, note=note, scope=scope)
 
-    def find(self, application: str, caller: Caller, name: str) -> Key:
+    async def find(self, application: str, caller: Caller, name: str) -> Key:
         """Returns a key that the caller would be allowed to make.
 
         Raises:
             KeyNotFound: No such key has this id.
         """
-        for key in self.list(application, caller):
+        for key in await self.list(application, caller):
             if key.id == name:
                 return key
         raise KeyNotFound(name)
 
-    def revoke(self, application: str, caller: Caller, name: str) -> None:
+    async def revoke(self, application: str, caller: Caller, name: str) -> None:
         """Revokes a key that the caller would be allowed to make. Other processes accept it for up to ten more seconds.
 
         Raises:
             KeyNotFound: No such key has this id.
         """
-        bridge.run(self._applications.revoke_key(application, self.find(application, caller, name).id))
+        await self._applications.revoke_key(application, (await self.find(application, caller, name)).id)
 
 
 def _is_fewer(key: Key, caller: Caller) -> bool:
@@ -131,62 +129,62 @@ _decode = msgspec.msgpack.Decoder(LoginSession).decode
 
 
 class Sessions:
-    """Begins, finds and ends sessions; blocks."""
+    """Begins, finds and ends sessions."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
 
-    def begin(self, holder: bytes | UserLogin, *, until: float | None = None) -> tuple[str, LoginSession]:
+    async def begin(self, holder: bytes | UserLogin, *, until: float | None = None) -> tuple[str, LoginSession]:
         """Begins a session, which ends at ``until`` at the latest. Returns its token, too."""
         token = secrets.token_urlsafe(TOKEN_BYTES)
         expires = self._clock() + SESSION_SECONDS
         session = LoginSession(holder, expires if until is None else min(expires, until))
-        bridge.run(self._store.ledger.enter(_session_work(token), _ONLY_INDEX, _encode(session), expected=None))
+        await self._store.ledger.enter(_session_work(token), _ONLY_INDEX, _encode(session), expected=None)
         return token, session
 
-    def make_link(self, holder: bytes) -> str:
+    async def make_link(self, holder: bytes) -> str:
         """Returns the token of a link that logs in once, within ``LINK_SECONDS``, with the key of this digest."""
         token = secrets.token_urlsafe(LINK_BYTES)
         link = _encode(LoginSession(holder, self._clock() + LINK_SECONDS))
-        bridge.run(self._store.ledger.enter(_link_work(token), _ONLY_INDEX, link, expected=None))
+        await self._store.ledger.enter(_link_work(token), _ONLY_INDEX, link, expected=None)
         return token
 
-    def redeem(self, token: str) -> bytes:
+    async def redeem(self, token: str) -> bytes:
         """Uses up the token of a link and returns the digest of its key. Only one of several callers gets it.
 
         Raises:
             NotAuthenticated: The link does not exist, was used, or has expired.
         """
-        entry = bridge.run(self._store.ledger.entry(_link_work(token), _ONLY_INDEX))
+        entry = await self._store.ledger.entry(_link_work(token), _ONLY_INDEX)
         link = None if entry is None else _decode(entry)
         if link is not None and isinstance(link.holder, bytes) and link.expires > self._clock():
             # Random bytes, so that a caller can tell its own value from another caller's.
             spent = _encode(LoginSession(secrets.token_bytes(LINK_BYTES), 0.0))
-            if bridge.run(exchange(self._store.ledger, _link_work(token), _ONLY_INDEX, spent, expected=entry)) == spent:
+            if await exchange(self._store.ledger, _link_work(token), _ONLY_INDEX, spent, expected=entry) == spent:
                 return link.holder
         raise NotAuthenticated("This link was used before, or has expired.")
 
-    def find(self, token: str) -> LoginSession:
+    async def find(self, token: str) -> LoginSession:
         """Returns the session of a token.
 
         Raises:
             NotAuthenticated: The token has no session, or the session has ended.
         """
-        entry = bridge.run(self._store.ledger.entry(_session_work(token), _ONLY_INDEX))
+        entry = await self._store.ledger.entry(_session_work(token), _ONLY_INDEX)
         session = None if entry is None else _decode(entry)
         if session is None or session.expires <= self._clock():
             raise NotAuthenticated("The session has ended. Log in again.")
         return session
 
-    def end(self, token: str) -> None:
+    async def end(self, token: str) -> None:
         """Ends the session of a token, if it has one. Other processes refuse the token within seconds."""
         work = _session_work(token)
-        entry = bridge.run(self._store.ledger.entry(work, _ONLY_INDEX))
+        entry = await self._store.ledger.entry(work, _ONLY_INDEX)
         if entry is None:
             return
         try:
-            bridge.run(self._store.ledger.enter(work, _ONLY_INDEX, _encode(LoginSession(b"", 0.0)), expected=entry))
+            await self._store.ledger.enter(work, _ONLY_INDEX, _encode(LoginSession(b"", 0.0)), expected=entry)
         except Conflict:
             return
 

@@ -23,7 +23,7 @@ from queuey.app.service import App, Service
 from queuey.operations import health_views, lag_metrics
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
-from queuey.runtime.metrics import Metrics, make_snapshot
+from queuey.runtime.metrics import Metrics, Snapshot, make_snapshot
 from queuey.storage import Store
 from queuey.web.endpoint import Endpoint, Handler, Match, Resources, View
 from queuey.web.errors import NoSuchResource
@@ -74,7 +74,11 @@ def _add_operator_resources(config: Any, app: App) -> None:  # noqa: ANN401 - Py
     service = app.service
     backlogs = lag_metrics.Backlogs(service.queues, service.claims, app.shown_backlogs)
     lags = lag_metrics.GroupLags(service.queues, service.offsets, app.shown_lags)
-    counts = lag_metrics.WorkerCounts(lambda: make_snapshot(service.metrics, service.statistics()), service.workers)
+
+    async def count() -> Snapshot:
+        return make_snapshot(service.metrics, await service.statistics())
+
+    counts = lag_metrics.WorkerCounts(count, service.workers, service.core)
     views = health_views.OpsViews(
         service.store, service.stopping, counts.collect_all, backlogs=backlogs.measure, lags=lags.measure
     )
@@ -134,7 +138,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     app = App(
         service=service,
         authenticate=authenticate,
-        authorization=Authorization(service.core, store, authenticate, private),
+        authorization=Authorization(store, authenticate, private),
         shown_backlogs=shown_backlogs,
         shown_lags=shown_lags,
         own_api=own_api,

@@ -38,7 +38,7 @@ from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics
 from queuey.runtime.workers import WorkerIdentity, Workers
 from queuey.schedules.schedules import ScheduleUseCases
-from queuey.storage import Store, bridge
+from queuey.storage import Store
 from queuey.web.endpoint import Endpoint, Resources
 from queuey.web.requests import Protocol
 
@@ -98,7 +98,7 @@ class Service:
         self.schedules = ScheduleUseCases(store, self.messages, self.core, self.stopping)
         # Messages shown to people do not count as delivered.
         uncounted = Reader(store, self.limits, Metrics(), self.core)
-        self.browsing = Browsing(uncounted)
+        self.browsing = Browsing(uncounted, self.core)
         self.sessions = Sessions(store)
         self.audit = AuditLog(store, self.messages, uncounted, self.core)
         self.keys = Keys(store.applications)
@@ -128,7 +128,7 @@ class Service:
         self.news.close()
         self.workers.leave(seconds)
 
-    def statistics(self) -> dict[str, float]:
+    async def statistics(self) -> dict[str, float]:
         """Returns statistics of all use cases by metric name, and of the store if it is available."""
         statistics = {
             **self.messages.statistics(),
@@ -142,7 +142,7 @@ class Service:
             "loop_longest_turn_seconds": self.core.longest_turn,
         }
         with suppress(StoreUnavailable):
-            statistics |= bridge.run(self.store.statistics())
+            statistics |= await self.store.statistics()
         return statistics
 
     async def find(self, application: str, name: str) -> Queue:

@@ -20,7 +20,6 @@ from queuey.model.messages import Meta, Queue
 from queuey.model.rights import Caller, application_of_scoped_name, owner_name
 from queuey.operations.audit_log import AuditEntry
 from queuey.operations.message_search import group_by_reason
-from queuey.storage import bridge
 from queuey.web.errors import NoSuchResource
 from queuey.web.responses import Response
 
@@ -48,7 +47,7 @@ MESSAGE_DETAILS = frozenset({"error", "shape", "message_key"})
 OUTCOMES = {"done": "Done", "partly": "Partly done", "failed": "Not done", "unknown": "Not known"}
 
 
-def show_applications(page_request: PageRequest) -> Response:
+async def show_applications(page_request: PageRequest) -> Response:
     """Lists the applications that the caller may see or, without fields in the query, redirects to the only one.
 
     Only operators see all, in pages; the prefix filters one page. With ``depth``, it shows figures of the first
@@ -57,18 +56,18 @@ def show_applications(page_request: PageRequest) -> Response:
     prefix, start = _prefix_and_start(page_request)
     operates = any(grant.application is None for grant in page_request.caller.grants)
     if operates:
-        names, following = bridge.run(page_request.service.queues.list_applications(start=start, limit=PAGE_SIZE))
+        names, following = await page_request.service.queues.list_applications(start=start, limit=PAGE_SIZE)
     else:
         names, following = _own_applications(page_request.caller), None
     if len(names) == 1 and following is None and not page_request.given:
         return pages.redirect(pages.link("a", names[0]))
     matching = [name for name in names if name.startswith(prefix)]
     counted = "depth" in page_request.given
-    return page_request.render(
+    return await page_request.render(
         "applications_table.html" if counted and pages.is_part(page_request.request) else "applications.html",
         "Applications",
         names=matching,
-        totals=_count_totals(page_request, matching) if counted else None,
+        totals=await _count_totals(page_request, matching) if counted else None,
         prefix=prefix,
         start=start,
         following=_next_start(prefix, following),
@@ -76,7 +75,7 @@ def show_applications(page_request: PageRequest) -> Response:
     )
 
 
-def _count_totals(page_request: PageRequest, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+async def _count_totals(page_request: PageRequest, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Sums the figures of the first applications, until a timeout; leaves out those without ``measure``.
 
     Skips deleted applications, and counts at most :data:`MAX_QUEUES` queues of each.
@@ -87,30 +86,30 @@ def _count_totals(page_request: PageRequest, names: Sequence[str]) -> dict[str, 
         if time.monotonic() > until or not page_request.caller.find_patterns(name, "measure"):
             continue
         with suppress(NotFound):
-            totals[name] = overview.survey_queues(page_request, name, MAX_QUEUES, until).totals()
+            totals[name] = (await overview.survey_queues(page_request, name, MAX_QUEUES, until)).totals()
     return totals
 
 
-def show_queues(page_request: PageRequest) -> Response:
+async def show_queues(page_request: PageRequest) -> Response:
     """Lists queues. Counts their messages only with ``depth`` or ``sort``; sorts only within the page.
 
     Counting ends at :data:`SEARCH_TIMEOUT`; the page says how many queues were not counted. A caller who may not list
     queues gets the page of :func:`queuey.console.overview.find_unlisted_page`.
     """
-    if (refusal := overview.find_unlisted_page(page_request)) is not None:
+    if (refusal := await overview.find_unlisted_page(page_request)) is not None:
         return refusal
-    application, patterns = page_request.application, page_request.patterns("measure")
+    application, patterns = page_request.application, await page_request.patterns("measure")
     prefix, start = _prefix_and_start(page_request)
     sort, down = page_request.given.get("sort", ""), "down" in page_request.given
     if sort and sort not in SORT_KEYS:
         raise InvalidRequest({"sort": f"Is not one of {', '.join(SORT_KEYS)}"})
-    queues, following = bridge.run(
-        page_request.service.queues.list(application, start=start, limit=PAGE_SIZE, patterns=patterns)
+    queues, following = await page_request.service.queues.list(
+        application, start=start, limit=PAGE_SIZE, patterns=patterns
     )
     counted = bool(sort or "depth" in page_request.given)
     until = time.monotonic() + SEARCH_TIMEOUT if counted else None
-    rows = overview.make_rows(page_request, [queue for queue in queues if queue.name.startswith(prefix)], until)
-    return page_request.render(
+    rows = await overview.make_rows(page_request, [queue for queue in queues if queue.name.startswith(prefix)], until)
+    return await page_request.render(
         "queues_table.html" if counted and pages.is_part(page_request.request) else "queues.html",
         "Queues of",
         application,
@@ -160,15 +159,15 @@ def _list_columns(queues: Sequence[Queue]) -> list[str]:
     return [*differ, "created"] if created and max(created) - min(created) >= DAY else differ
 
 
-def show_failures(page_request: PageRequest) -> Response:
+async def show_failures(page_request: PageRequest) -> Response:
     """Groups the newest dead letters of an application by reason, for one page of queues at a time.
 
     A page ends at :data:`MAX_SAMPLED` queues of dead letters or the timeout, but has at least one queue with some.
     """
     application, start = page_request.application, page_request.given.get("start", "")
-    patterns = page_request.patterns("read")
-    queues, following = bridge.run(
-        page_request.service.queues.list(application, start=start, limit=MAX_SEARCHED, patterns=patterns)
+    patterns = await page_request.patterns("read")
+    queues, following = await page_request.service.queues.list(
+        application, start=start, limit=MAX_SEARCHED, patterns=patterns
     )
     samples: dict[str, dict[str, Any]] = {}
     until = time.monotonic() + SEARCH_TIMEOUT
@@ -178,9 +177,9 @@ def show_failures(page_request: PageRequest) -> Response:
             following = queue.name
             break
         for name in names:
-            samples[name] = sample_failures(page_request, name)
+            samples[name] = await sample_failures(page_request, name)
     reasons = group_by_reason(sample["failures"] for sample in samples.values() if sample["failures"] is not None)
-    return page_request.render(
+    return await page_request.render(
         "failures.html",
         "Failures of",
         application,
@@ -217,35 +216,31 @@ def _own_applications(caller: Caller) -> list[str]:
     return sorted(owned | {grant.application for grant in caller.grants if grant.application is not None})
 
 
-def show_schedules(page_request: PageRequest) -> Response:
-    may_see, start = page_request.make_name_test("admin"), page_request.given.get("start", "")
-    schedules, following = bridge.run(
-        page_request.service.schedules.list(page_request.application, may_see, start=start)
-    )
-    return page_request.render(
+async def show_schedules(page_request: PageRequest) -> Response:
+    may_see, start = await page_request.make_name_test("admin"), page_request.given.get("start", "")
+    schedules, following = await page_request.service.schedules.list(page_request.application, may_see, start=start)
+    return await page_request.render(
         "schedules.html",
         "Schedules of",
         page_request.application,
         schedules=schedules,
         following=following,
-        patterns=page_request.patterns("admin"),
+        patterns=await page_request.patterns("admin"),
         may_add=bool(page_request.caller.find_patterns(page_request.application, "send")),
     )
 
 
-def show_schedule(page_request: PageRequest) -> Response:
+async def show_schedule(page_request: PageRequest) -> Response:
     """Shows a schedule of a queue that the caller administers, with the acts that the caller may do.
 
     The acts have either pause or resume, as the schedule's state allows.
     """
-    schedule = bridge.run(
-        page_request.service.schedules.show(
-            page_request.application, page_request.match["schedule"], page_request.make_name_test("admin")
-        )
+    schedule = await page_request.service.schedules.show(
+        page_request.application, page_request.match["schedule"], await page_request.make_name_test("admin")
     )
     plan = schedule.plan
     idle = "schedule-pause" if plan.paused else "schedule-resume"
-    return page_request.render(
+    return await page_request.render(
         "schedule.html",
         "Schedule",
         schedule.name,
@@ -256,15 +251,15 @@ def show_schedule(page_request: PageRequest) -> Response:
     )
 
 
-def show_log(page_request: PageRequest) -> Response:
+async def show_log(page_request: PageRequest) -> Response:
     """Lists audit entries, newest first: those of queues with the right ``admin``, and the caller's own.
 
     With ``queue``, it lists only that queue's. Refuses an invalid ``cursor``.
     """
-    bridge.run(page_request.authorization.require_application(page_request.application))
+    await page_request.authorization.require_application(page_request.application)
     patterns, who = (
         page_request.caller.find_patterns(page_request.application, "admin"),
-        page_request.callers.find_holder_name(page_request.request),
+        await page_request.callers.find_holder_name(page_request.request),
     )
     queue = page_request.given.get("queue", "")
 
@@ -272,12 +267,12 @@ def show_log(page_request: PageRequest) -> Response:
         return queue in {"", entry.queue} and _may_see(page_request, entry, who)
 
     try:
-        page = page_request.service.audit.read_page(
+        page = await page_request.service.audit.read_page(
             page_request.application, page_request.given.get("cursor", ""), is_shown
         )
     except ValueError as error:
         raise InvalidRequest({"cursor": str(error)}) from None
-    return page_request.render(
+    return await page_request.render(
         "audit.html",
         "Audit log of",
         queue or page_request.application,
@@ -289,19 +284,19 @@ def show_log(page_request: PageRequest) -> Response:
     )
 
 
-def show_entry(page_request: PageRequest) -> Response:
+async def show_entry(page_request: PageRequest) -> Response:
     """Shows an audit entry; one that the caller may not see counts as missing.
 
     Hides details from messages without the right ``read``, except for who acted.
     """
-    bridge.run(page_request.authorization.require_application(page_request.application))
+    await page_request.authorization.require_application(page_request.application)
     partition, position = parse_place(page_request.match["place"])
-    entry = page_request.service.audit.find(page_request.application, (partition or 1, position))
-    who = page_request.callers.find_holder_name(page_request.request)
+    entry = await page_request.service.audit.find(page_request.application, (partition or 1, position))
+    who = await page_request.callers.find_holder_name(page_request.request)
     if entry is None or not _may_see(page_request, entry, who):
         raise NoSuchResource("The audit log has no such entry, or you may not see it.")
     reads = entry.who == who or page_request.may("read", entry.queue)
-    return page_request.render(
+    return await page_request.render(
         "entry.html",
         OUTCOMES[entry.outcome],
         name=entry.queue,
@@ -321,7 +316,7 @@ def _may_see(page_request: PageRequest, entry: AuditEntry, who: str) -> bool:
     return entry.who == who or "*" in page_request.caller.find_patterns(page_request.application, "admin")
 
 
-def show_keys(page_request: PageRequest) -> Response:
-    page_request.patterns("admin")
-    keys = page_request.service.keys.list(page_request.application, page_request.caller)
-    return page_request.render("keys.html", "Keys of", page_request.application, keys=keys)
+async def show_keys(page_request: PageRequest) -> Response:
+    await page_request.patterns("admin")
+    keys = await page_request.service.keys.list(page_request.application, page_request.caller)
+    return await page_request.render("keys.html", "Keys of", page_request.application, keys=keys)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from queuey.access.authorization import Authorization
@@ -17,7 +18,6 @@ from queuey.model import ids
 from queuey.model.errors import ClaimsRefused, NoCredential, QueueyError, StoreClosed, TooManyRequests
 from queuey.model.time_parsing import format_duration
 from queuey.operations.queue_activity import CELL_SECONDS, UNKNOWN_DEPTH, Cells, History
-from queuey.storage import bridge
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_response
@@ -64,19 +64,19 @@ class Figures(NamedTuple):
         }
 
 
-def measure_figures(service: Service, access: QueueAccess, cells: Cells) -> Figures:
-    return Figures(count_backlog(service, access), *mean_rates(cells))
+async def measure_figures(service: Service, access: QueueAccess, cells: Cells) -> Figures:
+    return Figures(await count_backlog(service, access), *mean_rates(cells))
 
 
-def count_backlog(service: Service, access: QueueAccess) -> Backlog:
+async def count_backlog(service: Service, access: QueueAccess) -> Backlog:
     """Counts the jobs of a queue, above :data:`MAX_COUNTED` by estimate.
 
     In a queue that takes no claims, all messages count as waiting, roughly.
     """
     try:
-        return service.core.run(service.claims.overview.backlog(access, MAX_COUNTED))
+        return await service.claims.overview.backlog(access, MAX_COUNTED)
     except ClaimsRefused:
-        parts = bridge.run(service.queues.inspect_partitions(access.queue, rough=True)) or ()
+        parts = await service.queues.inspect_partitions(access.queue, rough=True) or ()
     return Backlog(
         waiting=sum(part.count for part in parts),
         exact=all(part.exact for part in parts),
@@ -165,7 +165,7 @@ class ChartView:
             raise NoCredential("Log in to see this page.")
         await self._authorization.admit(request, match, "measure")
         token = cookies.read(request, cookies.SESSION_COOKIE) or ""
-        holder = await request.in_pool(lambda: self._service.sessions.find(token).holder)
+        holder = (await self._service.sessions.find(token)).holder
         request.headers["accept"] = "text/event-stream"  # Errors are sent as events from here on.
         source = ChartEvents(self, request, match, holder, tiles=tiles)
         return await request.stream(source, self._authorization.stale_caller(request), *pages.HEADERS)
@@ -186,28 +186,23 @@ class ChartView:
     async def read_figures(self, request: Request, match: Match, *, tiles: bool) -> dict[str, object]:
         """Returns the last hour of a queue, and its figures if ``tiles``. Also counts the messages, and records that.
 
+        An unknown depth is None.
+
         Raises:
             NotAllowed: The caller may no longer see the queue.
         """
         access = await self._authorization.admit(request, match, "measure")
-        return await request.in_pool(lambda: self._record_and_render(access, tiles=tiles), computes=True)
-
-    def _record_and_render(self, access: QueueAccess, *, tiles: bool) -> dict[str, object]:
-        """Counts the messages of the queue, records their number if it is known, and returns the data of its charts.
-
-        Without ``tiles`` the figures are empty; an unknown depth is None.
-        """
-        count = bridge.run(self._service.queues.count(access.queue))
+        count = await self._service.queues.count(access.queue)
         if count is not None:
             self._history.record_depth(access.queue, count)
-        cells = self._history.read(access.queue)
+        cells = await self._history.read(access.queue)
         first = cells.last - len(cells.sent) + 1
         return {
             "at": [(first + index) * CELL_SECONDS for index in range(len(cells.sent))],
             "sent": [count / CELL_SECONDS for count in cells.sent],
             "taken": [count / CELL_SECONDS for count in cells.taken],
             "depth": [None if depth == UNKNOWN_DEPTH else depth for depth in cells.depth],
-            "tiles": measure_figures(self._service, access, cells).tiles() if tiles else {},
+            "tiles": (await measure_figures(self._service, access, cells)).tiles() if tiles else {},
         }
 
 
@@ -251,16 +246,19 @@ def mean_rates(cells: Cells) -> tuple[float, float]:
 
 
 def sample_depths(service: Service, history: History, wait: Callable[[float], bool]) -> None:
-    """Counts and records the messages of recently used queues at intervals, until ``wait`` returns True.
+    """Records the depths of recently used queues at intervals, until ``wait`` returns True or the store is closed."""
+    with suppress(StoreClosed):
+        while not wait(SAMPLE_INTERVAL):
+            service.core.run(_record_depths(service, history))
 
-    Also ends when the store is closed; a queue that cannot be counted is only logged.
-    """
-    while not wait(SAMPLE_INTERVAL):
-        for application, name in history.recently_used():
-            try:
-                queue = bridge.run(service.find(application, name))
-                history.record_depth(queue, bridge.run(service.queues.count(queue)) or 0)
-            except StoreClosed:
-                return
-            except QueueyError as error:  # The queue was deleted, or the store cannot be used.
-                log.debug("The messages of %s/%s cannot be counted: %s", application, name, error)
+
+async def _record_depths(service: Service, history: History) -> None:
+    """Counts and records the messages of recently used queues. A queue that cannot be counted is only logged."""
+    for application, name in history.recently_used():
+        try:
+            queue = await service.find(application, name)
+            history.record_depth(queue, await service.queues.count(queue) or 0)
+        except StoreClosed:
+            raise
+        except QueueyError as error:  # The queue was deleted, or the store cannot be used.
+            log.debug("The messages of %s/%s cannot be counted: %s", application, name, error)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 from queuey.api.groups import GroupInfo, GroupListQuery, GroupQuery
@@ -92,8 +91,7 @@ class GroupPages:
             "start": fields.get("start", ""),
         }
         template = "groups_table.html" if "lag" in fields and is_part(request) else "groups.html"
-        render = partial(page_request.render, template, "Consumer groups of", page_request.application, **values)
-        return await request.in_pool(render, computes=True)
+        return await page_request.render(template, "Consumer groups of", page_request.application, **values)
 
     async def list_names(
         self, request: Request, match: Match, limit: int, start: str = ""
@@ -121,5 +119,4 @@ class GroupPages:
         group = await self._groups.find(request, match, GroupQuery(start=start, lag=True))
         names = {member.number: member.instance or f"#{member.number}" for member in group.members}
         values: dict[str, Any] = {"group": group, "names": names, "group_status": status_of(group)}
-        render = partial(page_request.render, "group.html", "Consumer group", group.group, **values)
-        return await request.in_pool(render, computes=True)
+        return await page_request.render("group.html", "Consumer group", group.group, **values)

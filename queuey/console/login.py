@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from queuey.console import cookies, pages
 from queuey.console.sessions import SessionCallers, find_form_defect, name_of_key, read_fields, read_form
 from queuey.model.errors import InvalidToken, IssuerUnavailable, NotAuthenticated, TooManyRequests
 from queuey.operations.audit_log import AuditLog
-from queuey.storage import Applications, bridge
+from queuey.storage import Applications
 from queuey.web.admission.rates import NamedRateLimiter, Rate
 from queuey.web.admission.scheduling import rate_limit_name
 from queuey.web.endpoint import Match
@@ -107,33 +107,31 @@ class LoginViews:
         )
 
     async def log_in(self, request: Request, match: Match) -> Response:
-        return await request.in_pool(partial(self._log_in, request, read_fields(request)))
-
-    def _log_in(self, request: Request, fields: Mapping[str, str]) -> Response:
-        """Begins a session for a key, and ends the browser's previous session. Blocks.
+        """Begins a session for a key, and ends the browser's previous session.
 
         Shows the form again, with 403, if the key is not valid or the form is not of this browser; with such a form, a
         browser that has a session gets the page instead. Raises TooManyRequests: wrong keys are limited by address,
         logins by key.
         """
+        fields = read_fields(request)
         return_to = fields.get("next", "")
         if defect := find_form_defect(request, cookies.VISITOR_COOKIE, fields):
-            if self.has_session(request):  # Another window has logged in.
+            if await self.has_session(request):  # Another window has logged in.
                 return pages.redirect(own_page(return_to))
             return self.render_form(request, return_to, status=403, error=f"{defect} Log in again.")
         digest = digest_of(fields.get("key", "").strip())
         try:
-            ends = self.find_key_expiry(digest)
+            ends = await self.find_key_expiry(digest)
         except NotAuthenticated as error:
             self._of_address.take(rate_limit_name(request.address))
             return self.render_form(request, return_to, status=403, error=str(error))
         self._of_key.take(digest.hex())
-        return self.begin_session(request, digest, return_to, until=ends)
+        return await self.begin_session(request, digest, return_to, until=ends)
 
-    def begin_session(
+    async def begin_session(
         self, request: Request, holder: bytes | UserLogin, return_to: str, *, until: float | None = None
     ) -> Response:
-        """Begins a session, ends the browser's previous session, and redirects to a page. Blocks.
+        """Begins a session, ends the browser's previous session, and redirects to a page.
 
         Sets the session's cookie, and expires the visitor's.
 
@@ -143,21 +141,21 @@ class LoginViews:
             return_to: The page; the first page unless it is one of the console.
             until: Latest end of the session, in seconds since 1970; None for the default.
         """
-        token, session = self._sessions.begin(holder, until=until)
-        self._end_session(request)
+        token, session = await self._sessions.begin(holder, until=until)
+        await self._end_session(request)
         return pages.redirect(
             own_page(return_to),
             cookies.make_cookie(request, cookies.SESSION_COOKIE, token, max(1, int(session.expires - time.time()))),
             cookies.make_expired_cookie(request, cookies.VISITOR_COOKIE),
         )
 
-    def find_key_expiry(self, digest: bytes) -> float | None:
+    async def find_key_expiry(self, digest: bytes) -> float | None:
         """Returns when a key expires, in seconds since 1970, or None if it never does.
 
         Raises:
             NotAuthenticated: The key does not exist, or has expired.
         """
-        expires = self._keys.find(digest).expires
+        expires = (await self._keys.find(digest)).expires
         if expires is not None and expires <= time.time():
             raise NotAuthenticated("The key has expired.")
         return expires
@@ -168,19 +166,19 @@ class LoginViews:
         Refuses a form that is not of this session.
         """
         read_form(request, cookies.SESSION_COOKIE)
-        await request.in_pool(partial(self._end_session, request))
+        await self._end_session(request)
         return pages.redirect(pages.link("login"), cookies.make_expired_cookie(request, cookies.SESSION_COOKIE))
 
-    def has_session(self, request: Request) -> bool:
+    async def has_session(self, request: Request) -> bool:
         with suppress(NotAuthenticated):
-            return not bridge.run(self._authorization.identify(request)).is_anonymous
+            return not (await self._authorization.identify(request)).is_anonymous
         return False
 
-    def _end_session(self, request: Request) -> None:
+    async def _end_session(self, request: Request) -> None:
         """Ends the session of the request's cookie, if it has one, and drops its cached credential."""
         token = cookies.read(request, cookies.SESSION_COOKIE)
         if token is not None:
-            self._sessions.end(token)
+            await self._sessions.end(token)
             self._authorization.forget(request)
 
 
@@ -208,31 +206,30 @@ class LinkViews:
         return pages.render(request, "once.html", "Log in", ("Referrer-Policy", "no-referrer"), token=match["token"])
 
     async def log_in(self, request: Request, match: Match) -> Response:
-        return await request.in_pool(partial(self._log_in, request, read_fields(request)))
-
-    def _log_in(self, request: Request, fields: Mapping[str, str]) -> Response:
-        """Uses up the link, begins a session of its key, and records the login in the audit log. Blocks.
+        """Uses up the link, begins a session of its key, and records the login in the audit log.
 
         Shows the login form, with 403, if the link is not valid or its key has expired or was revoked. Raises
         TooManyRequests after too many such attempts of the address.
         """
-        token = fields.get("token", "")
+        token = read_fields(request).get("token", "")
         address = rate_limit_name(request.address)
         self._of_address.require_token(address)
         try:
-            digest = self._sessions.redeem(token)
-            ends = self._login.find_key_expiry(digest)
-            key = self._callers.find_key(digest)
+            digest = await self._sessions.redeem(token)
+            ends = await self._login.find_key_expiry(digest)
+            key = await self._callers.find_key(digest)
         except NotAuthenticated as error:
             self._of_address.take(address)
             text = f"{error} Start queuey serve again for a new link, or log in with the key."
             return self._login.render_form(request, "", status=403, error=text)
         form, who = secrets.token_hex(16), name_of_key(key)
-        entry, sent, _ = self._audit.begin(
+        entry, sent, _ = await self._audit.begin(
             key.application, form, content=b"", act="log-in", who=who, queue="", details={}
         )
-        response = self._login.begin_session(request, digest, "", until=ends)
-        self._audit.end(key.application, sent.entry, entry, "done", "Logged in by the link that queuey serve printed.")
+        response = await self._login.begin_session(request, digest, "", until=ends)
+        await self._audit.end(
+            key.application, sent.entry, entry, "done", "Logged in by the link that queuey serve printed."
+        )
         return response
 
 
@@ -269,7 +266,7 @@ class ProviderViews:
             # them.
             address = pages.link("login", provider.tag, "back", **fields, again=1)
             return pages.render(request, "back.html", "Logging in", refresh=address)
-        return await request.in_pool(partial(self._finish_login, request, provider, fields))
+        return await self._finish_login(request, provider, fields)
 
     def _find_provider(self, match: Match) -> Provider:
         provider = self._providers.get(match["provider"])
@@ -295,7 +292,7 @@ class ProviderViews:
         except IssuerUnavailable as error:
             return self._failure_page(request, return_to, error)
 
-    def _finish_login(self, request: Request, provider: Provider, answer: dict[str, str]) -> Response:
+    async def _finish_login(self, request: Request, provider: Provider, answer: dict[str, str]) -> Response:
         """Begins a session.
 
         Shows the login form with an error if the login fails, or if this browser did not begin it; then a browser that
@@ -304,16 +301,18 @@ class ProviderViews:
         visitor = cookies.read(request, cookies.VISITOR_COOKIE)
         attempt = None if visitor is None else provider.resume(visitor, answer.get("state", ""))
         if attempt is None:
-            if self._login.has_session(request):  # The page was loaded again, or another window has logged in.
+            if await self._login.has_session(request):  # The page was loaded again, or another window has logged in.
                 return pages.redirect(pages.ROOT)
             text = "This login was not begun by this browser, or it took more than an hour. Log in again."
             return self._login.render_form(request, "", status=403, error=text)
         try:
-            return self._log_in(request, provider, attempt, answer)
+            return await self._log_in(request, provider, attempt, answer)
         except (InvalidToken, IssuerUnavailable, TooManyRequests) as error:
             return self._failure_page(request, attempt.return_to, error)
 
-    def _log_in(self, request: Request, provider: Provider, attempt: LoginAttempt, answer: dict[str, str]) -> Response:
+    async def _log_in(
+        self, request: Request, provider: Provider, attempt: LoginAttempt, answer: dict[str, str]
+    ) -> Response:
         """Exchanges the code for the user's rights, and begins a session.
 
         A failed attempt counts for the limits of browser and address, unless the provider could not be reached.
@@ -327,13 +326,14 @@ class ProviderViews:
         self._of_address.require_token(address)
         self._of_provider.take(provider.tag)
         try:
-            user = provider.finish(attempt, answer, _callback_address(request, provider))
+            finish = partial(provider.finish, attempt, answer, _callback_address(request, provider))
+            user = await request.in_pool(finish)
             self._of_user.take(user.users[0][1])
         except (InvalidToken, TooManyRequests):
             self._of_browser.take(browser)
             self._of_address.take(address)
             raise
-        return self._login.begin_session(request, user, attempt.return_to)
+        return await self._login.begin_session(request, user, attempt.return_to)
 
     def _failure_page(
         self, request: Request, return_to: str, error: InvalidToken | IssuerUnavailable | TooManyRequests

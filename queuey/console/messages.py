@@ -22,7 +22,6 @@ from queuey.model.messages import Message, Meta, Queue
 from queuey.model.partitions import by_key
 from queuey.model.time_parsing import parse_point
 from queuey.operations.message_search import MessageFilter, SearchStep
-from queuey.storage import bridge
 from queuey.web import validators
 from queuey.web.responses import Response
 from queuey.web.validators import Errors
@@ -64,18 +63,18 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
     delayed: bool
 
 
-def show_list(page_request: PageRequest) -> Response:
+async def show_list(page_request: PageRequest) -> Response:
     """Shows messages, newest first, or the next ones of a scan. Consumes nothing. With ``id`` it redirects to that.
 
     Without a filter it reads :data:`PAGE_SIZE` messages, else :data:`SCAN_SIZE` in one request; the page goes on by
     itself until it has shown enough or read :data:`MAX_SCANNED`. A part of a page has only the rows.
     """
-    access, fields = page_request.enter("read"), page_request.given
+    access, fields = await page_request.enter("read"), page_request.given
     if fields.get("id"):
         place = _complete_place(fields["id"], fields.get("partition", ""))
         return pages.redirect(pages.link("a", page_request.application, page_request.name, "messages", place))
     query = _parse_request(fields, access)
-    result = page_request.service.browsing.scan(
+    result = await page_request.service.browsing.scan(
         access,
         query.wanted,
         partitions=(query.partition,) if query.partition else None,
@@ -83,11 +82,15 @@ def show_list(page_request: PageRequest) -> Response:
         limit=PAGE_SIZE if query.wanted.matches_all else SCAN_SIZE,
         upcoming=query.delayed,
     )
-    return page_request.render(
+    return await page_request.render(
         "rows.html" if pages.is_part(page_request.request) else "messages.html",
         "Messages of",
         page_request.name,
-        **({"queue": access.queue} if pages.is_part(page_request.request) else read_head_values(page_request, access)),
+        **(
+            {"queue": access.queue}
+            if pages.is_part(page_request.request)
+            else await read_head_values(page_request, access)
+        ),
         asked=query,
         columns=_list_columns(access.queue, "Due" if query.delayed else "Sent"),
         rows=[_make_row(message) for message in result.messages],
@@ -106,19 +109,17 @@ _ENDED = {"dead_letter", "done", "moved", "not_claimable", "superseded"}
 """Explanations of messages that claims do not get, so that nothing can be cancelled or retried."""
 
 
-def show(page_request: PageRequest) -> Response:
+async def show(page_request: PageRequest) -> Response:
     """Shows a message, and explains why it is read or not. A message that does not exist gets 404 with that reason."""
-    access = page_request.enter("read")
+    access = await page_request.enter("read")
     partition, position = parse_place(page_request.match["place"])
-    message = _fetch(page_request, access, partition, position)
+    message = await _fetch(page_request, access, partition, position)
     number = message.partition if message else partition
-    reasons = page_request.service.core.run(
-        page_request.service.explaining.explain(access, position, partition)
-    ).reasons
-    codes, rights = {reason.code for reason in reasons}, page_request.rights()
+    reasons = (await page_request.service.explaining.explain(access, position, partition)).reasons
+    codes, rights = {reason.code for reason in reasons}, page_request.rights(access.queue)
     is_dead = message is not None and decode_stored_dead_letter(message, page_request.name) is not None
     may_work = "claim" in rights and not is_dead and not codes & _ENDED
-    return page_request.render(
+    return await page_request.render(
         "message.html",
         "Message",
         ids.to_hex(position),
@@ -137,17 +138,17 @@ def show(page_request: PageRequest) -> Response:
         number=number,
         neighbours=(None, None)
         if number is None
-        else page_request.service.browsing.find_neighbours(access, number, position),
+        else await page_request.service.browsing.find_neighbours(access, number, position),
     )
 
 
-def download(page_request: PageRequest) -> Response:
+async def download(page_request: PageRequest) -> Response:
     """Sends the body of a message as a download, which browsers do not open: the body is untrusted.
 
     Raises:
         MessageNotFound: The message does not exist.
     """
-    message = _fetch(page_request, page_request.enter("read"), *parse_place(page_request.match["place"]))
+    message = await _fetch(page_request, await page_request.enter("read"), *parse_place(page_request.match["place"]))
     if message is None:
         raise MessageNotFound(page_request.match["place"])
     return Response(
@@ -160,7 +161,7 @@ def download(page_request: PageRequest) -> Response:
     )
 
 
-def _fetch(
+async def _fetch(
     page_request: PageRequest, access: QueueAccess, partition: int | None, position: ids.Position
 ) -> Message | None:
     """Returns a message, from the lowest partition if several have the id, or None if none has it.
@@ -171,7 +172,7 @@ def _fetch(
     numbers = range(1, access.queue.partitions + 1) if partition is None else [partition]
     for start in range(0, len(numbers), step):
         places = [(number, position) for number in numbers[start : start + step]]
-        messages = bridge.run(page_request.service.messages.fetch(access, places, charted=False))
+        messages = await page_request.service.messages.fetch(access, places, charted=False)
         if messages:
             return messages[0]
     return None

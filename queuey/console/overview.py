@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,7 +21,6 @@ from queuey.model.messages import Finding, Queue
 from queuey.model.rights import VERBS, is_allowed
 from queuey.operations.message_search import FailureCount, group_by_reason
 from queuey.operations.queue_activity import ActivityQuery, Cells
-from queuey.storage import bridge
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response
@@ -124,7 +122,7 @@ class Survey(NamedTuple):
         }
 
 
-def count_backlogs(page_request: PageRequest, queues: Iterable[Queue], until: float) -> dict[str, Backlog]:
+async def count_backlogs(page_request: PageRequest, queues: Iterable[Queue], until: float) -> dict[str, Backlog]:
     """Counts the messages of queues that the caller may measure, in their order, until a timeout.
 
     Leaves out queues with more partitions than remain of ``MAX_PARTITIONS``, and queues that are gone or too busy.
@@ -140,25 +138,26 @@ def count_backlogs(page_request: PageRequest, queues: Iterable[Queue], until: fl
             continue
         partitions -= queue.partitions
         with suppress(NotFound, NotAllowed, StoreBusy):
-            backlogs[queue.name] = _count_backlog(page_request, queue)
+            backlogs[queue.name] = await _count_backlog(page_request, queue)
     return backlogs
 
 
-def _count_backlog(page_request: PageRequest, queue: Queue) -> Backlog:
+async def _count_backlog(page_request: PageRequest, queue: Queue) -> Backlog:
     """Returns the backlog of a queue. Raises NotFound if the queue is gone, NotAllowed if it may not be measured."""
     where = {"app": queue.application, "queue": queue.name}
-    access = bridge.run(page_request.authorization.admit(page_request.request, where, "measure"))
-    return count_backlog(page_request.service, access)
+    access = await page_request.authorization.admit(page_request.request, where, "measure")
+    return await count_backlog(page_request.service, access)
 
 
-def make_rows(page_request: PageRequest, queues: Sequence[Queue], until: float | None) -> list[OverviewRow]:
+async def make_rows(page_request: PageRequest, queues: Sequence[Queue], until: float | None) -> list[OverviewRow]:
     """Returns queues of the application with their figures. Without ``until``, messages are not counted.
 
     Figures that the caller may not measure are None.
     """
     query = ActivityQuery(page_request.application, uids=[queue.uid for queue in queues])
-    cells = {activity.uid: activity.cells for activity in page_request.history.read_activity(query)} if queues else {}
-    backlogs = {} if until is None else count_backlogs(page_request, queues, until)
+    active = await page_request.history.read_activity(query) if queues else []
+    cells = {activity.uid: activity.cells for activity in active}
+    backlogs = {} if until is None else await count_backlogs(page_request, queues, until)
     return [
         OverviewRow(
             queue,
@@ -169,17 +168,17 @@ def make_rows(page_request: PageRequest, queues: Sequence[Queue], until: float |
     ]
 
 
-def survey_queues(page_request: PageRequest, application: str, limit: int, until: float) -> Survey:
+async def survey_queues(page_request: PageRequest, application: str, limit: int, until: float) -> Survey:
     """Counts the most recently used queues, then the first ones by name, until a limit or a timeout.
 
     Queues that the caller may not measure are left out. If a list by name would take too long, it has only the recently
     used ones.
     """
     patterns = page_request.caller.find_patterns(application, "measure")
-    active = page_request.history.read_activity(ActivityQuery(application, patterns))
+    active = await page_request.history.read_activity(ActivityQuery(application, patterns))
     try:
-        listed, following = bridge.run(
-            page_request.service.queues.list(application, start="", limit=limit, patterns=patterns)
+        listed, following = await page_request.service.queues.list(
+            application, start="", limit=limit, patterns=patterns
         )
     except InvalidRequest:  # The list would have to read too many queues to find one that matches.
         listed, following = [], ""
@@ -188,33 +187,34 @@ def survey_queues(page_request: PageRequest, application: str, limit: int, until
     queues = []
     for name in names[:limit]:
         with suppress(NotFound):
-            queue = by_name.get(name) or bridge.run(page_request.service.find(application, name))
+            queue = by_name.get(name) or await page_request.service.find(application, name)
             if is_allowed(queue, page_request.caller, "measure"):
                 queues.append(queue)
-    backlogs, cells = count_backlogs(page_request, queues, until), {activity.uid: activity.cells for activity in active}
+    backlogs = await count_backlogs(page_request, queues, until)
+    cells = {activity.uid: activity.cells for activity in active}
     counted = [OverviewRow(queue, backlogs.get(queue.name), cells.get(queue.uid)) for queue in queues]
     return Survey(counted, following is None and len(names) <= limit)
 
 
-def find_unlisted_page(page_request: PageRequest) -> Response | None:
+async def find_unlisted_page(page_request: PageRequest) -> Response | None:
     """Returns a page for a caller who may not list queues, or None if the caller may.
 
     The page lists the caller's grants and opens a queue by name; its status is 403 if the caller has no grants.
     """
     try:
-        page_request.patterns("measure")
+        await page_request.patterns("measure")
     except NotAllowed as refusal:
         grants, why = page_request.caller.grants_within(page_request.application), refusal.args[0]
         values = {"status": 200 if grants else 403, "grants": grants, "verbs": VERBS, "why": why}
-        return page_request.render("queues_unlisted.html", "Queues of", page_request.application, **values)
+        return await page_request.render("queues_unlisted.html", "Queues of", page_request.application, **values)
     return None
 
 
-def show(page_request: PageRequest) -> Response:
+async def show(page_request: PageRequest) -> Response:
     """Shows the page of an application, or redirects to the page of ``queue``. A script loads the figures."""
     if name := page_request.given.get("queue"):
         return pages.redirect(pages.link("a", page_request.application, name))
-    return find_unlisted_page(page_request) or page_request.render(
+    return await find_unlisted_page(page_request) or await page_request.render(
         "overview.html", "Overview of", page_request.application
     )
 
@@ -241,34 +241,32 @@ class OverviewPages:
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the figures, groups and findings, which are read one after another."""
         page_request = await self._page_requests.identify(request, match, {})
-        values = await request.in_pool(partial(_collect_figures, page_request), computes=True, page=True)
+        await request.reserve(page_request.service.limits.page_bytes)
+        values = await _collect_figures(page_request)
         names, following = await self._groups.list_names(request, match, MAX_SHOWN)
         groups = await self._groups.read_statuses(request, match, names, time.monotonic() + COUNT_TIMEOUT)
         values |= {"groups": groups, "more_groups": following is not None or len(groups) < len(names)}
         values["findings"] = await self._findings(page_request)
-        render = partial(
-            page_request.render, "overview_figures.html", "Overview of", page_request.application, **values
-        )
-        return await request.in_pool(render, computes=True)
+        return await page_request.render("overview_figures.html", "Overview of", page_request.application, **values)
 
 
-def _collect_figures(page_request: PageRequest) -> dict[str, Any]:
+async def _collect_figures(page_request: PageRequest) -> dict[str, Any]:
     """Surveys up to :data:`MAX_QUEUES` queues; returns them with totals, workers and reasons of dead letters.
 
     Raises NotAllowed if the caller may measure no queue.
     """
-    patterns = page_request.patterns("measure")
-    surveyed = survey_queues(page_request, page_request.application, MAX_QUEUES, time.monotonic() + COUNT_TIMEOUT)
+    patterns = await page_request.patterns("measure")
+    surveyed = await survey_queues(page_request, page_request.application, MAX_QUEUES, time.monotonic() + COUNT_TIMEOUT)
     return {
         "survey": surveyed,
         "totals": surveyed.totals(),
-        "workers": _count_workers(page_request, surveyed.jobs),
-        "reasons": _sample_reasons(page_request, surveyed.dead),
+        "workers": await _count_workers(page_request, surveyed.jobs),
+        "reasons": await _sample_reasons(page_request, surveyed.dead),
         "patterns": patterns,
     }
 
 
-def _count_workers(page_request: PageRequest, queues: Iterable[OverviewRow]) -> int | None:
+async def _count_workers(page_request: PageRequest, queues: Iterable[OverviewRow]) -> int | None:
     """Returns the number of workers with jobs in queues that the caller may read.
 
     Returns None if there are claimed jobs, but only in queues that the caller may not read.
@@ -278,21 +276,17 @@ def _count_workers(page_request: PageRequest, queues: Iterable[OverviewRow]) -> 
     readable = [row for row in claimed if is_allowed(row.queue, page_request.caller, "read")]
     for row in readable:
         with suppress(NotFound, NotAllowed, ClaimsRefused):
-            names |= {
-                load.worker
-                for load in page_request.service.core.run(
-                    page_request.service.claims.overview.list_workers(page_request.enter("read", row.queue.name))
-                )
-            }
+            access = await page_request.enter("read", row.queue.name)
+            names |= {load.worker for load in await page_request.service.claims.overview.list_workers(access)}
     return len(names) if readable or not claimed else None
 
 
-def _sample_reasons(page_request: PageRequest, dead: Mapping[str, int]) -> list[list[tuple[str, FailureCount]]]:
+async def _sample_reasons(page_request: PageRequest, dead: Mapping[str, int]) -> list[list[tuple[str, FailureCount]]]:
     """Groups dead letters of the :data:`MAX_SAMPLED` largest queues by reason; returns up to :data:`MAX_SHOWN`.
 
     The latest reason comes first. Queues that the caller may not read are left out.
     """
     largest = sorted(dead, key=lambda name: -dead[name])[:MAX_SAMPLED]
-    samples = [sample_failures(page_request, name)["failures"] for name in largest]
+    samples = [(await sample_failures(page_request, name))["failures"] for name in largest]
     reasons = group_by_reason(sample for sample in samples if sample is not None)
     return sorted(reasons, key=lambda reason: -max(failure.latest for _, failure in reason))[:MAX_SHOWN]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, get_args
 
@@ -17,7 +17,6 @@ from queuey.model import ids
 from queuey.model.deadletters import holds_dead, list_dead_letter_queues
 from queuey.model.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound
 from queuey.model.messages import Queue, option_metas
-from queuey.storage import bridge
 from queuey.web.responses import Response
 
 MAX_COUNTED = charts.MAX_COUNTED
@@ -45,54 +44,51 @@ class Tab(NamedTuple):
 
     title: str
     heading: str
-    find: Callable[[PageRequest, QueueAccess], dict[str, Any]]
+    find: Callable[[PageRequest, QueueAccess], Awaitable[dict[str, Any]]]
 
 
-def show(page_request: PageRequest) -> Response:
+async def show(page_request: PageRequest) -> Response:
     """Shows the overview, or only the acts of a caller with other rights than ``measure``; refuses without any."""
-    queue, rights = page_request.queue(), page_request.rights()
+    queue = await page_request.queue()
+    rights = page_request.rights(queue)
     try:
-        access = page_request.enter("measure")
+        access = await page_request.enter("measure")
     except NotAllowed as refusal:
         if not rights:
             raise
         values = {"queue": queue, "why": refusal.args[0] or NO_RIGHT_TEXT, **_offered_acts(queue, rights)}
-        return page_request.render("queue_closed.html", "Queue", queue.name, **values)
-    return page_request.render(
-        "queue.html",
-        "Queue",
-        queue.name,
-        **read_head_values(page_request, access),
-        **_read_overview(page_request, access),
-    )
+        return await page_request.render("queue_closed.html", "Queue", queue.name, **values)
+    head, values = await read_head_values(page_request, access), await _read_overview(page_request, access)
+    return await page_request.render("queue.html", "Queue", queue.name, **head, **values)
 
 
-def show_tab(page_request: PageRequest) -> Response:
+async def show_tab(page_request: PageRequest) -> Response:
     tab = TABS[page_request.match["tab"]]
-    access = page_request.enter("measure")
-    values = tab.find(page_request, access)
-    return page_request.render(
+    access = await page_request.enter("measure")
+    values = await tab.find(page_request, access)
+    return await page_request.render(
         f"queue_{page_request.match['tab']}.html",
         tab.heading,
         page_request.name,
-        **read_head_values(page_request, access),
+        **await read_head_values(page_request, access),
         **values,
     )
 
 
-def read_head_values(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
+async def read_head_values(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns the values of the head of each page of a queue: acts, and links to the pages that have contents.
 
     Pages that the caller may not read are left out.
     """
-    queue, rights = access.queue, page_request.rights()
+    queue, rights = access.queue, page_request.rights(access.queue)
     with_claims = takes_claims(page_request, queue)
     applies = {
         "": True,
         "jobs": with_claims and "read" in rights,
-        "groups": bool(bridge.run(page_request.service.offsets.list_groups(access))),
+        "groups": bool(await page_request.service.offsets.list_groups(access)),
         "dead": any(
-            "read" in page_request.rights(name) for name in _find_visible_dead_letter_queues(page_request, queue)
+            "read" in page_request.rights(letters)
+            for letters in await _find_visible_dead_letter_queues(page_request, queue)
         ),
         "messages": "read" in rights,
         "options": True,
@@ -144,37 +140,37 @@ def _offered_acts(queue: Queue, rights: list[Any], *, with_claims: bool = False)
     }
 
 
-def _find_visible_dead_letter_queues(page_request: PageRequest, queue: Queue) -> list[str]:
-    """Returns, sorted, the existing queues with dead letters of a queue, or the queue itself if it holds such.
+async def _find_visible_dead_letter_queues(page_request: PageRequest, queue: Queue) -> list[Queue]:
+    """Returns, sorted by name, the existing queues with dead letters of a queue, or the queue itself if it holds such.
 
     Queues that the caller may not know of are left out.
     """
-    names = []
+    queues = []
     for name in {queue.name} if holds_dead(queue.name) else list_dead_letter_queues(queue.name, queue.dead_letter):
         with suppress(NotFound, NotAllowed):
-            names.append(page_request.queue(name).name)
-    return sorted(names)
+            queues.append(await page_request.queue(name))
+    return sorted(queues, key=lambda letters: letters.name)
 
 
-def _read_overview(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
+async def _read_overview(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns the values of the overview: backlog, tiles, reasons of dead letters, running moves and activity.
 
     Reads only what the caller has the right to read, and names the rest.
     """
-    queue, rights = access.queue, page_request.rights()
-    cells = page_request.history.read(queue)
-    figures = charts.measure_figures(page_request.service, access, cells)
-    backlog, letters = figures.backlog, _find_visible_dead_letter_queues(page_request, queue)
-    readable = [name for name in letters if "read" in page_request.rights(name)]
-    samples = {name: sample_failures(page_request, name)["failures"] for name in readable}
+    queue, rights = access.queue, page_request.rights(access.queue)
+    cells = await page_request.history.read(queue)
+    figures = await charts.measure_figures(page_request.service, access, cells)
+    backlog, letters = figures.backlog, await _find_visible_dead_letter_queues(page_request, queue)
+    readable = [queue.name for queue in letters if "read" in page_request.rights(queue)]
+    samples = {name: (await sample_failures(page_request, name))["failures"] for name in readable}
     reasons = [(name, reason) for name, sample in samples.items() if sample for reason in sample.groups]
     span = charts.choose_span(page_request.given.get("range", ""), cells)
     return {
-        "about": bridge.run(page_request.service.queues.describe(access)),
+        "about": await page_request.service.queues.describe(access),
         "backlog": backlog,
         "tiles": figures.tiles(),
         "reasons": reasons[:MAX_REASONS],
-        "moves": [move for move in _read_moves(page_request, access)["moves"] if move.state == "running"],
+        "moves": [move for move in (await _read_moves(page_request, access))["moves"] if move.state == "running"],
         "unseen": [] if "read" in rights else ["messages", "jobs"],
         "closed": len(letters) > len(readable),
         "spans": charts.SPAN_SECONDS,
@@ -183,10 +179,10 @@ def _read_overview(page_request: PageRequest, access: QueueAccess) -> dict[str, 
     }
 
 
-def _read_options(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
+async def _read_options(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns options, partitions, explanation, sampled sizes and moves of a queue."""
-    queue, about = access.queue, bridge.run(page_request.service.queues.describe(access))
-    sizes = page_request.service.browsing.sample_sizes(access)
+    queue, about = access.queue, await page_request.service.queues.describe(access)
+    sizes = await page_request.service.browsing.sample_sizes(access)
     return {
         "about": about,
         "options": _option_rows(queue, about),
@@ -195,12 +191,10 @@ def _read_options(page_request: PageRequest, access: QueueAccess) -> dict[str, A
             for number, part in about.partition_info.items()
         ],
         # Groups have their own page.
-        "found": page_request.service.core.run(
-            page_request.service.explaining.explain_queue(access, max_counted=MAX_COUNTED, max_groups=0)
-        ),
+        "found": await page_request.service.explaining.explain_queue(access, max_counted=MAX_COUNTED, max_groups=0),
         "sampled": sizes.count,
         "total": sizes.estimate_bytes(about.count),
-        **_read_moves(page_request, access),
+        **await _read_moves(page_request, access),
     }
 
 
@@ -219,23 +213,23 @@ def _option_rows(queue: Queue, about: QueueInfo) -> list[tuple[str, object, bool
     return rows
 
 
-def _read_jobs(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
+async def _read_jobs(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns outstanding jobs, of one state if the query names it, workers, and a sample of tasks by name.
 
     Needs ``read``, and refuses an unknown state. Lists at most :data:`MAX_JOBS` jobs and :data:`MAX_WORKERS` workers.
     If the store refuses claims of the queue, it returns only the reason.
     """
-    reading, state = page_request.enter("read"), page_request.given.get("state", "")
+    reading, state = await page_request.enter("read"), page_request.given.get("state", "")
     states = get_args(JobStatus)
     if state and state not in states:
         raise InvalidRequest({"state": f"Is not one of {', '.join(states)}"})
     try:
-        run, overview = page_request.service.core.run, page_request.service.claims.overview
-        workers = run(overview.list_workers(access))
-        jobs = run(overview.list_jobs(reading, MAX_JOBS + 1, states=True, only_status=state or None))  # type: ignore[arg-type]
+        overview = page_request.service.claims.overview
+        workers = await overview.list_workers(access)
+        jobs = await overview.list_jobs(reading, MAX_JOBS + 1, states=True, only_status=state or None)  # type: ignore[arg-type]
     except ClaimsRefused as refusal:
         return {"refusal": str(refusal)}
-    tasks, sampled = page_request.service.browsing.count_tasks(reading)
+    tasks, sampled = await page_request.service.browsing.count_tasks(reading)
     return {
         "refusal": "",
         "state": state,
@@ -249,27 +243,26 @@ def _read_jobs(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]
     }
 
 
-def _read_groups(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
+async def _read_groups(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns up to :data:`MAX_GROUPS` groups with offsets, owners and members, from the name ``start`` on.
 
     Skips deleted groups; a group that the service does not coordinate has only offsets. Owners
     and members are shown to callers that may see groups.
     """
     start = page_request.given.get("start", "")
-    names = [name for name in bridge.run(page_request.service.offsets.list_groups(access)) if name >= start]
+    names = [name for name in await page_request.service.offsets.list_groups(access) if name >= start]
     offsets: dict[str, Offsets] = {}
     owners: dict[str, dict[int, str]] = {}
     members: dict[str, int] = {}
     sees_groups = bool(page_request.caller.find_patterns(page_request.application, "measure"))
     for name in names[:MAX_GROUPS]:
         with suppress(NotFound, InvalidRequest):  # The group was deleted, or the service does not coordinate it.
-            offsets[name] = bridge.run(page_request.service.offsets.read_progress(access, name))
+            offsets[name] = await page_request.service.offsets.read_progress(access, name)
             if not sees_groups:
                 continue
-            group = page_request.service.groups.show(
+            served = await page_request.service.groups.show(
                 page_request.application, name, lambda queue: queue.name == page_request.name
             )
-            served = page_request.service.core.run(group)
             texts = {member.number: member.instance or f"#{member.number}" for member in served.members}
             members[name] = len(texts)
             owners[name] = {n: texts[p.owner] for n, p in served.queues[page_request.name].items() if p.owner in texts}
@@ -278,29 +271,28 @@ def _read_groups(page_request: PageRequest, access: QueueAccess) -> dict[str, An
     return values | {"sees_groups": sees_groups}
 
 
-def _read_moves(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
+async def _read_moves(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns the moves of a queue and the sources whose moves the caller may cancel, or why the moves are hidden."""
     values: dict[str, Any] = {"moves": [], "cancels": [], "hidden": ""}
     try:
-        is_seen = page_request.make_name_test("measure")
-        moves = bridge.run(
-            page_request.service.moves.list(
-                page_request.application, lambda name: name == page_request.name and is_seen(name)
-            )
+        is_seen = await page_request.make_name_test("measure")
+        moves = await page_request.service.moves.list(
+            page_request.application, lambda name: name == page_request.name and is_seen(name)
         )
     except NotAllowed as refusal:
         return values | {"hidden": refusal.args[0] or NO_RIGHT_TEXT}
     values["moves"] = moves
     with suppress(NotAllowed):
-        may_delete = page_request.make_name_test("delete")
+        may_delete = await page_request.make_name_test("delete")
         values["cancels"] = [move.source for move in moves if may_delete(move.source)]
     return values
 
 
-def _read_dead_letters(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
+async def _read_dead_letters(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
     return {
         "found": [
-            sample_failures(page_request, name) for name in _find_visible_dead_letter_queues(page_request, access.queue)
+            await sample_failures(page_request, letters.name)
+            for letters in await _find_visible_dead_letter_queues(page_request, access.queue)
         ]
     }
 
@@ -314,18 +306,19 @@ TABS = {
 """The pages other than the overview and the messages, by name in the address."""
 
 
-def sample_failures(page_request: PageRequest, name: str) -> dict[str, Any]:
+async def sample_failures(page_request: PageRequest, name: str) -> dict[str, Any]:
     """Returns a sample of the dead letters in a queue, and whether the caller may send them back.
 
     If the queue does not exist or may not be read, ``failures`` is None and ``why`` has the reason.
     """
     try:
-        sample = page_request.service.browsing.sample_failures(page_request.enter("read", name))
+        access = await page_request.enter("read", name)
+        sample = await page_request.service.browsing.sample_failures(access)
     except NotFound:
         return {"name": name, "failures": None, "why": "This queue does not exist, so there are no dead letters."}
     except NotAllowed as refusal:
         return {"name": name, "failures": None, "why": f"Not shown: {refusal.args[0] or NO_RIGHT_TEXT}"}
-    may_send_back = {"read", "delete"} <= set(page_request.rights(name))
+    may_send_back = {"read", "delete"} <= set(page_request.rights(access.queue))
     return {"name": name, "failures": sample, "why": "", "may_send_back": may_send_back}
 
 

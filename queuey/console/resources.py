@@ -26,7 +26,6 @@ from queuey.operations.lag_metrics import Collection
 from queuey.operations.queue_activity import History
 from queuey.schedules.views import ScheduleSaver
 from queuey.settings import Include, Users
-from queuey.storage import bridge
 from queuey.web.endpoint import Handler, Match, View
 from queuey.web.errors import NoSuchResource
 from queuey.web.requests import Request, wants_events
@@ -251,15 +250,16 @@ class HealthView:
     def __init__(self, page_requests: PageRequestFactory, examine: Examine) -> None:
         self._page_requests = page_requests
         self._store = page_requests.service.store
-        self._findings = Collection(lambda: [*examine(), self._ping_store()], MAX_FINDINGS_AGE)
+        self._findings = Collection(self._examine, MAX_FINDINGS_AGE)
+        self._examine_store = examine
 
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the health of the store; all other findings and statistics only to operators."""
         page_request = await self._page_requests.identify(request, match, {})
         findings = await self._await_findings()
         operates = any(grant.application is None for grant in page_request.caller.grants)
-        statistics = await request.in_pool(page_request.service.statistics) if operates else {}
-        return page_request.render(
+        statistics = await page_request.service.statistics() if operates else {}
+        return await page_request.render(
             "health.html",
             "Health",
             operates=operates,
@@ -280,13 +280,16 @@ class HealthView:
     async def _await_findings(self) -> list[Finding]:
         """Returns findings up to :data:`MAX_FINDINGS_AGE` seconds old; the last one says whether the store answers.
 
-        One thread examines the store for all concurrent requests.
+        One examination serves all concurrent requests.
         """
-        return await asyncio.shield(asyncio.wrap_future(self._findings.begin_or_reuse()))
+        return await asyncio.shield(self._findings.begin_or_reuse())
 
-    def _ping_store(self) -> Finding:
+    async def _examine(self) -> list[Finding]:
+        return [*await self._page_requests.service.core.in_thread(self._examine_store), await self._ping_store()]
+
+    async def _ping_store(self) -> Finding:
         try:
-            bridge.run(self._store.ping())
+            await self._store.ping()
         except StoreUnavailable as error:
             return Finding("store", "fail", str(error), "The service's heartbeat is red for the same reason.")
         return Finding("store", "ok", "can be written and read")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import msgspec
 
@@ -19,11 +19,11 @@ from queuey.app.service import Service
 from queuey.console import cookies, pages
 from queuey.model.errors import InvalidRequest, NoCredential, NotAllowed, NotAuthenticated
 from queuey.model.messages import Key, Queue
-from queuey.model.rights import Action, Caller, matches
+from queuey.model.rights import Action, Caller, is_allowed, matches
 from queuey.operations.queue_activity import History
 from queuey.schedules.views import ScheduleSaver
 from queuey.settings import Users
-from queuey.storage import Applications, bridge
+from queuey.storage import Applications
 from queuey.web.endpoint import Match, View
 from queuey.web.requests import Request, parse_form, read_body, read_query
 from queuey.web.responses import Response
@@ -53,7 +53,7 @@ class SessionCallers:
     def make_header(self, token: str) -> str:
         return f"{self.scheme} {self._mark}{token}"
 
-    def read(self, credential: str, now: float) -> Identity:
+    async def read(self, credential: str, now: float) -> Identity:
         """Finds the rights of a session's key, which may have been revoked, or the present rights of its user.
 
         They end with the session, or with the key if that is sooner.
@@ -64,38 +64,40 @@ class SessionCallers:
         mark, token = credential[: len(self._mark)], credential[len(self._mark) :]
         if not secrets.compare_digest(mark.encode(), self._mark.encode()):
             raise NotAuthenticated("Invalid credential: only the console creates credentials of this scheme.")
-        session = self._sessions.find(token)
+        session = await self._sessions.find(token)
         if isinstance(session.holder, UserLogin):
             return identity_of_login(self._users, session.holder, session.expires)
-        identity = self._keys.find(session.holder)
+        identity = await self._keys.find(session.holder)
         expires = session.expires if identity.expires is None else min(session.expires, identity.expires)
         return msgspec.structs.replace(identity, expires=expires)
 
-    def find_holder_name(self, request: Request) -> str:
+    async def find_holder_name(self, request: Request) -> str:
         """Returns who acts in a session: the name of its first user, or the id, application and note of its key."""
-        holder = self._session(request).holder
+        holder = (await self._session(request)).holder
         if isinstance(holder, UserLogin):
             return holder.users[0][1]
-        return name_of_key(self.find_key(holder))
+        return name_of_key(await self.find_key(holder))
 
-    def find_rights_end(self, request: Request) -> float | None:
+    async def find_rights_end(self, request: Request) -> float | None:
         """Returns when the rights of a session's key or user end, in seconds since 1970, or None if they do not.
 
         The rights of a user end with the session.
         """
-        session = self._session(request)
-        return session.expires if isinstance(session.holder, UserLogin) else self.find_key(session.holder).expires
+        session = await self._session(request)
+        if isinstance(session.holder, UserLogin):
+            return session.expires
+        return (await self.find_key(session.holder)).expires
 
-    def _session(self, request: Request) -> LoginSession:
-        return self._sessions.find(cookies.read(request, cookies.SESSION_COOKIE) or "")
+    async def _session(self, request: Request) -> LoginSession:
+        return await self._sessions.find(cookies.read(request, cookies.SESSION_COOKIE) or "")
 
-    def find_key(self, digest: bytes) -> Key:
+    async def find_key(self, digest: bytes) -> Key:
         """Returns the key of a digest.
 
         Raises:
             NotAuthenticated: The key was revoked.
         """
-        key = bridge.run(self._applications.find_key(digest))
+        key = await self._applications.find_key(digest)
         if key is None:
             raise NotAuthenticated("The key of this session was revoked.")
         return key
@@ -132,16 +134,16 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Name of the queue, or empty if the request is about the application."""
         return self.match.get("queue", "")
 
-    def queue(self, name: str = "") -> Queue:
+    async def queue(self, name: str = "") -> Queue:
         """Returns the queue of the request, or another queue of the application. Needs no right.
 
         Raises:
             NotFound: The queue does not exist.
             NotAllowed: The application is private, and the queue does not concern the caller.
         """
-        return bridge.run(self.authorization.find(self.request, self._queue_match(name)))
+        return await self.authorization.find(self.request, self._queue_match(name))
 
-    def enter(self, action: Action, name: str = "", *, dead_letter: str | None = None) -> QueueAccess:
+    async def enter(self, action: Action, name: str = "", *, dead_letter: str | None = None) -> QueueAccess:
         """Authorizes the caller for the queue of the request, or for another queue of the application.
 
         Args:
@@ -154,36 +156,31 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
             NotFound: The queue does not exist.
             NotAllowed: The caller does not have the right.
         """
-        return bridge.run(
-            self.authorization.admit(self.request, self._queue_match(name), action, dead_letter=dead_letter)
-        )
+        return await self.authorization.admit(self.request, self._queue_match(name), action, dead_letter=dead_letter)
 
     def _queue_match(self, name: str) -> Match:
         return {"app": self.application, "queue": name or self.name}
 
-    def rights(self, name: str = "") -> list[Action]:
-        """Returns what the caller may do with the queue of the request or another one, even if it does not exist.
-
-        Returns nothing if the principals and the type of an existing queue do not concern the caller.
-        """
-        return bridge.run(self.authorization.list_rights(self.request, self.application, name or self.name))
+    def rights(self, queue: Queue) -> list[Action]:
+        """Returns what the caller may do with a queue: nothing if its principals and type do not concern the caller."""
+        return [action for action in get_args(Action) if is_allowed(queue, self.caller, action)]
 
     def may(self, action: Action, name: str) -> bool:
         """Returns whether the caller has a right with a queue, by its name alone."""
         return any(matches(pattern, name) for pattern in self.caller.find_patterns(self.application, action))
 
-    def patterns(self, action: Action) -> Sequence[str]:
+    async def patterns(self, action: Action) -> Sequence[str]:
         """Returns name patterns of the queues with which the caller has a right.
 
         Raises:
             ApplicationNotFound: The application does not exist.
             NotAllowed: The caller has the right with no queue.
         """
-        return bridge.run(self.authorization.patterns(self.request, self.application, action))
+        return await self.authorization.patterns(self.request, self.application, action)
 
-    def make_name_test(self, action: Action) -> Callable[[str], bool]:
+    async def make_name_test(self, action: Action) -> Callable[[str], bool]:
         """Returns a test whether the caller has a right with a queue, by its name alone. Raises as :meth:`patterns`."""
-        return bridge.run(self.authorization.make_name_test(self.request, self.application, action))
+        return await self.authorization.make_name_test(self.request, self.application, action)
 
     def get(self, name: str) -> str:
         """Returns a field of the query or form without surrounding white space; blank if it is missing.
@@ -196,9 +193,11 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidRequest({name: f"Longer than {MAX_FIELD} characters"})
         return text
 
-    def render(self, template: str, title: str, of: str = "", *, status: int = 200, **values: object) -> Response:
+    async def render(self, template: str, title: str, of: str = "", *, status: int = 200, **values: object) -> Response:
+        """Renders a page in a thread."""
         values = {"application": self.match.get("app", ""), "name": self.name} | values
-        return pages.render(self.request, template, title, of=of, status=status, caller=self.caller, **values)
+        render = partial(pages.render, self.request, template, title, of=of, status=status, caller=self.caller)
+        return await self.request.in_pool(partial(render, **values), computes=True)
 
 
 class PageRequestFactory(NamedTuple):
@@ -222,18 +221,25 @@ class PageRequestFactory(NamedTuple):
         return PageRequest(**self._asdict(), request=request, match=match, caller=caller, given=given)
 
     def make_view(
-        self, answer: Callable[[PageRequest], Response], fields: frozenset[str] = frozenset(), *, page: bool = False
+        self,
+        answer: Callable[[PageRequest], Awaitable[Response]],
+        fields: frozenset[str] = frozenset(),
+        *,
+        page: bool = False,
     ) -> View:
-        """Returns a view that calls ``answer`` with the caller, in a thread that reads and renders the page.
+        """Returns a view that calls ``answer`` with the caller.
 
-        Other query fields than ``fields`` cause a warning.
+        Other query fields than ``fields`` cause a warning. With ``page``, memory for a page of messages is reserved
+        first.
 
         The view raises NotAuthenticated without a session.
         """
 
         async def show(request: Request, match: Match) -> Response:
             page_request = await self.identify(request, match, read_query(request, fields))
-            return await request.in_pool(partial(answer, page_request), computes=True, page=page)
+            if page:
+                await request.reserve(self.service.limits.page_bytes)
+            return await answer(page_request)
 
         return View(show, asks=bool(fields), reads=True)
 

@@ -60,7 +60,7 @@ class InProcessCaller:
     scheme = "Process"
     max_cache_seconds = math.inf
 
-    def read(self, credential: str, now: float) -> Identity:  # noqa: ARG002 - the contract's signature
+    async def read(self, credential: str, now: float) -> Identity:  # noqa: ARG002 - the contract's signature
         owner = owner_name(unquote(credential))
         return Identity(frozenset({owner}), (), tenant=owner)
 

@@ -47,7 +47,7 @@ class FacadeCredentials:
         self._applications[secret] = application
         return f"{self.scheme} {secret}"
 
-    def read(self, credential: str, now: float) -> Identity:
+    async def read(self, credential: str, now: float) -> Identity:
         application = self._applications.get(credential)
         if application is None:
             raise NotAuthenticated("Invalid credential: only facades issue credentials of this scheme.")
@@ -72,11 +72,11 @@ class AccessKeyCredentials:
     def make_header(self, digest: bytes) -> str:
         return f"{self.scheme} {self._mark}{digest.hex()}"
 
-    def read(self, credential: str, now: float) -> Identity:
+    async def read(self, credential: str, now: float) -> Identity:
         mark, digest = credential[: len(self._mark)], credential[len(self._mark) :]
         if not secrets.compare_digest(mark, self._mark):
             raise NotAuthenticated("Invalid credential: only facades issue credentials of this scheme.")
-        return self._keys.find(bytes.fromhex(digest))
+        return await self._keys.find(bytes.fromhex(digest))
 
 
 class Resource(NamedTuple):

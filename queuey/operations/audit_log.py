@@ -24,7 +24,7 @@ from queuey.model.errors import ApplicationExists, ApplicationNotFound, QueueNot
 from queuey.model.ids import Position
 from queuey.model.messages import AUDITS, Location, Meta, QueueSpec
 from queuey.runtime.event_loop import Core
-from queuey.storage import Store, bridge
+from queuey.storage import Store
 
 ENTRY_TTL = 366 * 86_400
 """Seconds for which an entry is kept."""
@@ -96,7 +96,7 @@ _decode_sent = msgspec.msgpack.Decoder(SubmittedForm).decode
 
 
 class AuditLog:
-    """Writes and reads the logs of applications; blocks.
+    """Writes and reads the logs of applications.
 
     Pages that are read do not count as deliveries; a single entry counts only in the process's total.
     """
@@ -115,11 +115,11 @@ class AuditLog:
         self._core = core
         self._clock = clock
 
-    def find_form(self, application: str, form: str) -> SubmittedForm | None:
-        entry = bridge.run(self._store.ledger.entry(_work_name(application, form), 0))
+    async def find_form(self, application: str, form: str) -> SubmittedForm | None:
+        entry = await self._store.ledger.entry(_work_name(application, form), 0)
         return None if entry is None else _decode_sent(entry)
 
-    def begin(
+    async def begin(
         self, application: str, form: str, *, content: bytes, act: str, who: str, queue: str, details: dict[str, str]
     ) -> tuple[AuditEntry, SubmittedForm, bool]:
         """Records an act before it is carried out, once for each form. ``content`` is a hash of the form.
@@ -131,28 +131,28 @@ class AuditLog:
             StoreUnavailable: The act was not recorded, so it must not be carried out.
         """
         entry = AuditEntry(act=act, who=who, queue=queue, details=details, began=round(self._clock(), 3))
-        access, draft = self._open_log(application, create=True), Draft(_encode(entry).decode(), meta=_JSON_META)
-        posted = self._core.run(access.apply(partial(self._messages.post, drafts=[draft])))
+        access, draft = await self._open_log(application, create=True), Draft(_encode(entry).decode(), meta=_JSON_META)
+        posted = await access.apply(partial(self._messages.post, drafts=[draft]))
         sent = SubmittedForm(content, *posted.locations[0])
         value = _encode_sent(sent)
-        present = bridge.run(self._store.ledger.enter(_work_name(application, form), 0, value, expected=None))
+        present = await self._store.ledger.enter(_work_name(application, form), 0, value, expected=None)
         if present != value:
-            bridge.run(self._messages.delete(access, [sent.entry]))
+            await self._messages.delete(access, [sent.entry])
         return entry, _decode_sent(present), present == value
 
-    def end(self, application: str, location: Location, entry: AuditEntry, outcome: Outcome, text: str) -> None:
+    async def end(self, application: str, location: Location, entry: AuditEntry, outcome: Outcome, text: str) -> None:
         ended = msgspec.structs.replace(entry, outcome=outcome, text=text)
         draft = Draft(_encode(ended).decode(), meta=_JSON_META)
-        bridge.run(self._messages.put(self._open_log(application, create=True), [location], draft))
+        await self._messages.put(await self._open_log(application, create=True), [location], draft)
 
-    def find(self, application: str, location: Location) -> AuditEntry | None:
+    async def find(self, application: str, location: Location) -> AuditEntry | None:
         try:
-            messages = bridge.run(self._messages.fetch(self._open_log(application), [location], charted=False))
+            messages = await self._messages.fetch(await self._open_log(application), [location], charted=False)
         except (ApplicationNotFound, QueueNotFound):
             return None
         return _decode(messages[0].body) if messages else None
 
-    def read_page(self, application: str, cursor: str, is_seen: Callable[[AuditEntry], bool]) -> AuditPage:
+    async def read_page(self, application: str, cursor: str, is_seen: Callable[[AuditEntry], bool]) -> AuditPage:
         """Returns a page of the entries that a caller may see, the newest first.
 
         The cursor is the id of the next visible entry, so it reveals nothing about other entries. If ``MAX_SCANNED``
@@ -163,7 +163,7 @@ class AuditLog:
         """
         since = parse_bound(cursor)
         try:
-            access = self._open_log(application)
+            access = await self._open_log(application)
         except (ApplicationNotFound, QueueNotFound):
             return AuditPage([], "")
         seen: list[tuple[Location, AuditEntry]] = []
@@ -171,7 +171,7 @@ class AuditLog:
             newest = RangeRequest(
                 partitions=None, limit=PAGE_SIZE, descending=True, since=since, delayed=False, merge=True
             )
-            reading = bridge.run(self._reader.read(access, newest), as_one=True)
+            reading = await self._reader.read(access, newest)
             seen += (
                 ((message.partition, message.position), entry)
                 for message in reading.messages
@@ -182,16 +182,16 @@ class AuditLog:
             since = parse_bound(reading.cursor)
         return AuditPage(seen[:PAGE_SIZE], ids.to_hex(seen[PAGE_SIZE][0][1]) if len(seen) > PAGE_SIZE else "")
 
-    def _open_log(self, application: str, *, create: bool = False) -> QueueAccess:
+    async def _open_log(self, application: str, *, create: bool = False) -> QueueAccess:
         """Opens an application's log. If it does not exist, creates it, or raises ``NotFound`` without ``create``."""
         try:
-            queue = bridge.run(find_queue(self._store, AUDITS, application))
+            queue = await find_queue(self._store, AUDITS, application)
         except (ApplicationNotFound, QueueNotFound):
             if not create:
                 raise
             with suppress(ApplicationExists):
-                bridge.run(self._store.applications.create_application(AUDITS))
-            queue, _ = bridge.run(self._store.catalogue.create_queue(AUDITS, application, QueueSpec(ttl=ENTRY_TTL)))
+                await self._store.applications.create_application(AUDITS)
+            queue, _ = await self._store.catalogue.create_queue(AUDITS, application, QueueSpec(ttl=ENTRY_TTL))
         return QueueAccess(self._store, queue)
 
 

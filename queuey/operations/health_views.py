@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 
 from queuey import __version__
 from queuey.model.errors import StoreUnavailable
@@ -17,7 +18,8 @@ from queuey.model.time_parsing import clock_warning
 from queuey.operations.lag_metrics import Collection
 from queuey.runtime import metrics
 from queuey.runtime.metrics import GroupLag, QueueBacklog, Snapshot
-from queuey.storage import Store, bridge
+from queuey.storage import Store
+from queuey.storage.deadlines import in_thread
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response, json_response, text_response
@@ -41,19 +43,21 @@ class OpsViews:
         self,
         store: Store,
         stopping: threading.Event,
-        counts: Callable[[], Mapping[str, Snapshot | None]],
+        counts: Callable[[], Awaitable[Mapping[str, Snapshot | None]]],
         *,
-        backlogs: Callable[[], Iterable[QueueBacklog]] = tuple,
-        lags: Callable[[], Iterable[GroupLag]] = tuple,
+        backlogs: Callable[[], Awaitable[Iterable[QueueBacklog]]],
+        lags: Callable[[], Awaitable[Iterable[GroupLag]]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._stopping = stopping
-        self.counts = Collection(
-            lambda: metrics.make_exposition(counts(), backlogs(), lags()), HEARTBEAT_INTERVAL, clock
-        )
+
+        async def collect() -> bytes:
+            return await in_thread(partial(metrics.make_exposition, await counts(), await backlogs(), await lags()))
+
+        self.counts = Collection(collect, HEARTBEAT_INTERVAL, clock)
         self.clock = clock
-        self._ping_lock = threading.Lock()
+        self._ping_lock = asyncio.Lock()
         self._health: StoreUnavailable | None = None
         self._warning: str | None = None
         self._pinged_at: float | None = None
@@ -64,7 +68,7 @@ class OpsViews:
         While another request asks the store, it reports the previous result, however old that is.
         """
         if self._pinged_at is None or (self._is_due() and not self._ping_lock.locked()):
-            await request.in_pool(self._ping_if_due)
+            await self._ping_if_due()
         error = self._health
         if error is None:
             return text_response("OK" if self._warning is None else f"OK, but: {self._warning}")
@@ -75,20 +79,17 @@ class OpsViews:
     def _is_due(self) -> bool:
         return self._pinged_at is None or self.clock() >= self._pinged_at + HEARTBEAT_INTERVAL
 
-    def _ping_if_due(self) -> None:
+    async def _ping_if_due(self) -> None:
         """Writes to the store unless that was done a moment ago: any caller may ask for a heartbeat."""
-        if self._ping_lock.acquire(blocking=self._pinged_at is None):
-            try:
-                if self._is_due():
-                    self._ping()
-            finally:
-                self._ping_lock.release()
+        async with self._ping_lock:
+            if self._is_due():
+                await self._ping()
 
-    def _ping(self) -> None:
+    async def _ping(self) -> None:
         """Writes to the store, and keeps its error, or a warning about the clock."""
         try:
-            bridge.run(self._store.ping())
-            self._warning = clock_warning(bridge.run(self._store.ledger.ids_ahead()))
+            await self._store.ping()
+            self._warning = clock_warning(await self._store.ledger.ids_ahead())
             self._health = None
         except StoreUnavailable as error:
             self._health = error.with_traceback(None)
@@ -109,6 +110,4 @@ class OpsViews:
 
         However many scrapes there are, and however long other workers take, it uses no thread of the requests.
         """
-        counting = asyncio.wrap_future(self.counts.begin_or_reuse())
-        text = await asyncio.shield(counting)  # other requests wait for it, too
-        return Response(200, text, ("Content-Type", metrics.CONTENT_TYPE))
+        return Response(200, await self.counts.read(), ("Content-Type", metrics.CONTENT_TYPE))

@@ -5,13 +5,12 @@ There may be many queues and groups, so the cost of one scrape is bounded.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, Generic, TypeVar
 
 from queuey.claims.claims import ClaimUseCases
 from queuey.groups.offsets import OffsetUseCases
@@ -19,9 +18,9 @@ from queuey.model.errors import QueueyError
 from queuey.model.messages import Queue
 from queuey.queues.queues import Queues
 from queuey.runtime import metrics
+from queuey.runtime.event_loop import Core
 from queuey.runtime.metrics import BACKLOG_STATES, GroupLag, QueueBacklog, Snapshot
 from queuey.runtime.workers import Answer, Topic, Workers
-from queuey.storage import bridge
 
 log = logging.getLogger("queuey")
 T = TypeVar("T")
@@ -38,46 +37,41 @@ COUNTS_TOPIC = Topic(16, type(None), Snapshot)
 
 
 class Collection(Generic[T]):
-    """Coalesces collections: one thread collects for all concurrent callers.
+    """Coalesces collections: one task of the event loop collects for all concurrent callers.
 
     Args:
-        collect: Collects; may block.
+        collect: Collects.
         seconds: Seconds for which a result is reused.
         clock: The monotonic clock, in seconds.
     """
 
     def __init__(
-        self, collect: Callable[[], T], seconds: float = 0.0, clock: Callable[[], float] = time.monotonic
+        self,
+        collect: Callable[[], Coroutine[Any, Any, T]],
+        seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._collect = collect
         self._seconds = seconds
         self.clock = clock
-        self._lock = threading.Lock()
-        self._latest: Future[T] | None = None
+        self._latest: asyncio.Task[T] | None = None
         self._until = 0.0
 
-    def begin_or_reuse(self) -> Future[T]:
-        """Returns the running collection, or a recent one, even if that failed; else starts one. Does not block."""
-        with self._lock:
-            if self._latest is None or self.clock() >= self._until:
-                latest: Future[T] = Future()
-                threading.Thread(target=self._collect_into, args=(latest,), name="queuey-counts", daemon=True).start()
-                self._latest, self._until = latest, math.inf
-            return self._latest
+    def begin_or_reuse(self) -> asyncio.Task[T]:
+        """Returns the running collection, or a recent one, even if that failed; else starts one."""
+        if self._latest is None or self.clock() >= self._until:
+            self._latest, self._until = asyncio.create_task(self._collect()), math.inf
+            self._latest.add_done_callback(self._record_end)
+        return self._latest
 
-    def _collect_into(self, latest: Future[T]) -> None:
-        try:
-            result = self._collect()
-        except Exception as error:  # noqa: BLE001 - the callers get it
-            self._record_end()
-            latest.set_exception(error)
-        else:
-            self._record_end()
-            latest.set_result(result)
+    async def read(self) -> T:
+        """Returns the result of the running collection or of a recent one, or else of a new one."""
+        return await asyncio.shield(self.begin_or_reuse())
 
-    def _record_end(self) -> None:
-        with self._lock:
-            self._until = self.clock() + self._seconds
+    def _record_end(self, latest: asyncio.Task[T]) -> None:
+        self._until = self.clock() + self._seconds
+        if not latest.cancelled():
+            latest.exception()  # All callers may have left.
 
 
 class WorkerCounts:
@@ -86,28 +80,33 @@ class WorkerCounts:
     Args:
         own: Returns the counts of this worker.
         workers: This worker and the others.
+        core: Counts for the others.
     """
 
-    def __init__(self, own: Callable[[], Snapshot], workers: Workers) -> None:
+    def __init__(self, own: Callable[[], Coroutine[Any, Any, Snapshot]], workers: Workers, core: Core) -> None:
         self._own = own
         self._workers = workers
+        self._core = core
         self._collection = Collection(own)
         workers.handle(COUNTS_TOPIC, self._answer_counts)
 
-    def collect_all(self) -> metrics.WorkerSnapshots:
+    async def collect_all(self) -> metrics.WorkerSnapshots:
         """Returns the counts of all workers, by number; None for one that does not answer in time.
 
         A sole worker has the key ``""``.
         """
         identity = self._workers.identity
         if identity.total == 1:
-            return {"": self._own()}
-        counts = self._workers.ask_all(COUNTS_TOPIC, None, ANSWER_TIMEOUT) | {identity.number: self._own()}
+            return {"": await self._own()}
+        counts = await self._workers.ask_all(COUNTS_TOPIC, None, ANSWER_TIMEOUT) | {identity.number: await self._own()}
         return {str(number): counts[number] for number in sorted(counts)}
 
     def _answer_counts(self, _question: None, answer: Answer[Snapshot]) -> None:
+        self._core.call_soon(self._begin_answer, answer)
+
+    def _begin_answer(self, answer: Answer[Snapshot]) -> None:
         self._collection.begin_or_reuse().add_done_callback(
-            lambda future: answer(None if future.exception() else future.result())
+            lambda task: answer(None if task.cancelled() or task.exception() else task.result())
         )
 
 
@@ -128,7 +127,7 @@ class ShownQueues:
     def __bool__(self) -> bool:
         return bool(self._patterns)
 
-    def find_queues(self) -> Iterator[Queue]:
+    async def find_queues(self) -> AsyncIterator[Queue]:
         """Yields the matching queues, each once, up to a maximum. Logs if any are left out.
 
         Skips a pattern whose queues cannot be listed.
@@ -136,9 +135,7 @@ class ShownQueues:
         seen: set[tuple[str, str]] = set()
         for application, pattern in self._patterns:
             try:
-                queues, more = bridge.run(
-                    self._queues.list(application, start="", limit=MAX_QUEUES, patterns=[pattern])
-                )
+                queues, more = await self._queues.list(application, start="", limit=MAX_QUEUES, patterns=[pattern])
             except QueueyError as error:
                 log.debug("Queues %s/%s cannot be shown: %s", application, pattern, error)
                 continue
@@ -177,32 +174,33 @@ class Backlogs:
         self._queues = queues
         self._claims = claims
         self._shown = ShownQueues(queues, patterns, "backlogs")
-        self._collection = Collection(lambda: list(self._measure()), MEASURE_INTERVAL, clock)
+        self._collection = Collection(self._measure, MEASURE_INTERVAL, clock)
 
-    def measure(self) -> list[QueueBacklog]:
-        """Returns backlogs that are at most ``MEASURE_INTERVAL`` seconds old; blocks.
+    async def measure(self) -> list[QueueBacklog]:
+        """Returns backlogs that are at most ``MEASURE_INTERVAL`` seconds old.
 
         Queues that cannot be read now are left out.
         """
-        return self._collection.begin_or_reuse().result() if self._shown else []
+        return await self._collection.read() if self._shown else []
 
-    def _measure(self) -> Iterator[QueueBacklog]:
-        """Yields backlogs up to ``MAX_PARTITIONS`` in all; skips queues that cannot be read."""
-        remaining = MAX_PARTITIONS
-        for queue in self._shown.find_queues():
+    async def _measure(self) -> list[QueueBacklog]:
+        """Returns backlogs up to ``MAX_PARTITIONS`` in all; skips queues that cannot be read."""
+        remaining, backlogs = MAX_PARTITIONS, list[QueueBacklog]()
+        async for queue in self._shown.find_queues():
             remaining -= queue.partitions
             if remaining < 0:
                 self._shown.leave_out_from(queue, "too many queues")
-                return
+                break
             try:
                 access = self._queues.access_unchecked(queue)
-                backlog = self._claims.core.run(self._claims.overview.backlog(access, MAX_COUNTED))
+                backlog = await self._claims.overview.backlog(access, MAX_COUNTED)
             except QueueyError as error:  # The queue is gone or cannot be claimed from, or the store is unavailable.
                 log.debug("The backlog of %s/%s cannot be shown: %s", queue.application, queue.name, error)
                 continue
             age = 0.0 if backlog.oldest is None else max(0.0, time.time() - backlog.oldest)
             counts = {name: getattr(backlog, name) for name in BACKLOG_STATES}
-            yield QueueBacklog(queue.application, queue.name, counts, age)
+            backlogs.append(QueueBacklog(queue.application, queue.name, counts, age))
+        return backlogs
 
 
 class GroupLags:
@@ -218,25 +216,26 @@ class GroupLags:
         self._queues = queues
         self._offsets = offsets
         self._shown = ShownQueues(queues, patterns, "lags")
-        self._collection = Collection(lambda: list(self._measure()), MEASURE_INTERVAL, clock)
+        self._collection = Collection(self._measure, MEASURE_INTERVAL, clock)
 
-    def measure(self) -> list[GroupLag]:
-        return self._collection.begin_or_reuse().result() if self._shown else []
+    async def measure(self) -> list[GroupLag]:
+        return await self._collection.read() if self._shown else []
 
-    def _measure(self) -> Iterator[GroupLag]:
-        """Yields the lags of all groups of the shown queues, until their partitions are too many.
+    async def _measure(self) -> list[GroupLag]:
+        """Returns the lags of all groups of the shown queues, until their partitions are too many.
 
         An error ends only the groups of its queue.
         """
-        remaining = MAX_PARTITIONS
-        for queue in self._shown.find_queues():
+        remaining, lags = MAX_PARTITIONS, list[GroupLag]()
+        async for queue in self._shown.find_queues():
             try:
                 access = self._queues.access_unchecked(queue)
-                for group in bridge.run(self._offsets.list_groups(access)):
+                for group in await self._offsets.list_groups(access):
                     remaining -= queue.partitions
                     if remaining < 0:
                         self._shown.leave_out_from(queue, "too many groups")
-                        return
-                    yield bridge.run(self._offsets.measure_lag(access, group))
+                        return lags
+                    lags.append(await self._offsets.measure_lag(access, group))
             except QueueyError as error:  # The queue is gone, or the store is unavailable.
                 log.debug("The lag of groups in %s/%s cannot be shown: %s", queue.application, queue.name, error)
+        return lags

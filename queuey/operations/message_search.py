@@ -1,13 +1,14 @@
 """Use cases of the console: searches for messages, and causes of dead letters.
 
-They only read, each call at most a given number of messages. Calls block.
+They only read, each call at most a given number of messages, and work on them in a thread.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,9 +20,11 @@ from queuey.model.deadletters import DeadLetter, decode_stored_dead_letter, gene
 from queuey.model.ids import Position
 from queuey.model.messages import Message, Meta, body_bytes
 from queuey.model.task_calls import find_call
-from queuey.storage import bridge
+from queuey.runtime.event_loop import Core
 
 __all__ = ["Browsing", "Failures", "MessageFilter", "SearchStep", "Sizes", "group_by_reason", "make_short_cursor"]
+
+T = TypeVar("T")
 
 MAX_SCANNED = 500
 """Max messages that one step of a scan reads; the byte limit of a page may end it sooner."""
@@ -69,10 +72,11 @@ class Sizes:
 class Browsing:
     """Searches and samples the messages of queues, newest first."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, core: Core) -> None:
         self._reader = reader
+        self._core = core
 
-    def scan(
+    async def scan(
         self,
         access: QueueAccess,
         message_filter: MessageFilter,
@@ -105,39 +109,44 @@ class Browsing:
             due=not upcoming,
             merge=True,
         )
-        reading = bridge.run(self._reader.read(access, requested), as_one=True)
-        messages = [message for message in reading.messages if message_filter.matches(message)]
+        reading = await self._reader.read(access, requested)
+        messages = await self._core.in_thread(lambda: list(filter(message_filter.matches, reading.messages)))
         reached = reading.messages[-1].ticks if reading.messages else None
-        return SearchStep(
-            messages, len(reading.messages), make_short_cursor(reading, nearest=min if upcoming else max), reached
-        )
+        cursor = make_short_cursor(reading, nearest=min if upcoming else max)
+        return SearchStep(messages, len(reading.messages), cursor, reached)
 
-    def find_neighbours(self, access: QueueAccess, partition: int, position: Position) -> tuple[str | None, str | None]:
+    async def find_neighbours(
+        self, access: QueueAccess, partition: int, position: Position
+    ) -> tuple[str | None, str | None]:
         """Returns the ids of the previous and the next message in a partition, also of messages that are not due."""
         mark = make_mark(position)
 
-        def nearest(**bounds: Any) -> str | None:  # noqa: ANN401 - fields
+        async def nearest(**bounds: Any) -> str | None:  # noqa: ANN401 - fields
             single = RangeRequest(partitions=(partition,), limit=1, delayed=False, due=False, bodies=False, **bounds)
-            messages = bridge.run(self._reader.read(access, single), as_one=True).messages
+            messages = (await self._reader.read(access, single)).messages
             return messages[0].id if messages else None
 
-        return nearest(descending=True, before=mark), nearest(after=mark)
+        return await nearest(descending=True, before=mark), await nearest(after=mark)
 
-    def sample_sizes(self, access: QueueAccess) -> Sizes:
-        return Sizes(self._read_newest(access))
+    async def sample_sizes(self, access: QueueAccess) -> Sizes:
+        return await self._sample(access, Sizes)
 
-    def count_tasks(self, access: QueueAccess) -> tuple[Counter[str], int]:
+    async def count_tasks(self, access: QueueAccess) -> tuple[Counter[str], int]:
         """Counts the newest messages by the task that they call; also returns their total number."""
-        messages = self._read_newest(access)
-        calls = (find_call(message.body) for message in messages if message.meta is not None and message.meta.json)
-        return Counter(call.task for call in calls if call is not None), len(messages)
 
-    def sample_failures(self, access: QueueAccess) -> Failures:
-        return group_failures(self._read_newest(access), access.queue.name)
+        def count(messages: Sequence[Message]) -> tuple[Counter[str], int]:
+            calls = (find_call(message.body) for message in messages if message.meta is not None and message.meta.json)
+            return Counter(call.task for call in calls if call is not None), len(messages)
 
-    def _read_newest(self, access: QueueAccess) -> Sequence[Message]:
+        return await self._sample(access, count)
+
+    async def sample_failures(self, access: QueueAccess) -> Failures:
+        return await self._sample(access, lambda messages: group_failures(messages, access.queue.name))
+
+    async def _sample(self, access: QueueAccess, summarize: Callable[[Sequence[Message]], T]) -> T:
         newest = RangeRequest(partitions=None, limit=MAX_SAMPLED, descending=True, delayed=False, merge=True)
-        return bridge.run(self._reader.read(access, newest), as_one=True).messages
+        reading = await self._reader.read(access, newest)
+        return await self._core.in_thread(partial(summarize, reading.messages))
 
 
 def make_short_cursor(reading: RangeAnswer, nearest: Callable[[Iterable[Position]], Position]) -> str:

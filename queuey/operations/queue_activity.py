@@ -183,9 +183,9 @@ class History:
             ring = self._rings.get(uid)
             return _NO_CELLS if ring is None else ring.copy_cells(int(self.clock()) // CELL_SECONDS)
 
-    def read(self, queue: Queue) -> Cells:
+    async def read(self, queue: Queue) -> Cells:
         """Returns the merged cells of all processes of the service; waits up to ``ANSWER_TIMEOUT`` for the others."""
-        answers = self._workers.ask_all(HISTORY_TOPIC, queue.uid, ANSWER_TIMEOUT).values()
+        answers = (await self._workers.ask_all(HISTORY_TOPIC, queue.uid, ANSWER_TIMEOUT)).values()
         now = Cells(int(self.clock()) // CELL_SECONDS, (), (), ())
         return merge([now, self.read_own(queue.uid), *filter(None, answers)])
 
@@ -210,12 +210,12 @@ class History:
                 for uid, ring in rings[:MAX_ACTIVE_QUEUES]
             ]
 
-    def read_activity(self, query: ActivityQuery) -> list[Activity]:
+    async def read_activity(self, query: ActivityQuery) -> list[Activity]:
         """Returns the merged activity of all processes of the service; waits up to ``ANSWER_TIMEOUT`` for the others.
 
         All cells end with the present one. Returns at most :data:`MAX_ACTIVE_QUEUES` queues.
         """
-        answers = self._workers.ask_all(ACTIVITY_TOPIC, query, ANSWER_TIMEOUT).values()
+        answers = (await self._workers.ask_all(ACTIVITY_TOPIC, query, ANSWER_TIMEOUT)).values()
         now = Cells(int(self.clock()) // CELL_SECONDS, (), (), ())
         counted: dict[int, list[Activity]] = {}
         for activity in itertools.chain(self.read_own_activity(query), *filter(None, answers)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from hashlib import blake2b
 
@@ -31,12 +31,11 @@ from queuey.model.errors import NotAllowed, NotFound, QueueChanged, QueueyError
 from queuey.model.messages import Location, Message, Meta, PostKey, Queue
 from queuey.operations.message_search import MAX_COMPARED_LENGTH, make_short_cursor
 from queuey.runtime.event_loop import Core
-from queuey.storage import bridge
 
 PAGE_SIZE = 100
 KEY_SECONDS = 86_400
 
-Enter = Callable[[str], QueueAccess]
+Enter = Callable[[str], Awaitable[QueueAccess]]
 """Opens the queue of a name for sending. Raises NotFound and NotAllowed."""
 
 
@@ -90,7 +89,7 @@ class SentBack(msgspec.Struct, frozen=True):
 
 
 class Redriving:
-    """Finds dead letters and sends them back; blocks.
+    """Finds dead letters and sends them back.
 
     Pages that are read do not count as deliveries; a single dead letter counts only in the process's total.
     """
@@ -100,30 +99,30 @@ class Redriving:
         self._reader = reader
         self._core = core
 
-    def find(self, access: QueueAccess, letter_filter: RedriveFilter, cursor: str = "") -> DeadLetterPage:
+    async def find(self, access: QueueAccess, letter_filter: RedriveFilter, cursor: str = "") -> DeadLetterPage:
         """Reads a page of a dead-letter queue, for a caller that may read it.
 
         Raises:
             ValueError: ``cursor`` is not a cursor.
         """
         if letter_filter.place is not None:
-            messages: Sequence[Message] = bridge.run(self._messages.fetch(access, [letter_filter.place], charted=False))
+            messages: Sequence[Message] = await self._messages.fetch(access, [letter_filter.place], charted=False)
             following = ""
         else:
             page = RangeRequest(partitions=None, limit=PAGE_SIZE, since=parse_bound(cursor), delayed=False, merge=True)
-            reading = bridge.run(self._reader.read(access, page), as_one=True)
+            reading = await self._reader.read(access, page)
             messages, following = reading.messages, make_short_cursor(reading, nearest=min)
         letters = (decode_stored_dead_letter(message, access.queue.name) for message in messages)
         return DeadLetterPage(
             [letter for letter in letters if letter and letter_filter.matches_letter(letter)], len(messages), following
         )
 
-    def send_back(self, access: QueueAccess, letters: Sequence[DeadLetter], enter: Enter) -> SentBack:
+    async def send_back(self, access: QueueAccess, letters: Sequence[DeadLetter], enter: Enter) -> SentBack:
         """Appends dead letters of one page to the partitions that they came from, and removes them.
 
         The caller must be allowed to delete in the dead-letter queue; ``enter`` checks its rights to the other queues.
         """
-        accesses, refusals = _enter_all({letter.queue for letter in letters}, enter)
+        accesses, refusals = await _enter_all({letter.queue for letter in letters}, enter)
         rows = {name: (target.queue.partitions, target.queue.dead_letter) for name, target in accesses.items()}
         allowed = [letter for letter in letters if letter.queue in accesses]
         reasons = Counter(refusals[letter.queue] for letter in letters if letter.queue in refusals)
@@ -133,13 +132,13 @@ class Redriving:
         for name, indexes in going.items():
             of_queue = [allowed[index] for index in indexes]
             try:
-                results = self._core.run(accesses[name].apply(partial(self._post, access.queue.uid, of_queue, {})))
+                results = await accesses[name].apply(partial(self._post, access.queue.uid, of_queue, {}))
                 posted = [letter for letter, result in zip(of_queue, results, strict=True) if isinstance(result, bool)]
                 sent[name] = results.count(False)
                 before += results.count(True)
                 reasons.update(str(result) for result in results if not isinstance(result, bool))
                 if posted:
-                    self._core.run(self._messages.delete(access, [_location(letter) for letter in posted]))
+                    await self._messages.delete(access, [_location(letter) for letter in posted])
             except QueueyError as error:
                 failure = error
                 break
@@ -171,12 +170,12 @@ class Redriving:
         return results
 
 
-def _enter_all(names: set[str], enter: Enter) -> tuple[dict[str, QueueAccess], dict[str, str]]:
+async def _enter_all(names: set[str], enter: Enter) -> tuple[dict[str, QueueAccess], dict[str, str]]:
     accesses: dict[str, QueueAccess] = {}
     refusals: dict[str, str] = {}
     for name in names:
         try:
-            accesses[name] = enter(name)
+            accesses[name] = await enter(name)
         except (NotAllowed, NotFound) as refusal:
             refusals[name] = str(refusal)
     return accesses, refusals

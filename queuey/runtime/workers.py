@@ -150,20 +150,25 @@ class Workers:
             content = topic.write(question)
             self._calls(peer.ask, topic.number, content, lambda value: answer(topic.read(value)))
 
-    def ask_all(self, topic: Topic[Q, A], question: Q, seconds: float) -> dict[int, A | None]:
+    async def ask_all(self, topic: Topic[Q, A], question: Q, seconds: float) -> dict[int, A | None]:
         """Asks all other workers and waits up to ``seconds``. Returns the answers by worker, None if it gave none."""
         answers: dict[int, A | None] = dict.fromkeys(self._peers)
-        arrived = threading.Semaphore(0)
+        if not answers:
+            return answers
+        loop = asyncio.get_running_loop()
+        awaited, complete = set(self._peers), loop.create_future()
 
         def receive(number: int, answer: A | None) -> None:
             answers[number] = answer
-            arrived.release()
+            awaited.discard(number)
+            if not awaited and not complete.done():
+                complete.set_result(None)
 
         for number in self._peers:
-            self.ask(number, topic, question, partial(receive, number))
-        until = time.monotonic() + seconds
-        for _ in self._peers:
-            arrived.acquire(timeout=max(0.0, until - time.monotonic()))
+            self.ask(number, topic, question, partial(LoopCalls(loop), receive, number))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await complete
         return answers.copy()
 
     def leave(self, seconds: float) -> None:

@@ -82,7 +82,7 @@ class Callers(Protocol):
     """Knows the callers of requests (:class:`queuey.access.authorization.Authorization`)."""
 
     def stale_caller(self, request: Request) -> Caller | None: ...
-    def preload_caller(self, request: Request) -> None: ...
+    async def identify(self, request: Request) -> Caller: ...
 
 
 class UseCases(Protocol):
@@ -211,7 +211,7 @@ class Gateway:
         self._core.adopt(calls)
         self._store.adopt(loop)
         self.shares.start(loop, calls)
-        self.polls.start(loop, calls, partial(self.shares.threads.run, "credentials"))
+        self.polls.start(loop, calls)
         self.timer = IntervalTimer(loop)
         self.timer.call_every(CHECK_INTERVAL, self.polls.check)
         self.timer.call_every(1.0, partial(self.shares.refuse_overdue, self._max_wait))
@@ -349,10 +349,12 @@ class Gateway:
         header = request.headers.get("authorization")
         tenant = request.path if is_for_monitor else self._stale_tenant(header)
         if tenant is None and _is_for_api(request):
-            # This may wait for an issuer, so it does not count as computing: a tenant may compute in one thread only.
-            preload = partial(self._authorization.preload_caller, request)
-            await self.shares.threads.run(stranger_tenant(request.address), preload)
-            tenant = self._stale_tenant(header)
+            # Reading a credential may wait for an issuer, which counts for the sender's address.
+            request.share.tenant = stranger_tenant(request.address)
+            try:
+                tenant = (await self._drive(request, self._authorization.identify(request))).tenant
+            except QueueyError as error:
+                request.credential_error = error
         if tenant and request.verify is not None:
             await self._verify(request, exchange, tenant)
         request.share.tenant = tenant or ANONYMOUS

@@ -8,6 +8,7 @@ from queuey.access.authorization import MAX_CREDENTIALS, MAX_HEADER, MAX_PARTS, 
 from queuey.access.credentials.readers import Identity
 from queuey.model.errors import NotAuthenticated
 from queuey.model.rights import ANYBODY, Caller, Grant
+from queuey.storage import bridge
 from tests.waiting import MovedClock
 
 
@@ -34,7 +35,7 @@ class CountingReader:
         self.looks = 0
         self._clock, self._seconds = clock, seconds
 
-    def read(self, credential: str, now: float) -> Identity:
+    async def read(self, credential: str, now: float) -> Identity:
         self.looks += 1
         self._clock.now += self._seconds
         if credential not in self.known:
@@ -58,7 +59,7 @@ def test_credentials_add_up(clock: Clock) -> None:
     one.known["x"], two.known["x y"] = somebody("app:b", grant), somebody("app:a", grant)
     authenticate = Authenticator([one, two], clock=clock, wall=clock.wall)
     expected = Caller(frozenset({"app:a", "app:b"}), (grant,), "app:a")
-    assert authenticate("One x;Two x y") == authenticate(" Two  x y ; One x") == expected
+    assert bridge.run(authenticate("One x;Two x y")) == bridge.run(authenticate(" Two  x y ; One x")) == expected
     assert authenticate.stale_tenant("One x;Two x y") == "app:a"
 
 
@@ -67,7 +68,7 @@ def test_what_no_reader_reads_is_nobody(clock: Clock) -> None:
     reader = CountingReader("One", clock)
     authenticate = Authenticator([reader], clock=clock, wall=clock.wall)
     for header in ("", "One", "One ", "one x", "OneTwo x", "Two x; Three", ";;"):
-        assert authenticate(header) is ANYBODY
+        assert bridge.run(authenticate(header)) is ANYBODY
         assert authenticate.stale_tenant(header) is None
     assert reader.looks == 0
 
@@ -78,14 +79,14 @@ def test_too_many_are_not_looked_at(clock: Clock) -> None:
     reader.known["x"] = somebody("app:a")
     authenticate = Authenticator([reader], clock=clock, wall=clock.wall)
     with pytest.raises(NotAuthenticated, match="17, at most 16"):
-        authenticate(";".join(["One x"] * (MAX_CREDENTIALS + 1)))
+        bridge.run(authenticate(";".join(["One x"] * (MAX_CREDENTIALS + 1))))
     assert reader.looks == 0
-    assert authenticate(";".join(["One x"] * MAX_CREDENTIALS)).names == {"app:a"}
+    assert bridge.run(authenticate(";".join(["One x"] * MAX_CREDENTIALS))).names == {"app:a"}
     for header in (";".join(["One x"] * (MAX_CREDENTIALS + 1)), "One x" + ";" * MAX_PARTS):
         assert authenticate.stale_tenant(header) is None
         with pytest.raises(NotAuthenticated, match="Too many"):
-            authenticate(header)
-    assert authenticate("One x" + ";" * (MAX_PARTS - 1)).names == {"app:a"}
+            bridge.run(authenticate(header))
+    assert bridge.run(authenticate("One x" + ";" * (MAX_PARTS - 1))).names == {"app:a"}
 
 
 def test_a_header_that_is_too_long_is_not_looked_at(clock: Clock) -> None:
@@ -94,11 +95,11 @@ def test_a_header_that_is_too_long_is_not_looked_at(clock: Clock) -> None:
     reader.known["x"] = somebody("app:a")
     authenticate = Authenticator([reader], clock=clock, wall=clock.wall)
     longest = "One x; Other " + "y" * (MAX_HEADER - 13)
-    assert authenticate(longest).names == {"app:a"}
+    assert bridge.run(authenticate(longest)).names == {"app:a"}
     assert authenticate.stale_tenant(longest) == "app:a"
     assert authenticate.stale_tenant(longest + "y") is None
     with pytest.raises(NotAuthenticated, match="too long: 20481 characters, at most 20480"):
-        authenticate(longest + "y")
+        bridge.run(authenticate(longest + "y"))
 
 
 @pytest.mark.parametrize("x", ["x", "x" * 1000], ids=["short", "long"])
@@ -108,13 +109,13 @@ def test_one_caller_takes_one_place_in_memory(clock: Clock, x: str) -> None:
     one.known |= {x: somebody("app:a"), "victim": somebody("app:v")}
     two.known["y"] = somebody("app:b")
     authenticate = Authenticator([one, two], clock=clock, wall=clock.wall, max_cached=2)
-    authenticate("One victim")
-    caller = authenticate(f"One {x}; Two y")
+    bridge.run(authenticate("One victim"))
+    caller = bridge.run(authenticate(f"One {x}; Two y"))
     for number in range(10):
         blanks = " " * number
         for header in (f"One {blanks}{x};X {number};Two y", f"{';' * number}Two y;One {x};One {x}", f"Two y;One {x}"):
             assert (
-                authenticate(header)
+                bridge.run(authenticate(header))
                 is authenticate.cached_caller(header)
                 is authenticate.stale_caller(header)
                 is caller
@@ -143,7 +144,7 @@ def test_how_long_it_is_remembered(
     other.known["y"] = somebody("b")
     authenticate = Authenticator([one, other], clock=clock, wall=clock.wall)
     header = "One x; Lasting y"
-    caller = authenticate(header)
+    caller = bridge.run(authenticate(header))
     assert authenticate.cached_caller(header) is caller
     clock.now = began + expected - 0.01
     assert authenticate.cached_caller(header) is caller
@@ -156,10 +157,10 @@ def test_an_expired_credential_is_refused_and_forgotten(clock: Clock) -> None:
     reader = CountingReader("One", clock)
     reader.known["x"] = somebody("a", expires=clock.wall() + 5)
     authenticate = Authenticator([reader], clock=clock, wall=clock.wall)
-    authenticate("One x")
+    bridge.run(authenticate("One x"))
     clock.now += 5
     with pytest.raises(NotAuthenticated, match="expired"):
-        authenticate("One x")
+        bridge.run(authenticate("One x"))
     assert authenticate.stale_tenant("One x") is None
 
 
@@ -168,10 +169,10 @@ def test_who_makes_many_credentials_pushes_nobody_out(clock: Clock) -> None:
     one = CountingReader("One", clock)
     one.known |= {f"x{number}": somebody("greedy") for number in range(20)} | {name: somebody(name) for name in "abc"}
     authenticate = Authenticator([one], clock=clock, wall=clock.wall, max_cached=4)
-    authenticate("One a")
+    bridge.run(authenticate("One a"))
     for number in range(20):
-        authenticate(f"One x{number}")
+        bridge.run(authenticate(f"One x{number}"))
     for name in "bc":
-        authenticate(f"One {name}")
+        bridge.run(authenticate(f"One {name}"))
     assert all(authenticate.cached_caller(f"One {name}") is not None for name in ("a", "b", "c", "x19"))
     assert len(authenticate._cache) == sum(map(len, authenticate._keys_by_caller.values())) == 4

@@ -163,9 +163,11 @@ def test_unknown_keys_of_one_address_keep_no_other_address_waiting(scene: Scene)
     read: list[bytes] = []
     find = ApplicationKeys.find
 
-    def note(self: ApplicationKeys, digest: bytes) -> Identity:
-        read.append(digest)
-        return find(self, digest)
+    async def note(self: ApplicationKeys, digest: bytes) -> Identity:
+        try:
+            return await find(self, digest)
+        finally:
+            read.append(digest)
 
     async def work(gateway: Gateway) -> None:
         release = asyncio.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from contextlib import AsyncExitStack
@@ -144,5 +145,5 @@ def test_messages_are_counted_round_after_round(store: Store, app: App) -> None:
         history.record(queue_row, 1, 0)
     rounds = iter([False, False, True])
     sample_depths(service, history, lambda _seconds: next(rounds))
-    assert history.read(queue).depth[-1] == 1
-    assert set(history.read(deleted).depth) == {UNKNOWN_DEPTH}
+    assert asyncio.run(history.read(queue)).depth[-1] == 1
+    assert set(asyncio.run(history.read(deleted)).depth) == {UNKNOWN_DEPTH}

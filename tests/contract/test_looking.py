@@ -28,25 +28,25 @@ USED = "This link was used before, or has expired."
 
 def test_sessions_of_two_processes(store: Store, other: Store) -> None:
     """A session that one process begins is found, and ended, by another."""
-    token, session = Sessions(store).begin(b"d" * 32)
-    assert Sessions(other).find(token) == session
-    Sessions(other).end(token)
+    token, session = bridge.run(Sessions(store).begin(b"d" * 32))
+    assert bridge.run(Sessions(other).find(token)) == session
+    bridge.run(Sessions(other).end(token))
     for sessions in (Sessions(store), Sessions(other)):
         with pytest.raises(NotAuthenticated):
-            sessions.find(token)
-    Sessions(store).end(token)
+            bridge.run(sessions.find(token))
+    bridge.run(Sessions(store).end(token))
 
 
 def test_a_link_of_two_processes(store: Store, other: Store) -> None:
     """When two processes get the same link at the same moment, one of them logs in."""
     first, second = Sessions(store), Sessions(other)
-    token = first.make_link(b"d" * 32)
+    token = bridge.run(first.make_link(b"d" * 32))
     with ThreadPoolExecutor(2) as pool:
-        results = [pool.submit(sessions.redeem, token) for sessions in (first, second)]
+        results = [pool.submit(bridge.run, sessions.redeem(token)) for sessions in (first, second)]
     assert sorted(str(result.exception()) for result in results) == ["None", USED]
     for sessions in (first, second):
         with pytest.raises(NotAuthenticated, match="used before"):
-            sessions.redeem(token)
+            bridge.run(sessions.redeem(token))
 
 
 def test_a_scan_meets_each_message_once(store: Store) -> None:
@@ -62,7 +62,7 @@ def test_a_scan_meets_each_message_once(store: Store) -> None:
         read_bodies: list[str | bytes] = []
         since = ""
         while True:
-            step = service.browsing.scan(access, wanted, partitions=None, since=since, limit=7)
+            step = bridge.run(service.browsing.scan(access, wanted, partitions=None, since=since, limit=7))
             read_bodies += [message.body for message in step.messages]
             since = step.cursor
             if not since:
@@ -70,24 +70,27 @@ def test_a_scan_meets_each_message_once(store: Store) -> None:
 
     assert eventually(lambda: scanned(Sought()) == bodies[::-1])
     assert scanned(Sought(text="BODY 2")) == [*reversed(bodies[20:]), "body 2"]
-    assert service.browsing.sample_sizes(access).count == len(bodies)
+    assert bridge.run(service.browsing.sample_sizes(access)).count == len(bodies)
 
 
 def test_audit_logs_of_two_processes(store: Store, other: Store) -> None:
     """An audit entry of one process is found by another at once, and a form that both get is recorded once."""
-    logs = [Service(each).audit for each in (store, other)]
+    services = [Service(each) for each in (store, other)]
+    logs = [service.audit for service in services]
     about: Any = {"content": b"c", "act": "purge", "who": "me", "queue": "q", "details": {"a": "b"}}
-    assert logs[0].find_form(APP, "form") is None
-    (entry, sent, is_first), (_, same, is_first_there) = (log.begin(APP, "form", **about) for log in logs)
+    assert bridge.run(logs[0].find_form(APP, "form")) is None
+    (entry, sent, is_first), (_, same, is_first_there) = (
+        service.core.run(service.audit.begin(APP, "form", **about)) for service in services
+    )
     assert (sent, is_first, is_first_there) == (same, True, False)
-    assert logs[1].find_form(APP, "form") == sent
-    assert logs[1].find(APP, sent.entry) == entry
-    logs[0].end(APP, sent.entry, entry, "done", "Purged.")
-    ended = logs[1].find(APP, sent.entry)
+    assert bridge.run(logs[1].find_form(APP, "form")) == sent
+    assert bridge.run(logs[1].find(APP, sent.entry)) == entry
+    bridge.run(logs[0].end(APP, sent.entry, entry, "done", "Purged."))
+    ended = bridge.run(logs[1].find(APP, sent.entry))
     assert ended is not None
     assert (ended.outcome, ended.text, ended.details) == ("done", "Purged.", {"a": "b"})
-    assert eventually(lambda: [each for _, each in logs[1].read_page(APP, "", bool).entries] == [ended])
-    assert logs[1].read_page("nobody", "", bool).entries == []
+    assert eventually(lambda: [each for _, each in bridge.run(logs[1].read_page(APP, "", bool)).entries] == [ended])
+    assert bridge.run(logs[1].read_page("nobody", "", bool)).entries == []
 
 
 def make_dead_letters(store: Store, count: int) -> Queue:
@@ -109,8 +112,14 @@ def enter(service: Service, name: str) -> QueueAccess:
     return service.queues.access_unchecked(service.core.run(service.find(APP, name)))
 
 
+async def enter_later(service: Service, name: str) -> QueueAccess:
+    return service.queues.access_unchecked(await service.find(APP, name))
+
+
 def find_letters(service: Service) -> list[DeadLetter]:
-    return service.redriving.find(enter(service, "q.dead"), RedriveFilter(reason=("q", "E", ""))).letters
+    return service.core.run(
+        service.redriving.find(enter(service, "q.dead"), RedriveFilter(reason=("q", "E", "")))
+    ).letters
 
 
 def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
@@ -120,7 +129,7 @@ def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
     assert eventually(lambda: len(find_letters(services[0])) == 6)
     letters = find_letters(services[0])
     first, second = (
-        service.redriving.send_back(enter(service, "q.dead"), some, partial(enter, service))
+        service.core.run(service.redriving.send_back(enter(service, "q.dead"), some, partial(enter_later, service)))
         for service, some in zip(services, (letters[:4], letters), strict=True)
     )
     assert (first.sent, first.already_sent, second.sent, second.already_sent) == ({"q": 4}, 0, {"q": 2}, 4)
@@ -153,7 +162,9 @@ def test_dead_letters_go_back_while_their_queue_changes(store: Store, other: Sto
         return result
 
     between.instead(KeyedPosts.append_once, post)
-    result = service.redriving.send_back(enter(service, "q.dead"), find_letters(service), partial(enter, service))
+    result = service.core.run(
+        service.redriving.send_back(enter(service, "q.dead"), find_letters(service), partial(enter_later, service))
+    )
     assert (result.sent, result.already_sent, result.kept, result.error) == ({"q": 6}, 0, {}, None)
     assert [queue.ttl for queue in calls[6:]] == [99, 99, 99]
     assert eventually(lambda: service.core.run(service.queues.count(service.core.run(service.find(APP, "q")))) == 6)
@@ -178,14 +189,14 @@ def test_messages_that_are_not_due(store: Store, partitions: int) -> None:
         read_bodies: list[str | bytes] = []
         since = ""
         while True:
-            step = browsing.scan(access, Sought(), partitions=None, since=since, limit=limit, upcoming=True)
+            step = bridge.run(browsing.scan(access, Sought(), partitions=None, since=since, limit=limit, upcoming=True))
             read_bodies += [message.body for message in step.messages]
             since = step.cursor
             assert len(since) <= 35
             if not since:
                 break
         assert read_bodies == due
-    step = browsing.scan(access, Sought(text="7"), partitions=(1,), since="", limit=100, upcoming=True)
+    step = bridge.run(browsing.scan(access, Sought(text="7"), partitions=(1,), since="", limit=100, upcoming=True))
     assert [message.body for message in step.messages] == [
         body for number, body in enumerate(due) if number * 7 % partitions == 0 and "7" in body
     ]
@@ -203,7 +214,7 @@ def test_neighbours(store: Store) -> None:
     access = service.queues.access_unchecked(queue)
 
     def neighbours(index: int) -> tuple[str | None, str | None]:
-        return service.browsing.find_neighbours(access, 2, ids.parse_position(sent[index]))
+        return bridge.run(service.browsing.find_neighbours(access, 2, ids.parse_position(sent[index])))
 
     assert eventually(lambda: neighbours(1) == (sent[0], sent[2]))
     assert neighbours(0) == (None, sent[1])

@@ -27,6 +27,7 @@ from queuey import cli as queuey_cli
 from queuey import settings
 from queuey.app.service import Service
 from queuey.runtime.metrics import Metrics, make_exposition, make_snapshot
+from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from tests import pages
 from tests.harness import __main__ as fault_runs
@@ -276,7 +277,7 @@ def test_metrics(tmp_path: Path) -> None:
     metrics = Metrics()
     metrics.count_request("v1.queue", 200, 0.001)
     store = open_store(tmp_path / "data")
-    text = make_exposition({"1": make_snapshot(metrics, Service(store).statistics())}).decode()
+    text = make_exposition({"1": make_snapshot(metrics, bridge.run(Service(store).statistics()))}).decode()
     store.close()
     families = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
     assert set(re.findall(r"\bqueuey_[a-z_]+\b", text_of("docs/operations.md"))) == families

@@ -176,18 +176,24 @@ def test_backlogs(owner: Caller, store: Store) -> None:
     backlogs = Backlogs(
         service.queues, service.claims, [("queuey", "jobs-*"), ("queuey", "*-a"), ("nobody", "*")], clock=lambda: now[0]
     )
-    shown = {one.queue: one for one in backlogs.measure()}
+    shown = {one.queue: one for one in service.core.run(backlogs.measure())}
     assert sorted(shown) == ["jobs-a", "jobs-b"]
     assert shown["jobs-a"].counts == {"waiting": 1, "delayed": 0, "claimed": 0, "retrying": 0, "failed": 0, "dead": 0}
     assert shown["jobs-b"].counts == {"waiting": 0, "delayed": 0, "claimed": 1, "retrying": 0, "failed": 0, "dead": 0}
     assert 0 < shown["jobs-a"].age < 600
-    text = make_exposition({}, backlogs.measure()).decode()
+    text = make_exposition({}, service.core.run(backlogs.measure())).decode()
     expected = 'queuey_backlog_messages{application="queuey",queue="jobs-b",state="claimed"} 1.0'
     assert expected in text
     owner.post("jobs-a", "y")
-    assert {one.queue: one.counts["waiting"] for one in backlogs.measure()} == {"jobs-a": 1, "jobs-b": 0}
+    assert {one.queue: one.counts["waiting"] for one in service.core.run(backlogs.measure())} == {
+        "jobs-a": 1,
+        "jobs-b": 0,
+    }
     now[0] += MEASURE_INTERVAL
-    assert {one.queue: one.counts["waiting"] for one in backlogs.measure()} == {"jobs-a": 2, "jobs-b": 0}
+    assert {one.queue: one.counts["waiting"] for one in service.core.run(backlogs.measure())} == {
+        "jobs-a": 2,
+        "jobs-b": 0,
+    }
 
 
 def test_no_more_backlogs_than_may_be_shown(owner: Caller, store: Store, caplog: pytest.LogCaptureFixture) -> None:
@@ -196,10 +202,14 @@ def test_no_more_backlogs_than_may_be_shown(owner: Caller, store: Store, caplog:
         owner.create(name, partitions=4)
     service, patterns = Service(store), [("queuey", "*")]
     with replace_in(lag_metrics, lag_metrics.MAX_QUEUES, 2):
-        assert [one.queue for one in Backlogs(service.queues, service.claims, patterns).measure()] == ["a", "b"]
+        assert [
+            one.queue for one in service.core.run(Backlogs(service.queues, service.claims, patterns).measure())
+        ] == ["a", "b"]
     assert "more than 2 queues match" in caplog.text
     with replace_in(lag_metrics, lag_metrics.MAX_PARTITIONS, 7):
-        assert [one.queue for one in Backlogs(service.queues, service.claims, patterns).measure()] == ["a"]
+        assert [
+            one.queue for one in service.core.run(Backlogs(service.queues, service.claims, patterns).measure())
+        ] == ["a"]
     assert "too many queues" in caplog.text
 
 
@@ -217,13 +227,13 @@ def test_lags(owner: Caller, store: Store) -> None:
     assert owner.send_json("PUT", "mail/offsets/readers", commits).status == 200
     service = Service(store)
     lags = GroupLags(service.queues, service.offsets, [("queuey", "mail*"), ("nobody", "*")])
-    shown = {one.group: one for one in lags.measure()}
+    shown = {one.group: one for one in service.core.run(lags.measure())}
     assert {name: (one.queue, one.messages, one.owned) for name, one in shown.items()} == {
         "mirrored": ("mail", 2, None),
         "readers": ("mail", 1, len(beat["take"]["mail"])),
     }
     assert all(0 <= one.age < 600 for one in shown.values())
-    text = make_exposition({}, (), lags.measure()).decode()
+    text = make_exposition({}, (), service.core.run(lags.measure())).decode()
     labels = 'application="queuey",group="mirrored",queue="mail"'
     assert f"queuey_group_lag_messages{{{labels}}} 2.0" in text
     assert f"queuey_group_owned_partitions{{{labels}}}" not in text

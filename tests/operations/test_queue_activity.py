@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 
 from hypothesis import given
@@ -51,7 +52,7 @@ def test_a_ring_has_the_last_hour(notes: list[tuple[int, int, int]]) -> None:
         cell = expected.setdefault(int(clock.now) // CELL_SECONDS, [0, 0])
         cell[0] += sent
         cell[1] += taken
-    ring = kept.read(queue(1))
+    ring = asyncio.run(kept.read(queue(1)))
     last = int(clock.now) // CELL_SECONDS
     numbers = range(last - CELLS_PER_RING + 1, last + 1)
     assert ring.last == last
@@ -72,7 +73,7 @@ def test_queues_that_were_used_longest_ago_are_forgotten() -> None:
                 kept.record(queue(uid), 1, 0)
         kept.record_depth(queue(99), 7)
     assert len(kept.recently_used()) == 8
-    assert [sum(kept.read(queue(uid)).sent) for uid in (0, 19)] == [0, 1]
+    assert [sum(asyncio.run(kept.read(queue(uid))).sent) for uid in (0, 19)] == [0, 1]
 
 
 def cells(last: int, sent: int, depth: int = UNKNOWN_DEPTH) -> Cells:
@@ -109,13 +110,13 @@ def test_processes_are_merged() -> None:
             worker.join(with_fields(service, number=number))
             leaving.callback(worker.leave, 1)
             kept[number].record(queue(1), number, 10 * number)
-        assert eventually(lambda: [sum(each.read(queue(1)).sent) for each in kept.values()] == [3, 3], 60)
-        assert [sum(each.read(queue(1)).taken) for each in kept.values()] == [30, 30]
+        assert eventually(lambda: [sum(asyncio.run(each.read(queue(1))).sent) for each in kept.values()] == [3, 3], 60)
+        assert [sum(asyncio.run(each.read(queue(1))).taken) for each in kept.values()] == [30, 30]
         for process in kept.values():
-            [activity] = process.read_activity(ActivityQuery("a"))
+            [activity] = asyncio.run(process.read_activity(ActivityQuery("a")))
             assert (activity.name, sum(activity.cells.sent), sum(activity.cells.taken)) == ("q1", 3, 30)
         workers[2].leave(1)
-        assert sum(kept[1].read(queue(1)).sent) == 1
+        assert sum(asyncio.run(kept[1].read(queue(1))).sent) == 1
 
 
 def test_activity_of_an_application() -> None:
@@ -126,15 +127,15 @@ def test_activity_of_an_application() -> None:
     for uid in (1, 2, 3):
         kept.record(queue(uid), uid, 1)
         clock.now += CELL_SECONDS
-    recent = kept.read_activity(ActivityQuery("a"))
+    recent = asyncio.run(kept.read_activity(ActivityQuery("a")))
     assert [activity.name for activity in recent] == ["q3", "q2", "q1"]
     assert [sum(activity.cells.sent) for activity in recent] == [3, 2, 1]
     assert {(len(activity.cells.sent), activity.cells.last) for activity in recent} == {
         (RECENT_CELLS, int(clock.now) // CELL_SECONDS)
     }
-    assert [activity.uid for activity in kept.read_activity(ActivityQuery("a", ("q1", "*3")))] == [3, 1]
-    assert [activity.uid for activity in kept.read_activity(ActivityQuery("a", uids=(2, 9)))] == [2]
+    assert [activity.uid for activity in asyncio.run(kept.read_activity(ActivityQuery("a", ("q1", "*3"))))] == [3, 1]
+    assert [activity.uid for activity in asyncio.run(kept.read_activity(ActivityQuery("a", uids=(2, 9))))] == [2]
     with replace_in(queue_activity, queue_activity.MAX_ACTIVE_QUEUES, 2):
-        assert [activity.uid for activity in kept.read_activity(ActivityQuery("a"))] == [3, 2]
+        assert [activity.uid for activity in asyncio.run(kept.read_activity(ActivityQuery("a")))] == [3, 2]
     clock.now += CELLS_PER_RING * CELL_SECONDS
-    assert kept.read_activity(ActivityQuery("a")) == []
+    assert asyncio.run(kept.read_activity(ActivityQuery("a"))) == []

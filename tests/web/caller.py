@@ -107,7 +107,7 @@ class Tokens:
     def __init__(self) -> None:
         self.known: dict[str, Identity] = {}
 
-    def read(self, credential: str, now: float) -> Identity:
+    async def read(self, credential: str, now: float) -> Identity:
         if credential not in self.known:
             raise NotAuthenticated("No such token")
         return self.known[credential]

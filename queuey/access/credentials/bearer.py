@@ -8,6 +8,7 @@ of key are configured. See docs/decisions/libraries.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jwt
@@ -19,6 +20,7 @@ from queuey.access.credentials.user_identity import Trusted, User, identity_of, 
 from queuey.model.errors import InvalidToken
 from queuey.model.user_queues import MAX_USER_NAME, user_name
 from queuey.settings import UserIssuer
+from queuey.storage.deadlines import in_thread
 
 MAX_TOKEN = 8192
 """Max characters of a token."""
@@ -122,14 +124,14 @@ class Bearer:
         for application, issuer in trusted:
             self._trusted.setdefault(issuer.issuer, []).append((application, issuer))
 
-    def read(self, credential: str, now: float) -> Identity:
+    async def read(self, credential: str, now: float) -> Identity:
         """Returns the identity of a token.
 
         Raises:
             InvalidToken: The token is not accepted.
             IssuerUnavailable: The issuer's keys cannot be loaded now.
         """
-        _, users, expires = self.check(credential, now)
+        _, users, expires = await in_thread(partial(self.check, credential, now))
         return identity_of(users, expires)
 
     def check(self, credential: str, now: float) -> tuple[Mapping[str, Any], Sequence[User], float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from browserid.errors import ExpiredSignatureError
@@ -26,6 +27,7 @@ from queuey.access.credentials.user_identity import Trusted, User, identity_of, 
 from queuey.model.errors import InvalidAssertion, IssuerUnavailable
 from queuey.model.rights import parse_principal
 from queuey.settings import UserIssuer
+from queuey.storage.deadlines import in_thread
 
 MAX_ASSERTION_LENGTH = 8192
 """Max characters of an assertion."""
@@ -154,7 +156,10 @@ class BrowserId:
             self._trusted.setdefault(issuer.issuer, []).append((application, issuer))
         self._verifier = _Verifier(supportdocs=_Trusted(self._trusted, documents))
 
-    def read(self, credential: str, now: float) -> Identity:
+    async def read(self, credential: str, now: float) -> Identity:
+        return await in_thread(partial(self._check, credential, now))
+
+    def _check(self, credential: str, now: float) -> Identity:
         """Verifies an assertion. Returns its user in each application that trusts the issuer.
 
         Raises:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from queuey.access.credentials.readers import ApplicationKeys
 from queuey.model.errors import NotAuthenticated
 from queuey.model.rights import Caller, Grant, MemberCredential, owner_name
+from queuey.storage import bridge
 
 _DIGEST_BYTES = 32
 """Number of bytes of a key's digest."""
@@ -31,10 +32,10 @@ def _make_rights(names: Iterable[str], grants: Iterable[Grant]) -> Caller:
 
 
 class PresentRights:
-    """Returns the present rights of credentials.
+    """Returns the present rights of credentials; blocks.
 
     Args:
-        keys: Reads keys; blocks.
+        keys: Reads keys.
         clock: Seconds since 1970.
     """
 
@@ -53,7 +54,7 @@ class PresentRights:
         count = credential.id[0]
         starts = range(1, 1 + count * _DIGEST_BYTES, _DIGEST_BYTES)
         try:
-            identities = [self._keys.find(credential.id[start : start + _DIGEST_BYTES]) for start in starts]
+            identities = [bridge.run(self._keys.find(credential.id[start : start + _DIGEST_BYTES])) for start in starts]
         except NotAuthenticated:
             return None
         if any(key.expires is not None and key.expires <= self._clock() for key in identities):

@@ -18,7 +18,7 @@ import msgspec
 from queuey.model.errors import NotAuthenticated
 from queuey.model.messages import OPERATORS, Key
 from queuey.model.rights import VERBS, Grant, owner_name
-from queuey.storage import Applications, bridge
+from queuey.storage import Applications
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -48,8 +48,8 @@ class CredentialReader(Protocol):
     scheme: str
     max_cache_seconds: float
 
-    def read(self, credential: str, now: float) -> Identity:
-        """Reads a credential. It may block for a bounded time: it is never called on the event loop.
+    async def read(self, credential: str, now: float) -> Identity:
+        """Reads a credential, within a bounded time. Work that blocks runs in a thread.
 
         It need not check whether the credential has expired, only report the expiry.
 
@@ -76,17 +76,17 @@ class ApplicationKeys:
     def __init__(self, applications: Applications) -> None:
         self._applications = applications
 
-    def read(self, credential: str, now: float) -> Identity:
+    async def read(self, credential: str, now: float) -> Identity:
         """Returns the identity of a key, also of an expired one."""
-        return self.find(digest_of(credential))
+        return await self.find(digest_of(credential))
 
-    def find(self, digest: bytes) -> Identity:
+    async def find(self, digest: bytes) -> Identity:
         """Returns the identity of the key with this digest.
 
         Raises:
             NotAuthenticated: No key has this digest.
         """
-        key = bridge.run(self._applications.find_key(digest))
+        key = await self._applications.find_key(digest)
         if key is None:
             raise NotAuthenticated("Invalid application key: it is unknown or was revoked.")
         return Identity(*_find_rights(key), tenant=owner_name(key.application), expires=key.expires)

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from errno import EADDRINUSE
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -170,7 +169,9 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
         for extension in settings.extensions:
             extension.prepare(settings, store.applications)
         key = None if plan is None or plan.profile is None else first_start.hash_key(plan.profile.key)
-        welcome = _welcome_lines(settings, url, None if key is None else partial(Sessions(store).make_link, key))
+        welcome = _welcome_lines(
+            settings, url, None if key is None else lambda: bridge.run(Sessions(store).make_link(key))
+        )
     except StoreUnavailable as error:
         raise Failed(str(error), BAD_STORE) from error
     finally:

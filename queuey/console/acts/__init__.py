@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping
-from functools import partial
 from hashlib import blake2b
 from urllib.parse import quote
 
@@ -107,11 +106,8 @@ class ActViews:
         act = self._find_act(match)
         fields = read_query(request, frozenset(act.fields))
         page_request = await self._page_requests.identify(request, match, fields)
-        return await request.in_pool(partial(self._show, act, page_request), computes=True)
-
-    def _show(self, act: Act, page_request: PageRequest) -> Response:
-        _require_rights(act, page_request)
-        return self._render_page(act, page_request)
+        await _require_rights(act, page_request)
+        return await self._render_page(act, page_request)
 
     async def do(self, request: Request, match: Match) -> Response:
         """Executes the act, once for each form, and redirects to its entry in the audit log.
@@ -128,22 +124,19 @@ class ActViews:
         # Identify the caller before the form is read.
         page_request = await self._page_requests.identify(request, match, {})
         fields = read_form(request, cookies.SESSION_COOKIE, act.longest)
-        return await request.in_pool(partial(self._do, act, page_request, fields))
-
-    def _do(self, act: Act, page_request: PageRequest, fields: dict[str, str]) -> Response:
         form = fields.get("act_id", "")
         if _FORM_ID.fullmatch(form) is None:
             raise InvalidRequest({"act_id": "The form has no valid id. Open the page again"})
-        who = page_request.callers.find_holder_name(page_request.request)
+        who = await page_request.callers.find_holder_name(page_request.request)
         named = sorted((name, text) for name, text in fields.items() if name in act.fields)
         content = blake2b(
             msgspec.msgpack.encode((act.name, who, sorted(page_request.match.items()), named)), digest_size=16
         ).digest()
-        sent = self._audit.find_form(page_request.application, form)
+        sent = await self._audit.find_form(page_request.application, form)
         if sent is not None and sent.content == content:
             return pages.redirect(_entry_url(page_request.application, sent))
         page_request = msgspec.structs.replace(page_request, given=fields)
-        _require_rights(act, page_request)
+        await _require_rights(act, page_request)
         try:
             _require_valid_form(act, page_request, sent)
             self._bound.take(who)
@@ -152,49 +145,49 @@ class ActViews:
                 for name in act.logged_fields
                 if page_request.given.get(name)
             }
-            entry, sent, is_first = self._audit.begin(
+            entry, sent, is_first = await self._audit.begin(
                 page_request.application,
                 form,
                 content=content,
                 act=act.name,
                 who=who,
-                queue=act.require_queue(page_request),
+                queue=await act.require_queue(page_request),
                 details=details,
             )
         except (InvalidRequest, TooManyRequests) as error:
-            return self._render_page(act, page_request, error)
+            return await self._render_page(act, page_request, error)
         return (
-            self._carry_out(act, page_request, entry, sent)
+            await self._carry_out(act, page_request, entry, sent)
             if is_first
             else pages.redirect(_entry_url(page_request.application, sent))
         )
 
-    def _carry_out(self, act: Act, page_request: PageRequest, entry: AuditEntry, sent: SubmittedForm) -> Response:
+    async def _carry_out(self, act: Act, page_request: PageRequest, entry: AuditEntry, sent: SubmittedForm) -> Response:
         """Executes an act, and completes its audit entry.
 
         Redirects to the entry; a secret, or a result that could not be recorded, is shown at once. An error is recorded
         as ``failed`` or ``unknown``; an expected one shows the form again, an unexpected one is raised.
         """
 
-        def end(outcome: Outcome, text: str, details: Mapping[str, str] = {}) -> None:
+        async def end(outcome: Outcome, text: str, details: Mapping[str, str] = {}) -> None:
             ended = msgspec.structs.replace(entry, details={**entry.details, **details})
-            self._audit.end(page_request.application, sent.entry, ended, outcome, text)
+            await self._audit.end(page_request.application, sent.entry, ended, outcome, text)
 
         try:
-            result = act.do(page_request)
+            result = await act.do(page_request)
         except QueueyError as error:
-            end("unknown" if getattr(error, "outcome", "none") == "unknown" else "failed", str(error))
+            await end("unknown" if getattr(error, "outcome", "none") == "unknown" else "failed", str(error))
             if isinstance(error, InvalidRequest | NotFound | NotAllowed | Conflict | TooManyRequests):
-                return self._render_page(act, page_request, error)
+                return await self._render_page(act, page_request, error)
             raise
         unlogged = ""
         try:
-            end("partly" if result.partly else "done", result.text, result.details)
+            await end("partly" if result.partly else "done", result.text, result.details)
         except StoreUnavailable as error:
             unlogged = str(error)
         if not result.secret and not unlogged:
             return pages.redirect(_entry_url(page_request.application, sent))
-        return page_request.render("deed.html", act.title, deed=result, unlogged=unlogged)
+        return await page_request.render("deed.html", act.title, deed=result, unlogged=unlogged)
 
     def _find_act(self, match: Match) -> Act:
         """Returns the act of an address, on a queue or an application. Raises NoSuchResource if the name is unknown."""
@@ -203,7 +196,7 @@ class ActViews:
             raise NoSuchResource("The resource could not be found.")
         return act
 
-    def _render_page(self, act: Act, page_request: PageRequest, error: QueueyError | None = None) -> Response:
+    async def _render_page(self, act: Act, page_request: PageRequest, error: QueueyError | None = None) -> Response:
         """Renders the page of an act: its plan, its form with a new id, and the errors of a form that was refused.
 
         A plan with an invalid field is blank, and its errors are shown, too. If the plan fails otherwise, the form's
@@ -211,7 +204,7 @@ class ActViews:
         """
         errors = error.fields if isinstance(error, InvalidRequest) else {"": str(error)} if error else {}
         try:
-            plan = act.plan(page_request)
+            plan = await act.plan(page_request)
         except InvalidRequest as mistake:
             plan, error, errors = ActPlan(), error or mistake, mistake.fields | errors
         except QueueyError:
@@ -221,7 +214,7 @@ class ActViews:
         subject = act.subject(page_request)
         # A link sets only the subject of an act, not its inputs; typed inputs stay.
         typed = page_request.given if page_request.request.method == "POST" or act.previews else {}
-        return page_request.render(
+        return await page_request.render(
             "act.html",
             f"{act.title}:" if subject else act.title,
             subject,
@@ -229,7 +222,7 @@ class ActViews:
             act=act,
             address=quote(page_request.request.path, safe="/"),
             plan=plan,
-            inputs=act.inputs(page_request),
+            inputs=await act.inputs(page_request),
             given=typed,
             hidden={name: text for name, text in page_request.given.items() if name in act.fields} | dict(plan.hidden),
             wrong={name.removeprefix("0.").removeprefix("message."): text for name, text in errors.items()},
@@ -238,13 +231,13 @@ class ActViews:
         )
 
 
-def _require_rights(act: Act, page_request: PageRequest) -> None:
+async def _require_rights(act: Act, page_request: PageRequest) -> None:
     """Raises NotAllowed unless the caller has all rights of the act, for the queue or for any queue."""
     for action in act.needs:
         if page_request.name:
-            page_request.enter(action)
+            await page_request.enter(action)
         else:
-            page_request.patterns(action)
+            await page_request.patterns(action)
 
 
 def _require_valid_form(act: Act, page_request: PageRequest, sent: SubmittedForm | None) -> None:

@@ -95,10 +95,10 @@ class Act(ABC):
     destroys = False
     longest = 16 * 1024
 
-    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
+    async def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         return ()
 
-    def require_queue(self, page_request: PageRequest) -> str:
+    async def require_queue(self, page_request: PageRequest) -> str:
         """Returns the name of the queue for the audit log, or blank if the act is about the application.
 
         Raises:
@@ -115,21 +115,21 @@ class Act(ABC):
         """Returns the address of the page that offers the act."""
         return pages.link(*filter(None, ("a", page_request.application, page_request.name)))
 
-    def effects(self, page_request: PageRequest) -> str:
+    async def effects(self, page_request: PageRequest) -> str:
         """Returns ``about`` with the subject of the request filled in. Raises as :meth:`plan`."""
         return self.about
 
-    def plan(self, page_request: PageRequest) -> ActPlan:
+    async def plan(self, page_request: PageRequest) -> ActPlan:
         """Describes the effects, without changing anything.
 
         Raises:
             InvalidRequest: A field is invalid.
             NotFound, NotAllowed: As for :meth:`do`.
         """
-        return ActPlan(about=self.effects(page_request), button=self.button or self.title)
+        return ActPlan(about=await self.effects(page_request), button=self.button or self.title)
 
     @abstractmethod
-    def do(self, page_request: PageRequest) -> ActResult:
+    async def do(self, page_request: PageRequest) -> ActResult:
         """Executes the act.
 
         Raises:

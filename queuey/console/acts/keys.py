@@ -24,18 +24,21 @@ class IssueKey(Act):
     )
     button = "Create the key"
 
-    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
+    async def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         no_yes = (("", "no"), ("yes", "yes"))
         return (
             *(Field(verb, f"May {verb}", "", "choice", choices=no_yes) for verb in VERBS),
             Field("queues", "Queues", "*", hint="Patterns, separated by commas: orders-*"),
             Field(
-                "expires", "Expires after", _default_lifetime(page_request), hint="Such as 12h or 90d; at most a year."
+                "expires",
+                "Expires after",
+                await _default_lifetime(page_request),
+                hint="Such as 12h or 90d; at most a year.",
             ),
             Field("note", "Purpose of the key"),
         )
 
-    def do(self, page_request: PageRequest) -> ActResult:
+    async def do(self, page_request: PageRequest) -> ActResult:
         keys, scope, note = page_request.service.keys, _read_scope(page_request), page_request.get("note")
         try:
             seconds = parse_duration(page_request.get("expires"))
@@ -47,16 +50,16 @@ class IssueKey(Act):
             scope,
             seconds=seconds,
             note=note,
-            until=page_request.callers.find_rights_end(page_request.request),
+            until=await page_request.callers.find_rights_end(page_request.request),
         )
-        secret, key = keys.issue(page_request.application, scope, expires, note)
+        secret, key = await keys.issue(page_request.application, scope, expires, note)
         text = f"Created key {key.id}: {', '.join(scope.allow)} for {', '.join(scope.queues)}, until "
         return ActResult(text=f"{text}{moment_absolute(expires)}.", details={"key": key.id}, secret=secret)
 
 
-def _default_lifetime(page_request: PageRequest) -> str:
+async def _default_lifetime(page_request: PageRequest) -> str:
     """Returns the suggested lifetime of a new key: until the caller's rights end, from a minute to 90 days."""
-    ends = page_request.callers.find_rights_end(page_request.request)
+    ends = await page_request.callers.find_rights_end(page_request.request)
     minutes = None if ends is None else max(1, int((ends - time.time()) // 60))
     return "90d" if minutes is None or minutes > 90 * 1440 else f"{minutes}m"
 
@@ -86,14 +89,16 @@ class RevokeKey(Act):
     button = "Revoke it"
     destroys = True
 
-    def effects(self, page_request: PageRequest) -> str:
-        key = page_request.service.keys.find(page_request.application, page_request.caller, page_request.get("key"))
+    async def effects(self, page_request: PageRequest) -> str:
+        key = await page_request.service.keys.find(
+            page_request.application, page_request.caller, page_request.get("key")
+        )
         note = f" ({key.note})" if key.note else ""
         return (
             f"Key {key.id}{note} stops working: in this process at once, in others within ten seconds.\n"
             "This cannot be undone."
         )
 
-    def do(self, page_request: PageRequest) -> ActResult:
-        page_request.service.keys.revoke(page_request.application, page_request.caller, page_request.get("key"))
+    async def do(self, page_request: PageRequest) -> ActResult:
+        await page_request.service.keys.revoke(page_request.application, page_request.caller, page_request.get("key"))
         return ActResult(text=f"Revoked key {page_request.get('key')}.")

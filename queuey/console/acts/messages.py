@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
@@ -45,7 +44,7 @@ class SendMessageAct(Act):
     about = "Workers and readers get it like any other message."
     button = "Send it"
 
-    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
+    async def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         return (
             Field("body", "Body", kind="text"),
             Field("form", "The body is", "text", "choice", choices=(("text", "text"), ("json", "a JSON value"))),
@@ -56,12 +55,12 @@ class SendMessageAct(Act):
             Field("headers", "Headers", kind="text", hint="One on a line: name: value"),
         )
 
-    def do(self, page_request: PageRequest) -> ActResult:
-        access = page_request.enter("send")
+    async def do(self, page_request: PageRequest) -> ActResult:
+        access = await page_request.enter("send")
         service = page_request.service
         batch = msgspec.json.encode({"messages": [read_item(page_request)]})
         (draft,) = read_batch(batch, service.limits, access.queue, page_request.request)
-        posted = service.core.run(access.apply(partial(service.messages.post, drafts=[draft])))
+        posted = await access.apply(partial(service.messages.post, drafts=[draft]))
         place = format_place(*posted.locations[0])
         return ActResult(text=f"Stored message {place}.", details={"message": place})
 
@@ -99,7 +98,7 @@ class MessageAct(Act):
     fields: tuple[str, ...] = ("message",)
     logged_fields = fields
 
-    def effects(self, page_request: PageRequest) -> str:
+    async def effects(self, page_request: PageRequest) -> str:
         number, position = _parse_place(page_request)
         return self.about.format(id=ids.to_hex(position), partition=number)
 
@@ -116,11 +115,9 @@ class DeleteMessageAct(MessageAct):
     button = "Delete it"
     destroys = True
 
-    def do(self, page_request: PageRequest) -> ActResult:
+    async def do(self, page_request: PageRequest) -> ActResult:
         place = _parse_place(page_request)
-        count = page_request.service.core.run(
-            page_request.service.messages.delete(page_request.enter("delete"), [place])
-        )
+        count = await page_request.service.messages.delete(await page_request.enter("delete"), [place])
         return ActResult(text="Deleted the message." if count else "There was no such message, so nothing was deleted.")
 
 
@@ -135,18 +132,17 @@ class ReleaseJob(MessageAct):
     )
     button = "Release it"
 
-    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
+    async def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         choices = (("again", "another worker gets it now"), ("dead", "it becomes a dead letter"))
         return (Field("then", "Then", "again", "choice", choices=choices),)
 
-    def do(self, page_request: PageRequest) -> ActResult:
+    async def do(self, page_request: PageRequest) -> ActResult:
         number, position = _parse_place(page_request)
         retry = page_request.get("then") != "dead"
-        claims, core = page_request.service.claims, page_request.service.core
+        claims = page_request.service.claims
         receipt = ClaimReceipt(number, *position)
-        (settled,) = core.run(
-            page_request.enter("admin").apply(partial(claims.release, receipts=[receipt], retry=retry))
-        )
+        access = await page_request.enter("admin")
+        (settled,) = await access.apply(partial(claims.release, receipts=[receipt], retry=retry))
         if settled.status is not ReceiptStatus.DONE:
             return ActResult(text="No worker has this message, or it is already done, so nothing was released.")
         return ActResult(text="Released: another worker gets it." if retry else "Gave it up: it becomes a dead letter.")
@@ -162,13 +158,13 @@ class CancelJob(MessageAct):
     button = "Cancel it"
     destroys = True
 
-    def do(self, page_request: PageRequest) -> ActResult:
+    async def do(self, page_request: PageRequest) -> ActResult:
         texts: dict[JobStanding, str] = {
             "removed": "Removed the job: no worker gets it.",
             "claimed": "Asked its worker to stop. The job is not retried.",
             "done": "The job was already done or removed, so nothing was changed.",
         }
-        return ActResult(text=texts[_act_on_job(page_request, page_request.service.claims.jobs.cancel)])
+        return ActResult(text=texts[await _act_on_job(page_request, page_request.service.claims.jobs.cancel)])
 
 
 class RetryJob(MessageAct):
@@ -179,25 +175,26 @@ class RetryJob(MessageAct):
     )
     button = "Retry it now"
 
-    def do(self, page_request: PageRequest) -> ActResult:
+    async def do(self, page_request: PageRequest) -> ActResult:
         texts: dict[JobStanding, str] = {
             "waiting": "The next claim can get the job.",
             "claimed": "A worker has the job, so nothing was changed.",
             "done": "The job is done or removed, so nothing was changed.",
         }
-        return ActResult(text=texts[_act_on_job(page_request, page_request.service.claims.jobs.make_available_now)])
+        standing = await _act_on_job(page_request, page_request.service.claims.jobs.make_available_now)
+        return ActResult(text=texts[standing])
 
 
-def _act_on_job(page_request: PageRequest, act: Callable[..., Coroutine[Any, Any, JobStanding]]) -> JobStanding:
+async def _act_on_job(page_request: PageRequest, act: Callable[..., Coroutine[Any, Any, JobStanding]]) -> JobStanding:
     """Calls ``act`` with the job of the form, and returns what it found.
 
     The caller needs ``claim``, and ``work`` in a queue with principals.
     """
     partition, position = _parse_place(page_request)
-    access = page_request.enter("claim")
+    access = await page_request.enter("claim")
     if access.queue.principals:  # As in the API: a caller who may only read may not end jobs.
-        access = page_request.enter("work")
-    return page_request.service.core.run(access.apply(partial(act, partition=partition, position=position)))
+        access = await page_request.enter("work")
+    return await access.apply(partial(act, partition=partition, position=position))
 
 
 class Redrive(Act):
@@ -212,15 +209,15 @@ class Redrive(Act):
     fields = logged_fields = ("queue", "error", "shape", "reason", "message", "cursor")
 
     def __init__(self) -> None:
-        self._turns = threading.BoundedSemaphore(MAX_SEARCHES)
+        self._searches = 0
 
-    def plan(self, page_request: PageRequest) -> ActPlan:
+    async def plan(self, page_request: PageRequest) -> ActPlan:
         selection, counts, scanned = _read_filter(page_request), Counter[str](), 0
-        access, cursor, more = page_request.enter("read"), page_request.get("cursor"), True
+        access, cursor, more = await page_request.enter("read"), page_request.get("cursor"), True
         until = time.monotonic() + PLAN_TIMEOUT
         with self._limit_searches():
             while more and scanned < MAX_PREVIEWED and time.monotonic() < until:
-                page = _find_page(page_request, access, selection, cursor)
+                page = await _find_page(page_request, access, selection, cursor)
                 counts.update(letter.queue for letter in page.letters)
                 scanned, cursor, more = scanned + page.read_count, page.cursor, bool(page.cursor)
         number = sum(counts.values())
@@ -231,21 +228,21 @@ class Redrive(Act):
                 "Each is stored at the end of its former partition, with a new id, and then removed here."
             ),
             head=("Queue", "Dead letters that came from there", "They"),
-            rows=[(name, count, _describe_outcome(page_request, name)) for name, count in sorted(counts.items())],
+            rows=[(name, count, await _describe_outcome(page_request, name)) for name, count in sorted(counts.items())],
             button="Send them back" if number or more else "",
         )
 
-    def do(self, page_request: PageRequest) -> ActResult:
+    async def do(self, page_request: PageRequest) -> ActResult:
         selection, cursor = _read_filter(page_request), page_request.get("cursor")
-        reading, removing = page_request.enter("read"), page_request.enter("delete")
+        reading, removing = await page_request.enter("read"), await page_request.enter("delete")
         sent, kept, before = Counter[str](), Counter[str](), 0
         error: QueueyError | None = None
         until = time.monotonic() + REDRIVE_TIMEOUT
         with self._limit_searches():
             while error is None:
-                page = _find_page(page_request, reading, selection, cursor)
+                page = await _find_page(page_request, reading, selection, cursor)
                 if page.letters:
-                    done = page_request.service.redriving.send_back(
+                    done = await page_request.service.redriving.send_back(
                         removing, page.letters, partial(page_request.enter, "send")
                     )
                     sent, kept, before, error = (
@@ -266,26 +263,29 @@ class Redrive(Act):
     @contextmanager
     def _limit_searches(self) -> Iterator[None]:
         """Raises ``TooManyRequests`` if :data:`MAX_SEARCHES` searches are running; does not wait."""
-        if not self._turns.acquire(blocking=False):
+        if self._searches == MAX_SEARCHES:
             raise TooManyRequests(f"{MAX_SEARCHES} other searches for dead letters are running. Try again in a moment.")
+        self._searches += 1
         try:
             yield
         finally:
-            self._turns.release()
+            self._searches -= 1
 
 
-def _describe_outcome(page_request: PageRequest, name: str) -> str:
+async def _describe_outcome(page_request: PageRequest, name: str) -> str:
     """Returns whether dead letters go back to their queue, or why they stay."""
     try:
-        page_request.enter("send", name)
+        await page_request.enter("send", name)
     except (NotAllowed, NotFound) as refusal:
         return f"stay: {refusal}"
     return "go back"
 
 
-def _find_page(page_request: PageRequest, access: QueueAccess, selection: RedriveFilter, cursor: str) -> DeadLetterPage:
+async def _find_page(
+    page_request: PageRequest, access: QueueAccess, selection: RedriveFilter, cursor: str
+) -> DeadLetterPage:
     try:
-        return page_request.service.redriving.find(access, selection, cursor)
+        return await page_request.service.redriving.find(access, selection, cursor)
     except ValueError as error:
         raise InvalidRequest({"cursor": str(error)}) from None
 

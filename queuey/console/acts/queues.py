@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -20,7 +21,6 @@ from queuey.model.messages import RESETTABLE, OffsetChange, Queue, QueueSpec, op
 from queuey.model.rights import format_principal
 from queuey.model.time_parsing import parse_point
 from queuey.queues.views import read_spec
-from queuey.storage import bridge
 from queuey.web import validators
 from queuey.web.validators import Errors
 
@@ -40,8 +40,8 @@ class ChangeOptions(Act):
     name, title, needs = "options", "Change the options", ("admin",)
     fields = (*CHANGEABLE_OPTIONS, "principals", "seen")
 
-    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
-        now = _option_texts(page_request.enter("admin").queue)
+    async def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
+        now = _option_texts((await page_request.enter("admin")).queue)
         fields = [
             Field(
                 name,
@@ -57,16 +57,16 @@ class ChangeOptions(Act):
         principals = Field("principals", "Principals", now["principals"], hint="Separated by commas: app:shop=read")
         return (*fields, principals)
 
-    def plan(self, page_request: PageRequest) -> ActPlan:
-        now = _option_texts(page_request.enter("admin").queue)
+    async def plan(self, page_request: PageRequest) -> ActPlan:
+        now = _option_texts((await page_request.enter("admin")).queue)
         return ActPlan(
             about="Only the fields that you edit are changed. The number of partitions cannot be reduced.",
             hidden={"seen": msgspec.json.encode(now).decode()},
             button="Change the options",
         )
 
-    def do(self, page_request: PageRequest) -> ActResult:
-        access = page_request.enter("admin")
+    async def do(self, page_request: PageRequest) -> ActResult:
+        access = await page_request.enter("admin")
         now = _option_texts(access.queue)
         seen = _read_seen(page_request, now)
         changed: dict[str, Any] = {name: text for name in now if (text := page_request.get(name)) != seen[name]}
@@ -81,9 +81,9 @@ class ChangeOptions(Act):
             return ActResult(text="No field was edited, so nothing was changed.")
         spec = read_spec({name: text for name, text in changed.items() if text}, errors, page_request.service.limits)
         errors.check()
-        access = page_request.enter("admin", dead_letter=spec.dead_letter)
-        queue = bridge.run(
-            page_request.service.queues.update(access, spec, [name for name, text in changed.items() if not text])
+        access = await page_request.enter("admin", dead_letter=spec.dead_letter)
+        queue = await page_request.service.queues.update(
+            access, spec, [name for name, text in changed.items() if not text]
         )
         after = _option_texts(queue)
         parts = (
@@ -133,16 +133,16 @@ class MoveMessages(Act):
     )
     button = "Move them"
 
-    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
+    async def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         return (Field("to", "To the queue"),)
 
-    def do(self, page_request: PageRequest) -> ActResult:
+    async def do(self, page_request: PageRequest) -> ActResult:
         target = page_request.get("to")
         if not target:
             raise InvalidRequest({"to": "Missing"})
-        page_request.enter("read")
-        report = bridge.run(
-            page_request.service.moves.begin(page_request.enter("delete"), page_request.enter("send", target))
+        await page_request.enter("read")
+        report = await page_request.service.moves.begin(
+            await page_request.enter("delete"), await page_request.enter("send", target)
         )
         return ActResult(text=f"Move {report.id} from {report.source} to {report.target} is {report.state}.")
 
@@ -154,30 +154,26 @@ class CancelMove(Act):
     fields = logged_fields = ("move",)
     button = "Cancel it"
 
-    def effects(self, page_request: PageRequest) -> str:
+    async def effects(self, page_request: PageRequest) -> str:
         return f"Move {page_request.get('move')} ends soon. Moved messages stay in the target."
 
-    def do(self, page_request: PageRequest) -> ActResult:
+    async def do(self, page_request: PageRequest) -> ActResult:
         name = page_request.name
-        may_delete = page_request.make_name_test("delete")
-        source = bridge.run(
-            page_request.service.moves.show(page_request.application, page_request.get("move"), may_delete)
-        ).source
-        if source != name:
+        may_delete = await page_request.make_name_test("delete")
+        move = await page_request.service.moves.show(page_request.application, page_request.get("move"), may_delete)
+        if move.source != name:
             raise MoveNotFound(page_request.get("move"))
-        report = bridge.run(
-            page_request.service.moves.cancel(page_request.application, page_request.get("move"), may_delete)
-        )
+        report = await page_request.service.moves.cancel(page_request.application, page_request.get("move"), may_delete)
         return ActResult(text=f"Move {report.id} is {report.state}; it has moved {report.moved} messages.")
 
 
-def _count_text(page_request: PageRequest) -> str:
+async def _count_text(page_request: PageRequest) -> str:
     """Returns a text with the number of messages, or an empty one if the caller may not count them."""
     try:
-        access = page_request.enter("measure")
+        access = await page_request.enter("measure")
     except NotAllowed:
         return ""
-    return f", about {bridge.run(page_request.service.queues.count(access.queue)) or 0:,} now"
+    return f", about {await page_request.service.queues.count(access.queue) or 0:,} now"
 
 
 class PauseClaims(Act):
@@ -190,8 +186,8 @@ class PauseClaims(Act):
     )
     claims = "paused"
 
-    def do(self, page_request: PageRequest) -> ActResult:
-        bridge.run(page_request.service.queues.update(page_request.enter("admin"), QueueSpec(claims=self.claims)))
+    async def do(self, page_request: PageRequest) -> ActResult:
+        await page_request.service.queues.update(await page_request.enter("admin"), QueueSpec(claims=self.claims))
         return ActResult(text=f"The claims are {self.claims}.")
 
 
@@ -208,12 +204,12 @@ class Purge(Act):
     types_name = destroys = True
     about = "All messages are removed{}, including those that are not due yet. Options and offsets of groups stay."
 
-    def effects(self, page_request: PageRequest) -> str:
-        return f"{self.about.format(_count_text(page_request))}\nThis cannot be undone."
+    async def effects(self, page_request: PageRequest) -> str:
+        return f"{self.about.format(await _count_text(page_request))}\nThis cannot be undone."
 
-    def do(self, page_request: PageRequest) -> ActResult:
-        count = _count_text(page_request)
-        bridge.run(page_request.service.queues.purge(page_request.enter("admin")))
+    async def do(self, page_request: PageRequest) -> ActResult:
+        count = await _count_text(page_request)
+        await page_request.service.queues.purge(await page_request.enter("admin"))
         return ActResult(text=f"Removed all messages{count.removesuffix(' now')}.")
 
 
@@ -221,8 +217,8 @@ class DeleteQueue(Purge):
     name, title = "delete-queue", "Delete the queue"
     about = "The queue is deleted with all messages{}, its options, and the offsets of its groups."
 
-    def do(self, page_request: PageRequest) -> ActResult:
-        bridge.run(page_request.service.queues.delete(page_request.enter("admin")))
+    async def do(self, page_request: PageRequest) -> ActResult:
+        await page_request.service.queues.delete(await page_request.enter("admin"))
         return ActResult(text=f"Deleted queue {page_request.name}.")
 
 
@@ -256,7 +252,7 @@ class Rewind(Act):
     fields = (*logged_fields, "seen")
     previews = True
 
-    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
+    async def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         hint = "earliest, latest, a time, such as 2026-11-26T09:00Z or -1h, or the id of the last message that is done"
         return (
             Field("group", "Group"),
@@ -264,30 +260,30 @@ class Rewind(Act):
             Field("partition", "Partition", hint="Blank: all."),
         )
 
-    def plan(self, page_request: PageRequest) -> ActPlan:
+    async def plan(self, page_request: PageRequest) -> ActPlan:
         about = (
             "Stop the workers of the group first: a running worker continues at its position and records its own "
             "offset again. For groups whose offsets are in ZooKeeper, use qdo offsets."
         )
         if not page_request.get("group") or not page_request.get("to"):
             return ActPlan(about=about)
-        offsets = _parse_offsets(page_request)
+        offsets = await _parse_offsets(page_request)
         changed, to = offsets.offsets_to_change, ids.to_hex(offsets.position)
-        then = bridge.run(
-            page_request.service.offsets.read_lag(
-                page_request.enter("measure"), dict.fromkeys(changed, offsets.position)
-            )
-        ).partitions
+        access = await page_request.enter("measure")
+        then = await page_request.service.offsets.read_lag(access, dict.fromkeys(changed, offsets.position))
         return ActPlan(
             about=about if changed else f"{about}\nAll offsets are already there.",
             hidden={"seen": offsets.digest, "to": to},
             head=("Partition", "From", "To", "Messages ahead now", "Messages ahead then"),
-            rows=[(n, present.offset or NO_OFFSET, to, present.lag, then[n].lag) for n, present in changed.items()],
+            rows=[
+                (n, present.offset or NO_OFFSET, to, present.lag, then.partitions[n].lag)
+                for n, present in changed.items()
+            ],
             button="Set the offsets" if changed else "",
         )
 
-    def do(self, page_request: PageRequest) -> ActResult:
-        offsets = _parse_offsets(page_request)
+    async def do(self, page_request: PageRequest) -> ActResult:
+        offsets = await _parse_offsets(page_request)
         if page_request.get("seen") != offsets.digest:
             raise InvalidRequest({"seen": "An offset or the number of partitions has changed. See the new table"})
         changes = [
@@ -298,9 +294,7 @@ class Rewind(Act):
         if not changes:
             return ActResult(text="All offsets were already there, so nothing was changed.")
         try:
-            page_request.service.core.run(
-                page_request.service.offsets.record(page_request.enter("claim"), offsets.group, changes)
-            )
+            await page_request.service.offsets.record(await page_request.enter("claim"), offsets.group, changes)
         except OffsetConflict as conflict:
             kept = sorted(change.partition for change in changes if change.partition not in conflict.applied)
             rest = f"The offsets of partitions {', '.join(map(str, kept))} were changed meanwhile and stay"
@@ -311,29 +305,28 @@ class Rewind(Act):
         return ActResult(text=f"Set {len(changes)} offsets of group {offsets.group} to {to}.")
 
 
-def _parse_offsets(page_request: PageRequest) -> _Offsets:
+async def _parse_offsets(page_request: PageRequest) -> _Offsets:
     """Parses the form, and reads the group's present offsets in one partition or all.
 
     Raises:
         InvalidRequest: A field is invalid, or ``to`` is blank.
         GroupNotFound: The group has no recorded offsets.
     """
-    access, errors = page_request.enter("measure"), Errors()
+    access, errors = await page_request.enter("measure"), Errors()
     text = page_request.get("partition") or None
     number = errors.parse_field("partition", validators.parse_integer, text, 1, access.queue.partitions)
-    position = errors.parse_field(
-        "to", lambda value: _parse_position(page_request, validators.parse_text(value)), page_request.get("to")
-    )
+    parse = partial(_parse_position, (await page_request.service.queues.describe(access)).horizon)
+    position = errors.parse_field("to", parse, page_request.get("to"))
     if position is None:
         errors.setdefault("to", "Missing")
     errors.check()
     assert position is not None  # noqa: S101 - or errors.check() has raised
-    present = bridge.run(page_request.service.offsets.read_progress(access, page_request.get("group"))).partitions
+    present = (await page_request.service.offsets.read_progress(access, page_request.get("group"))).partitions
     partitions = {n: offset for n, offset in present.items() if number in {None, n}}
     return _Offsets(page_request.get("group"), position, partitions)
 
 
-def _parse_position(page_request: PageRequest, text: str) -> Position:
+def _parse_position(horizon: str, value: object) -> Position:
     """Returns the id of the last message that counts as processed: ``earliest``, ``latest``, a time or an id.
 
     With a time, only the messages before it count as processed; ``latest`` means all before the queue's horizon.
@@ -341,12 +334,11 @@ def _parse_position(page_request: PageRequest, text: str) -> Position:
     Raises:
         BadField: The text has another form, or means a time in the future.
     """
+    text = validators.parse_text(value)
     if text == "earliest":
         return ids.FIRST
     if text == "latest":
-        return ids.preceding(
-            ids.parse_position(bridge.run(page_request.service.queues.describe(page_request.enter("measure"))).horizon)
-        )
+        return ids.preceding(ids.parse_position(horizon))
     try:
         mark = parse_mark(parse_point(text, time.time()))
     except ValueError as error:

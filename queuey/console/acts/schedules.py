@@ -15,7 +15,6 @@ from queuey.console.sessions import PageRequest
 from queuey.model.errors import Conflict, InvalidRequest, NotAllowed, NotFound, ScheduleNotFound, StoreUnavailable
 from queuey.model.time_parsing import parse_duration
 from queuey.schedules.schedules import ScheduleReport
-from queuey.storage import bridge
 
 
 class ScheduleAct(Act):
@@ -27,23 +26,21 @@ class ScheduleAct(Act):
     logged_fields: tuple[str, ...] = ("schedule",)
     fields: tuple[str, ...] = ("schedule", "seen")
 
-    def find(self, page_request: PageRequest) -> ScheduleReport:
+    async def find(self, page_request: PageRequest) -> ScheduleReport:
         """Returns the schedule.
 
         Raises:
             ScheduleNotFound: The schedule does not exist, or the caller lacks a right with its queue.
         """
-        return bridge.run(
-            page_request.service.schedules.show(
-                page_request.application, page_request.get("schedule"), partial(self.may_act_on, page_request)
-            )
+        return await page_request.service.schedules.show(
+            page_request.application, page_request.get("schedule"), partial(self.may_act_on, page_request)
         )
 
     def may_act_on(self, page_request: PageRequest, queue: str) -> bool:
         return all(page_request.may(action, queue) for action in self.needs)
 
-    def require_queue(self, page_request: PageRequest) -> str:
-        schedule = self.find(page_request)
+    async def require_queue(self, page_request: PageRequest) -> str:
+        schedule = await self.find(page_request)
         if page_request.get("seen") != str(schedule.changed):
             raise InvalidRequest({"seen": "Somebody has changed the schedule meanwhile. Check it, and send it again"})
         return schedule.plan.queue
@@ -54,22 +51,20 @@ class ScheduleAct(Act):
     def page_address(self, page_request: PageRequest) -> str:
         return pages.link(*filter(None, ("a", page_request.application, "_schedules", self.subject(page_request))))
 
-    def plan(self, page_request: PageRequest) -> ActPlan:
-        schedule = self.find(page_request)
+    async def plan(self, page_request: PageRequest) -> ActPlan:
+        schedule = await self.find(page_request)
         about = f"Its messages go to queue {schedule.plan.queue}. {self.about}"
         return ActPlan(about=about, hidden={"seen": str(schedule.changed)}, button=self.title)
 
-    def save(self, page_request: PageRequest, **changes: object) -> None:
+    async def save(self, page_request: PageRequest, **changes: object) -> None:
         """Changes the given fields of the schedule, or creates it; the others stay.
 
         Needs ``admin`` and ``send`` with its queue, or only ``admin`` to pause it. Does not check ``seen``, which
         :meth:`require_queue` does.
         """
         match = {"app": page_request.application, "schedule": page_request.get("schedule")}
-        bridge.run(
-            page_request.schedules.save(
-                page_request.request, match, msgspec.json.encode(changes), page_request.make_name_test("admin")
-            )
+        await page_request.schedules.save(
+            page_request.request, match, msgspec.json.encode(changes), await page_request.make_name_test("admin")
         )
 
 
@@ -82,11 +77,11 @@ class RunSchedule(ScheduleAct):
     name, title, needs = "schedule-run", "Run now", ("admin", "send")
     about = "Posts the message once now, even if the schedule is paused. The timetable does not change."
 
-    def do(self, page_request: PageRequest) -> ActResult:
+    async def do(self, page_request: PageRequest) -> ActResult:
         fire = page_request.service.schedules.fire(
             page_request.application, page_request.get("schedule"), partial(self.may_act_on, page_request)
         )
-        last = page_request.service.core.run(fire).last
+        last = (await fire).last
         assert last is not None  # noqa: S101 - it was fired
         if last.state == "unknown":
             raise StoreUnavailable(last.error, outcome="unknown")
@@ -100,8 +95,8 @@ class PauseSchedule(ScheduleAct):
     name, title, needs = "schedule-pause", "Pause", ("admin",)
     about = "Posts nothing until the schedule is resumed. Times during the pause are skipped."
 
-    def do(self, page_request: PageRequest) -> ActResult:
-        self.save(page_request, paused=True)
+    async def do(self, page_request: PageRequest) -> ActResult:
+        await self.save(page_request, paused=True)
         return ActResult(text=f"Paused schedule {page_request.get('schedule')}.")
 
 
@@ -109,8 +104,8 @@ class ResumeSchedule(ScheduleAct):
     name, title, needs = "schedule-resume", "Resume", ("admin", "send")
     about = "Continues with the next time of the timetable."
 
-    def do(self, page_request: PageRequest) -> ActResult:
-        self.save(page_request, paused=False)
+    async def do(self, page_request: PageRequest) -> ActResult:
+        await self.save(page_request, paused=False)
         return ActResult(text=f"Resumed schedule {page_request.get('schedule')}.")
 
 
@@ -119,11 +114,9 @@ class RemoveSchedule(ScheduleAct):
     types_name = destroys = True
     about = "Posts nothing from then on. A message that is being posted now may still arrive.\nThis cannot be undone."
 
-    def do(self, page_request: PageRequest) -> ActResult:
-        bridge.run(
-            page_request.service.schedules.remove(
-                page_request.application, page_request.get("schedule"), partial(self.may_act_on, page_request)
-            )
+    async def do(self, page_request: PageRequest) -> ActResult:
+        await page_request.service.schedules.remove(
+            page_request.application, page_request.get("schedule"), partial(self.may_act_on, page_request)
         )
         return ActResult(text=f"Removed schedule {page_request.get('schedule')}.")
 
@@ -141,7 +134,7 @@ class ChangeSchedule(ScheduleAct):
     longest = SendMessageAct.longest
     about = "Blank fields do not change. A body replaces the whole message."
 
-    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
+    async def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         missed = (("", "no change; at first skipped"), ("skip", "are skipped"), ("catch_up", "are caught up"))
         return (
             Field("queue", "Queue"),
@@ -149,10 +142,10 @@ class ChangeSchedule(ScheduleAct):
             Field("timezone", "Its time zone", hint="Such as Europe/Berlin; at first UTC."),
             Field("every", "Or an interval", hint="Seconds, or such as 5m."),
             Field("missed", "Times at which no service ran", "", "choice", choices=missed),
-            *(field for field in SendMessageAct().inputs(page_request) if field.name in self.fields),
+            *(field for field in await SendMessageAct().inputs(page_request) if field.name in self.fields),
         )
 
-    def do(self, page_request: PageRequest) -> ActResult:
+    async def do(self, page_request: PageRequest) -> ActResult:
         fields: dict[str, Any] = {name: text for name in self.timing if (text := page_request.get(name))}
         try:
             fields |= {"every": int(min(parse_duration(fields["every"]), 1e9))} if "every" in fields else {}
@@ -162,7 +155,7 @@ class ChangeSchedule(ScheduleAct):
             fields["message"] = read_item(page_request)
         if not fields:
             return ActResult(text="No field was filled in, so nothing was changed.")
-        self.save(page_request, **fields)
+        await self.save(page_request, **fields)
         return ActResult(text=f"Saved schedule {page_request.get('schedule')}.")
 
 
@@ -175,21 +168,21 @@ class AddSchedule(ChangeSchedule):
     name, title = "schedule-add", "Create a schedule"
     about = "The service posts the message at each time of the timetable, even after your key has expired."
 
-    def require_queue(self, page_request: PageRequest) -> str:
+    async def require_queue(self, page_request: PageRequest) -> str:
         with suppress(ScheduleNotFound):
-            self.find(page_request)
+            await self.find(page_request)
             raise InvalidRequest({"schedule": "There is a schedule of this name"})
         try:
-            page_request.enter("admin", page_request.get("queue"))
-            return page_request.enter("send", page_request.get("queue")).queue.name
+            await page_request.enter("admin", page_request.get("queue"))
+            return (await page_request.enter("send", page_request.get("queue"))).queue.name
         except (NotAllowed, NotFound) as error:
             raise InvalidRequest({"queue": str(error)}) from None
 
     def subject(self, page_request: PageRequest) -> str:
         return ""
 
-    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
-        return (Field("schedule", "Name"), *super().inputs(page_request))
+    async def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
+        return (Field("schedule", "Name"), *await super().inputs(page_request))
 
-    def plan(self, page_request: PageRequest) -> ActPlan:
-        return Act.plan(self, page_request)
+    async def plan(self, page_request: PageRequest) -> ActPlan:
+        return await Act.plan(self, page_request)

@@ -18,7 +18,6 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import Any, Protocol, Self, TypeVar
@@ -309,8 +308,8 @@ class _CredentialPolls:
 class KnownCallers(Protocol):
     """Authenticates callers (:class:`queuey.access.authorization.Authenticator`)."""
 
-    def __call__(self, header: str | None) -> Caller:
-        """Returns the caller; blocks if it is not cached."""
+    async def __call__(self, header: str | None) -> Caller:
+        """Returns the caller; reads its credentials if it is not cached."""
 
     def cached_caller(self, header: str) -> Caller | None:
         """Returns the caller if it is cached and its entry has not expired."""
@@ -362,23 +361,15 @@ class LongPolls:
         self.waiting: dict[str | None, _CredentialPolls] = {}
         self._reauthentication: asyncio.Future[None] | None = None
         self.streams: Counter[frozenset[str]] = Counter()
-        self._run_in_thread: Callable[[Callable[[], None]], Awaitable[None]]
 
-    def start(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        call_in_loop: Callable[..., None],
-        run: Callable[[Callable[[], None]], Awaitable[None]],
-    ) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop, call_in_loop: Callable[..., None]) -> None:
         """Called in the loop's thread, before the first request.
 
         Args:
             loop: The event loop.
             call_in_loop: Calls a function in the loop's thread; for threads of the store.
-            run: Runs work that may block in a thread.
         """
         self.loop = loop
-        self._run_in_thread = run
         self.watchers.adopt(call_in_loop)
 
     def first_turn(self, poll: LongPoll) -> asyncio.Future[bool] | None:
@@ -477,8 +468,8 @@ class LongPolls:
     def check(self) -> None:
         """Ends all polls once the service stops; else wakes those whose rights changed. Called every 0.25 s.
 
-        A call checks up to :data:`MAX_CREDENTIALS` credentials, in rotation. Expired cache entries are read again in a
-        thread; while that runs, nothing is checked.
+        A call checks up to :data:`MAX_CREDENTIALS` credentials, in rotation. Expired cache entries are read again;
+        meanwhile nothing is checked.
         """
         if self.stopping.is_set():
             for group in self.waiting.values():
@@ -507,11 +498,7 @@ class LongPolls:
                     poll.wake()
 
     async def _reauthenticate(self, headers: Sequence[str]) -> None:
-        with suppress(QueueyError):
-            await self._run_in_thread(partial(self._authenticate_all, headers))
-        self._wake_changed(headers)
-
-    def _authenticate_all(self, headers: Iterable[str]) -> None:
         for header in headers:
             with suppress(QueueyError):
-                self._authenticate(header)
+                await self._authenticate(header)
+        self._wake_changed(headers)

@@ -23,6 +23,7 @@ from queuey.access.credentials.key_sets import (
 )
 from queuey.model.errors import InvalidToken, IssuerUnavailable, SettingsError
 from queuey.settings import UserIssuer
+from queuey.storage import bridge
 from tests.access.test_credentials import Clock
 from tests.access.users.issuer import AUDIENCE, Behaviour, Issuer, KeyServer, serving
 from tests.waiting import until
@@ -63,7 +64,7 @@ def reader(issuer: Issuer, server: KeyServer, keys: IssuerDocument[KeySet]) -> B
 def read(reader: Bearer, token: str) -> str:
     """Returns ``let in`` for a valid token, or the code of the refusal."""
     try:
-        reader.read(token, time.time())
+        bridge.run(reader.read(token, time.time()))
     except (InvalidToken, IssuerUnavailable) as error:
         return error.code
     return "let in"

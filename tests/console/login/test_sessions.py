@@ -234,27 +234,27 @@ def test_a_session_ends(store: Store) -> None:
     """A session ends after its time, or with its key, whichever comes first."""
     now = 1000.0
     sessions = Sessions(store, lambda: now)
-    long, _ = sessions.begin(b"a" * 32)
-    short, session = sessions.begin(b"a" * 32, until=1060.0)
+    long, _ = bridge.run(sessions.begin(b"a" * 32))
+    short, session = bridge.run(sessions.begin(b"a" * 32, until=1060.0))
     assert session.expires == 1060.0
-    assert sessions.find(long).holder == b"a" * 32
+    assert bridge.run(sessions.find(long)).holder == b"a" * 32
     now = 1061.0
     assert "ended" in refusal(sessions, short)
-    assert sessions.find(long).expires == 1000.0 + SESSION_SECONDS
+    assert bridge.run(sessions.find(long)).expires == 1000.0 + SESSION_SECONDS
     now = 1001.0 + SESSION_SECONDS
     assert "ended" in refusal(sessions, long)
-    sessions.end("no such token")
+    bridge.run(sessions.end("no such token"))
 
 
 def refusal(sessions: Sessions, token: str) -> str:
     with pytest.raises(NotAuthenticated) as raised:
-        sessions.find(token)
+        bridge.run(sessions.find(token))
     return str(raised.value)
 
 
 def test_the_store_has_no_token(store: Store) -> None:
     """What a copy of the store has opens no session."""
-    token, _ = Sessions(store).begin(b"a" * 32)
+    token, _ = bridge.run(Sessions(store).begin(b"a" * 32))
     assert bridge.run(store.ledger.entry(f"console session {token}", 0)) is None
 
 

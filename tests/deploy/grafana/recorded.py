@@ -14,7 +14,7 @@ from qdo.worker.failure import RunResult
 from qdo.worker.metrics import WorkerMetrics
 from queuey.app.service import Service
 from queuey.runtime.metrics import BACKLOG_STATES, Metrics, QueueBacklog, Snapshot, make_exposition, make_snapshot
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.time.clock import SteadyClock
 from queuey.storage.sqlite import open_store
@@ -58,7 +58,7 @@ def _count_and_snapshot(metrics: Metrics, statistics: dict[str, float], number: 
 
 
 def _service_scrapes(store: Store, workers: tuple[str, ...]) -> list[bytes]:
-    statistics = Service(store).statistics()
+    statistics = bridge.run(Service(store).statistics())
     processes = {name: Metrics() for name in workers}
     return [
         make_exposition(

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from queuey.access.authorization import Authenticator, Authorization
+from queuey.access.authorization import Authenticator
 from queuey.access.credentials.readers import Identity, digest_of
 from queuey.app.application import make_app
 from queuey.model.messages import QueueSpec, Scope
@@ -33,7 +33,6 @@ from tests.web.gateway_calls import stop_all
 
 FAST_WAYS: dict[str, tuple[object, Callable[..., Any]]] = {
     "callers from the cache": (Authenticator.cached_caller, lambda _, header: ANYBODY if header is None else None),
-    "callers read ahead of the view": (Authorization.preload_caller, lambda *_: None),
     "rows from the cache": (SqliteCatalogue.cached_queue, lambda *_: None),
     "reads in the loop's thread": (SqliteMessages._read_at_once, lambda *_: None),
     "short reads, and memory that is free": (Share.reserve_at_once, lambda *_: False),

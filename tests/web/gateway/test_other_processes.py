@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 from queuey.app.application import make_app
 from queuey.app.service import App
 from queuey.operations.lag_metrics import COUNTS_TOPIC, Collection, WorkerCounts
+from queuey.runtime.event_loop import Core
 from queuey.runtime.metrics import Snapshot
 from queuey.runtime.workers import Answer, WorkerIdentity, Workers
 from queuey.storage import Store
@@ -21,6 +23,7 @@ JSON = {"Content-Type": "application/json"}
 ID = "0123456789ab11e88000000000000001"
 
 pytestmark = pytest.mark.needs("processes")
+Count = Callable[[], Coroutine[Any, Any, Snapshot]]
 
 
 @pytest.fixture
@@ -80,25 +83,28 @@ def _leaving() -> Iterator[ExitStack]:
         yield stack
 
 
-def join_worker(identity: WorkerIdentity, leaving: ExitStack, own: Callable[[], Snapshot]) -> WorkerCounts:
+def join_worker(identity: WorkerIdentity, leaving: ExitStack, own: Count) -> WorkerCounts:
     workers = Workers()
-    counts = WorkerCounts(own, workers)
+    counts = WorkerCounts(own, workers, Core())
     workers.join(identity)
     leaving.callback(workers.leave, 1)
     return counts
 
 
-def counting(received: int) -> Callable[[], Snapshot]:
-    return lambda: Snapshot([("r", 200, [1.0] * 17)], received, 0, {})
+def counting(received: int) -> Count:
+    async def count() -> Snapshot:
+        return Snapshot([("r", 200, [1.0] * 17)], received, 0, {})
+
+    return count
 
 
 def count_received(counts: WorkerCounts) -> dict[str, int | None]:
-    return {name: None if found is None else found.received for name, found in counts.collect_all().items()}
+    return {name: None if found is None else found.received for name, found in Core().run(counts.collect_all()).items()}
 
 
 def test_any_of_several_knows_all(leaving: ExitStack) -> None:
     """Whichever worker is asked, the answer has all of them, and says which one is missing; one alone has no name."""
-    assert count_received(WorkerCounts(counting(5), Workers())) == {"": 5}
+    assert count_received(WorkerCounts(counting(5), Workers(), Core())) == {"": 5}
     assert count_received(join_worker(WorkerIdentity("alone", 1, 1), leaving, counting(5))) == {"": 5}
     service = WorkerIdentity.of_service(3)
     workers = [join_worker(WorkerIdentity(*service[:2], number), leaving, counting(number)) for number in (1, 2)]
@@ -126,14 +132,14 @@ def test_counts_that_cannot_be_collected() -> None:
     """An error goes to all who asked for it; later callers start another attempt."""
     tries: list[int] = []
 
-    def collect() -> int:
+    async def collect() -> int:
         tries.append(1)
         if len(tries) == 1:
             raise RuntimeError("defect")
         return 7
 
-    collection = Collection(collect, 1.0, lambda: float(len(tries)))
+    collection, core = Collection(collect, 1.0, lambda: float(len(tries))), Core()
     with pytest.raises(RuntimeError, match="defect"):
-        collection.begin_or_reuse().result(60)
+        core.run(collection.read())
     tries.append(1)
-    assert collection.begin_or_reuse().result(60) == 7
+    assert core.run(collection.read()) == 7
