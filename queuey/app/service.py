@@ -100,9 +100,9 @@ class Service:
         uncounted = Reader(store, self.limits, Metrics(), self.core)
         self.browsing = Browsing(uncounted, self.core)
         self.sessions = Sessions(store)
-        self.audit = AuditLog(store, self.messages, uncounted, self.core)
+        self.audit = AuditLog(store, self.messages, uncounted)
         self.keys = Keys(store.applications)
-        self.redriving = Redriving(self.messages, uncounted, self.core)
+        self.redriving = Redriving(self.messages, uncounted)
 
     def join(self, identity: WorkerIdentity) -> None:
         self.workers.join(identity)

@@ -241,7 +241,7 @@ class OverviewPages:
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the figures, groups and findings, which are read one after another."""
         page_request = await self._page_requests.identify(request, match, {})
-        await request.reserve(page_request.service.limits.page_bytes)
+        await request.share.reserve(page_request.service.limits.page_bytes)
         values = await _collect_figures(page_request)
         names, following = await self._groups.list_names(request, match, MAX_SHOWN)
         groups = await self._groups.read_statuses(request, match, names, time.monotonic() + COUNT_TIMEOUT)

@@ -238,7 +238,7 @@ class PageRequestFactory(NamedTuple):
         async def show(request: Request, match: Match) -> Response:
             page_request = await self.identify(request, match, read_query(request, fields))
             if page:
-                await request.reserve(self.service.limits.page_bytes)
+                await request.share.reserve(self.service.limits.page_bytes)
             return await answer(page_request)
 
         return View(show, asks=bool(fields), reads=True)

@@ -23,7 +23,6 @@ from queuey.model import ids
 from queuey.model.errors import ApplicationExists, ApplicationNotFound, QueueNotFound
 from queuey.model.ids import Position
 from queuey.model.messages import AUDITS, Location, Meta, QueueSpec
-from queuey.runtime.event_loop import Core
 from queuey.storage import Store
 
 ENTRY_TTL = 366 * 86_400
@@ -106,13 +105,11 @@ class AuditLog:
         store: Store,
         messages: MessageUseCases,
         reader: Reader,
-        core: Core,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._messages = messages
         self._reader = reader
-        self._core = core
         self._clock = clock
 
     async def find_form(self, application: str, form: str) -> SubmittedForm | None:

@@ -110,7 +110,9 @@ class Browsing:
             merge=True,
         )
         reading = await self._reader.read(access, requested)
-        messages = await self._core.in_thread(lambda: list(filter(message_filter.matches, reading.messages)))
+        messages = reading.messages
+        if not message_filter.matches_all:
+            messages = await self._core.in_thread(lambda: list(filter(message_filter.matches, reading.messages)))
         reached = reading.messages[-1].ticks if reading.messages else None
         cursor = make_short_cursor(reading, nearest=min if upcoming else max)
         return SearchStep(messages, len(reading.messages), cursor, reached)

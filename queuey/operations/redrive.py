@@ -30,7 +30,6 @@ from queuey.model.deadletters import (
 from queuey.model.errors import NotAllowed, NotFound, QueueChanged, QueueyError
 from queuey.model.messages import Location, Message, Meta, PostKey, Queue
 from queuey.operations.message_search import MAX_COMPARED_LENGTH, make_short_cursor
-from queuey.runtime.event_loop import Core
 
 PAGE_SIZE = 100
 KEY_SECONDS = 86_400
@@ -94,10 +93,9 @@ class Redriving:
     Pages that are read do not count as deliveries; a single dead letter counts only in the process's total.
     """
 
-    def __init__(self, messages: MessageUseCases, reader: Reader, core: Core) -> None:
+    def __init__(self, messages: MessageUseCases, reader: Reader) -> None:
         self._messages = messages
         self._reader = reader
-        self._core = core
 
     async def find(self, access: QueueAccess, letter_filter: RedriveFilter, cursor: str = "") -> DeadLetterPage:
         """Reads a page of a dead-letter queue, for a caller that may read it.

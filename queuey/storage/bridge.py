@@ -15,9 +15,11 @@ notebook, where a loop is running in the same thread, and in forked children wit
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 T = TypeVar("T")
 
@@ -30,6 +32,8 @@ class _ThreadState(threading.local):
 
 
 thread_state = _ThreadState()
+service_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+"""The loops of services, in whose threads a call must not block."""
 
 
 def run(call: Coroutine[Any, Any, T], *, as_one: bool = False) -> T:
@@ -40,9 +44,12 @@ def run(call: Coroutine[Any, Any, T], *, as_one: bool = False) -> T:
         as_one: All store calls of the coroutine share one deadline.
 
     Raises:
-        RuntimeError: The coroutine awaits something else.
+        RuntimeError: The coroutine awaits something else, or this is the thread of a service's loop.
         Exception: The error of the coroutine.
     """
+    if (loop := asyncio._get_running_loop()) is not None and loop in service_loops:  # noqa: SLF001 - None is usual
+        call.close()
+        raise RuntimeError("This would block the service's loop. Await the call.")
     before = thread_state.shared
     thread_state.runs += 1
     if as_one and before is None:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
 
 from queuey.model.errors import Outcome, StoreUnavailable
-from queuey.storage.bridge import thread_state
+from queuey.storage.bridge import service_loops, thread_state
 
 T = TypeVar("T")
 Done = Callable[[Any, Any], object]
@@ -317,11 +317,13 @@ class Home:
     def register(self) -> None:
         """Registers this home for its loop. The registry keeps only a weak reference."""
         _homes[self.calls.loop] = ref(self)
+        service_loops.add(self.calls.loop)
         Home._last = self
 
     def unregister(self) -> None:
         if _homes.get(self.calls.loop) == ref(self):
             del _homes[self.calls.loop]
+            service_loops.discard(self.calls.loop)
         if Home._last is self:
             Home._last = None
 

@@ -100,6 +100,7 @@ class Request:
         body: The whole body, or None if it has not been received.
         length: Bytes of the body as the headers announce it, or None if it is chunked.
         has_own_headers: Some headers are stored with a message.
+        must_end: The request records what it does, so it is not given up.
         waits_for: The future that it waits for.
         is_given_up: It was told to end, because its client has left or its deadline is over.
         exchange: Its connection if its view only reads, so that it ends when its client leaves; otherwise None.
@@ -120,6 +121,7 @@ class Request:
     body: bytes | None = None
     length: int | None = 0
     has_own_headers = False
+    must_end = False
     waits_for: asyncio.Future[Any] | None = None
     is_given_up = False
     exchange: Exchange | None = None
@@ -145,8 +147,8 @@ class Request:
         self.headers = headers
 
     def give_up(self) -> None:
-        """Ends the running view, unless it waits for messages or for a thread: these have their own limits."""
-        if not (self.share.has_thread or self.share.is_paused):
+        """Ends the running view, unless it waits for messages or a thread, which have their own limits, or must end."""
+        if not (self.must_end or self.share.has_thread or self.share.is_paused):
             self.is_given_up = True
             if self.waits_for is not None:
                 self.waits_for.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import threading
 from collections.abc import AsyncIterator
@@ -12,9 +13,21 @@ import pytest
 
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.runtime.event_loop import Core
 from queuey.storage import bridge, sqlite
-from queuey.storage.deadlines import Deadline, Done, in_thread, iterate_in_thread, may_block, start_and_wait
+from queuey.storage.deadlines import Deadline, Done, LoopCalls, in_thread, iterate_in_thread, may_block, start_and_wait
 from queuey.storage.sqlite import SqliteStore
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = tuple(f"queuey/{name}" for name in ("cli/", "pipeline/", "spark/", "storage/", "testing/"))
+IN_THREADS = {
+    "queuey/access/credentials/members.py",
+    "queuey/embedded/service.py",
+    "queuey/facades/start.py",
+    "queuey/messages/read_marks.py",
+    "queuey/runtime/event_loop.py",
+    "queuey/web/requests.py",
+}
 
 
 @pytest.fixture
@@ -77,6 +90,32 @@ def test_the_loop_of_the_thread_is_adopted(store: SqliteStore, queue: Queue) -> 
         return bridge.run(store.messages.inspect(queue))[1][0].count
 
     assert asyncio.run(cell()) == 2
+
+
+def test_the_loop_of_a_service_is_not_blocked() -> None:
+    """In the thread of a service's loop a call is refused, as it would hold up all requests."""
+
+    async def serve(core: Core) -> None:
+        core.adopt(LoopCalls(asyncio.get_running_loop()))
+        with pytest.raises(RuntimeError, match="Await the call"):
+            bridge.run(number(1))
+        assert await asyncio.to_thread(bridge.run, number(2)) == 2
+        core.adopt(None)
+        assert bridge.run(number(3)) == 3
+
+    asyncio.run(serve(Core()))
+
+
+def test_who_crosses_the_bridge() -> None:
+    """Only programs and their threads do; in a service, what runs in a thread that a use case has asked for."""
+    crossing = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "queuey").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (isinstance(node, ast.ImportFrom) and "bridge" in {alias.name for alias in node.names})
+        or (isinstance(node, ast.ImportFrom) and node.module == "queuey.storage.bridge")
+    }
+    assert {name for name in crossing if not name.startswith(PROGRAMS)} <= IN_THREADS
 
 
 def test_what_awaits_something_else_is_refused() -> None:

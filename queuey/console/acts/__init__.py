@@ -132,6 +132,7 @@ class ActViews:
         content = blake2b(
             msgspec.msgpack.encode((act.name, who, sorted(page_request.match.items()), named)), digest_size=16
         ).digest()
+        request.must_end = True  # The audit log gets the result even if the user closes the page.
         sent = await self._audit.find_form(page_request.application, form)
         if sent is not None and sent.content == content:
             return pages.redirect(_entry_url(page_request.application, sent))
