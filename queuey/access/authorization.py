@@ -265,7 +265,9 @@ class Authorization:
         """
         if request.credential_error is not None:
             raise request.credential_error
-        return await self._authenticate(request.headers.get("authorization"))
+        header = request.headers.get("authorization")
+        caller = self._authenticate.cached_caller(header)
+        return await self._authenticate(header) if caller is None else caller
 
     async def require_application(self, application: str) -> None:
         """Raises ``ApplicationNotFound`` if the application does not exist."""

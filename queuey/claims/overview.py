@@ -21,7 +21,7 @@ from queuey.model.body_digests import compute_body_digest
 from queuey.model.deadletters import queue_for
 from queuey.model.errors import NotFound
 from queuey.model.ids import TICKS_PER_SECOND, Position
-from queuey.model.messages import Location, Message, Queue, Slice, rendered_bytes
+from queuey.model.messages import Location, Message, Queue, Slice, position_of, rendered_bytes
 from queuey.model.task_calls import find_call
 from queuey.model.texts import shorten
 from queuey.runtime.event_loop import Core
@@ -224,7 +224,7 @@ class ClaimOverview:
                 unread = msgspec.structs.replace(unread, upper=bound, due=False)
                 ends = [(number, ids.preceding(bound))]
             async for page in self._read_pages(queue, unread):
-                total += sum(not (message.position in view.known or view.is_done(message)) for message in page)
+                total += view.count_unread(page)
                 if total >= limit:
                     lag, *beyond = await self._store.messages.lag(queue, [(number, page[-1].position), *ends])
                     total += max(0, lag.count - sum(end.count for end in beyond))
@@ -364,6 +364,13 @@ class _View:
 
     def is_known(self, position: Position) -> bool:
         return position in self.known or position in self._above
+
+    def count_unread(self, messages: Sequence[Message]) -> int:
+        """Returns how many messages above the cursor are neither outstanding nor done."""
+        if self._ended:
+            return sum(not (message.position in self.known or self.is_done(message)) for message in messages)
+        known = self.known | self._above
+        return len(messages) - len(known.intersection(map(position_of, messages)) if known else ())
 
     def count_known_above(self, position: Position) -> int:
         return sum(p > position for positions in (self.known, self._above) for p in positions)

@@ -17,7 +17,7 @@ from queuey.model.deadletters import Cause, DeadLetter, make_headers
 from queuey.model.errors import NotAuthenticated, QueueChanged
 from queuey.model.messages import Meta, NewMessage, Queue, QueueSpec
 from queuey.operations.message_search import MessageFilter as Sought
-from queuey.operations.redrive import RedriveFilter
+from queuey.operations.redrive import RedriveFilter, SentBack
 from queuey.storage import KeyedPosts, Store, bridge
 from tests.backends import APP
 from tests.contract.samples import eventually
@@ -108,18 +108,18 @@ def make_dead_letters(store: Store, count: int) -> Queue:
     return dead
 
 
-def enter(service: Service, name: str) -> QueueAccess:
-    return service.queues.access_unchecked(service.core.run(service.find(APP, name)))
-
-
-async def enter_later(service: Service, name: str) -> QueueAccess:
+async def enter(service: Service, name: str) -> QueueAccess:
     return service.queues.access_unchecked(await service.find(APP, name))
 
 
 def find_letters(service: Service) -> list[DeadLetter]:
-    return service.core.run(
-        service.redriving.find(enter(service, "q.dead"), RedriveFilter(reason=("q", "E", "")))
-    ).letters
+    access = bridge.run(enter(service, "q.dead"))
+    return bridge.run(service.redriving.find(access, RedriveFilter(reason=("q", "E", "")))).letters
+
+
+def send_back(service: Service, letters: list[DeadLetter]) -> SentBack:
+    access = bridge.run(enter(service, "q.dead"))
+    return service.core.run(service.redriving.send_back(access, letters, partial(enter, service)))
 
 
 def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
@@ -128,10 +128,7 @@ def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
     services = [Service(store), Service(other)]
     assert eventually(lambda: len(find_letters(services[0])) == 6)
     letters = find_letters(services[0])
-    first, second = (
-        service.core.run(service.redriving.send_back(enter(service, "q.dead"), some, partial(enter_later, service)))
-        for service, some in zip(services, (letters[:4], letters), strict=True)
-    )
+    first, second = (send_back(service, some) for service, some in zip(services, (letters[:4], letters), strict=True))
     assert (first.sent, first.already_sent, second.sent, second.already_sent) == ({"q": 4}, 0, {"q": 2}, 4)
     assert eventually(lambda: bridge.run(services[1].queues.count(bridge.run(services[1].find(APP, "q")))) == 6)
     assert services[1].core.run(services[1].queues.count(dead)) == 0
@@ -162,9 +159,7 @@ def test_dead_letters_go_back_while_their_queue_changes(store: Store, other: Sto
         return result
 
     between.instead(KeyedPosts.append_once, post)
-    result = service.core.run(
-        service.redriving.send_back(enter(service, "q.dead"), find_letters(service), partial(enter_later, service))
-    )
+    result = send_back(service, find_letters(service))
     assert (result.sent, result.already_sent, result.kept, result.error) == ({"q": 6}, 0, {}, None)
     assert [queue.ttl for queue in calls[6:]] == [99, 99, 99]
     assert eventually(lambda: service.core.run(service.queues.count(service.core.run(service.find(APP, "q")))) == 6)

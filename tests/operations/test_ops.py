@@ -15,7 +15,7 @@ from queuey.model.errors import StoreFull, StoreUnavailable
 from queuey.operations import lag_metrics
 from queuey.operations.health_views import HEARTBEAT_INTERVAL, OpsViews
 from queuey.operations.lag_metrics import MEASURE_INTERVAL, Backlogs, GroupLags
-from queuey.runtime.metrics import make_exposition
+from queuey.runtime.metrics import QueueBacklog, make_exposition
 from queuey.storage import Ledger, Store
 from queuey.web.gateway import Gateway
 from tests.interposed_store import InterposedStore
@@ -139,10 +139,8 @@ def test_metrics_count_requests_and_messages(owner: Caller, app: App) -> None:
     owner.get("missing")
     metrics = samples(owner)
     route = ("route", "v1.queue")
-    assert metrics["queuey_requests_total", (route, ("status", "201"))] == 1
-    assert metrics["queuey_requests_total", (route, ("status", "200"))] == 1
-    assert metrics["queuey_requests_total", (route, ("status", "400"))] == 1
-    assert metrics["queuey_requests_total", (route, ("status", "404"))] == 1
+    for status in ("200", "201", "400", "404"):
+        assert metrics["queuey_requests_total", (route, ("status", status))] == 1
     assert metrics["queuey_request_seconds_count", (route,)] == 4
     assert metrics["queuey_request_seconds_bucket", (("le", "+Inf"), route)] == 4
     assert metrics["queuey_request_seconds_sum", (route,)] > 0
@@ -165,6 +163,10 @@ def test_metrics_do_not_grow_with_what_clients_send(owner: Caller, app: App) -> 
     assert samples(owner).keys() == before
 
 
+def measure(service: Service, backlogs: Backlogs) -> dict[str, QueueBacklog]:
+    return {one.queue: one for one in service.core.run(backlogs.measure())}
+
+
 def test_backlogs(owner: Caller, store: Store) -> None:
     """Queues in the setting are shown with their backlog, up to a limit; others are not."""
     for name in ("jobs-a", "jobs-b", "other"):
@@ -176,40 +178,30 @@ def test_backlogs(owner: Caller, store: Store) -> None:
     backlogs = Backlogs(
         service.queues, service.claims, [("queuey", "jobs-*"), ("queuey", "*-a"), ("nobody", "*")], clock=lambda: now[0]
     )
-    shown = {one.queue: one for one in service.core.run(backlogs.measure())}
+    shown = measure(service, backlogs)
     assert sorted(shown) == ["jobs-a", "jobs-b"]
     assert shown["jobs-a"].counts == {"waiting": 1, "delayed": 0, "claimed": 0, "retrying": 0, "failed": 0, "dead": 0}
     assert shown["jobs-b"].counts == {"waiting": 0, "delayed": 0, "claimed": 1, "retrying": 0, "failed": 0, "dead": 0}
     assert 0 < shown["jobs-a"].age < 600
-    text = make_exposition({}, service.core.run(backlogs.measure())).decode()
-    expected = 'queuey_backlog_messages{application="queuey",queue="jobs-b",state="claimed"} 1.0'
-    assert expected in text
+    text = make_exposition({}, shown.values()).decode()
+    assert 'queuey_backlog_messages{application="queuey",queue="jobs-b",state="claimed"} 1.0' in text
     owner.post("jobs-a", "y")
-    assert {one.queue: one.counts["waiting"] for one in service.core.run(backlogs.measure())} == {
-        "jobs-a": 1,
-        "jobs-b": 0,
-    }
+    assert measure(service, backlogs) == shown
     now[0] += MEASURE_INTERVAL
-    assert {one.queue: one.counts["waiting"] for one in service.core.run(backlogs.measure())} == {
-        "jobs-a": 2,
-        "jobs-b": 0,
-    }
+    assert [one.counts["waiting"] for one in measure(service, backlogs).values()] == [2, 0]
 
 
 def test_no_more_backlogs_than_may_be_shown(owner: Caller, store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """The cost of a scrape is bounded by queues and by their partitions, and the log says what is left out."""
     for name in ("a", "b", "c"):
         owner.create(name, partitions=4)
-    service, patterns = Service(store), [("queuey", "*")]
+    service = Service(store)
+    backlogs = [Backlogs(service.queues, service.claims, [("queuey", "*")]) for _ in range(2)]
     with replace_in(lag_metrics, lag_metrics.MAX_QUEUES, 2):
-        assert [
-            one.queue for one in service.core.run(Backlogs(service.queues, service.claims, patterns).measure())
-        ] == ["a", "b"]
+        assert list(measure(service, backlogs[0])) == ["a", "b"]
     assert "more than 2 queues match" in caplog.text
     with replace_in(lag_metrics, lag_metrics.MAX_PARTITIONS, 7):
-        assert [
-            one.queue for one in service.core.run(Backlogs(service.queues, service.claims, patterns).measure())
-        ] == ["a"]
+        assert list(measure(service, backlogs[1])) == ["a"]
     assert "too many queues" in caplog.text
 
 
@@ -227,13 +219,14 @@ def test_lags(owner: Caller, store: Store) -> None:
     assert owner.send_json("PUT", "mail/offsets/readers", commits).status == 200
     service = Service(store)
     lags = GroupLags(service.queues, service.offsets, [("queuey", "mail*"), ("nobody", "*")])
-    shown = {one.group: one for one in service.core.run(lags.measure())}
+    measured = service.core.run(lags.measure())
+    shown = {one.group: one for one in measured}
     assert {name: (one.queue, one.messages, one.owned) for name, one in shown.items()} == {
         "mirrored": ("mail", 2, None),
         "readers": ("mail", 1, len(beat["take"]["mail"])),
     }
     assert all(0 <= one.age < 600 for one in shown.values())
-    text = make_exposition({}, (), service.core.run(lags.measure())).decode()
+    text = make_exposition({}, (), measured).decode()
     labels = 'application="queuey",group="mirrored",queue="mail"'
     assert f"queuey_group_lag_messages{{{labels}}} 2.0" in text
     assert f"queuey_group_owned_partitions{{{labels}}}" not in text

@@ -21,12 +21,8 @@ from queuey.storage.sqlite import SqliteStore
 ROOT = Path(__file__).parents[2]
 PROGRAMS = tuple(f"queuey/{name}" for name in ("cli/", "pipeline/", "spark/", "storage/", "testing/"))
 IN_THREADS = {
-    "queuey/access/credentials/members.py",
-    "queuey/embedded/service.py",
-    "queuey/facades/start.py",
-    "queuey/messages/read_marks.py",
-    "queuey/runtime/event_loop.py",
-    "queuey/web/requests.py",
+    *("queuey/access/credentials/members.py", "queuey/messages/read_marks.py", "queuey/runtime/event_loop.py"),
+    *("queuey/web/requests.py", "queuey/embedded/service.py", "queuey/facades/start.py"),
 }
 
 
@@ -47,23 +43,14 @@ async def number(value: int) -> int:
     return value
 
 
-def test_runs_in_this_thread() -> None:
-    """A call runs to its end in the calling thread."""
+def test_where_a_call_runs() -> None:
+    """By the bridge a call runs to its end in the calling thread; on a loop a blocking one runs in another thread."""
 
     async def where() -> threading.Thread:
         return await in_thread(threading.current_thread)
 
-    assert bridge.run(where()) is threading.current_thread()
+    assert bridge.run(where()) is threading.current_thread() is not asyncio.run(where())
     assert not may_block()
-
-
-def test_awaited_on_a_loop_it_is_in_another_thread() -> None:
-    """On a loop a blocking call runs in another thread, and does not block the loop."""
-
-    async def where() -> threading.Thread:
-        return await in_thread(threading.current_thread)
-
-    assert asyncio.run(where()) is not threading.current_thread()
 
 
 def test_beside_a_running_loop(store: SqliteStore, queue: Queue) -> None:
@@ -75,21 +62,6 @@ def test_beside_a_running_loop(store: SqliteStore, queue: Queue) -> None:
         return [message.body for message in page.messages]
 
     assert asyncio.run(cell()) == ["a"]
-
-
-def test_the_loop_of_the_thread_is_adopted(store: SqliteStore, queue: Queue) -> None:
-    """A call that blocks the loop is not held up by work that the loop has begun in this turn."""
-
-    async def cell() -> int:
-        store.adopt(asyncio.get_running_loop())
-        begun = asyncio.ensure_future(store.messages.append(queue, [NewMessage("a", 1, 60)]))
-        await asyncio.sleep(0)
-        bridge.run(store.messages.append(queue, [NewMessage("b", 1, 60)]))
-        await begun
-        store.adopt(None)
-        return bridge.run(store.messages.inspect(queue))[1][0].count
-
-    assert asyncio.run(cell()) == 2
 
 
 def test_the_loop_of_a_service_is_not_blocked() -> None:
@@ -112,8 +84,8 @@ def test_who_crosses_the_bridge() -> None:
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "queuey").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if (isinstance(node, ast.ImportFrom) and "bridge" in {alias.name for alias in node.names})
-        or (isinstance(node, ast.ImportFrom) and node.module == "queuey.storage.bridge")
+        if isinstance(node, ast.ImportFrom)
+        and (node.module == "queuey.storage.bridge" or "bridge" in {alias.name for alias in node.names})
     }
     assert {name for name in crossing if not name.startswith(PROGRAMS)} <= IN_THREADS
 

@@ -327,7 +327,5 @@ def test_many_who_wait(store: Store) -> None:
         assert [change.result(LONG).stored for change in changes] == [True] * 3
     assert body_of(names, access) in {"v1", "v2"}
     assert names.replace(access, "n", Draft("v4")).stored
-    assert (
-        bridge.run(service.statistics())["names_waiting"],
-        bridge.run(service.statistics())["names_refused_total"],
-    ) == (0, 1)
+    statistics = bridge.run(service.statistics())
+    assert (statistics["names_waiting"], statistics["names_refused_total"]) == (0, 1)
