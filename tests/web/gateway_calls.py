@@ -17,6 +17,7 @@ from queuey.app.version_1 import SLASH
 from queuey.facades.facade import Facade
 from queuey.runtime.event_loop import Core
 from queuey.runtime.metrics import Metrics
+from queuey.storage.bridge import service_loops
 from queuey.web.admission.scheduling import FairGate, SharedQuota
 from queuey.web.endpoint import Endpoint, Match, ResourceMatch, View
 from queuey.web.gateway import Gateway
@@ -212,6 +213,7 @@ def make_runner(app: Any, **options: Any) -> Run:  # noqa: ANN401 - an App, or a
             gateway = Gateway(app, **options)
             loop = asyncio.get_running_loop()
             gateway.start(loop)
+            service_loops.discard(loop)  # Tests change the store within the loop.
             try:
                 return await work(gateway)
             finally:
