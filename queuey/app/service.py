@@ -18,7 +18,7 @@ from queuey.claims.claims import ClaimUseCases
 from queuey.claims.expiry_records import ExpiryRecords
 from queuey.groups.groups import GroupUseCases
 from queuey.groups.offsets import OffsetUseCases
-from queuey.groups.rules.state_draft import ReadRights
+from queuey.groups.state_cache import ReadRights, keep_rights
 from queuey.messages.names import NameUseCases
 from queuey.messages.posts import MessageUseCases
 from queuey.messages.range_reads import Reader
@@ -52,8 +52,7 @@ class Service:
         metrics: Counts messages in and out.
         stopping: Set when the service ends; long polls are then answered at once.
         core: The event loop, threads and clock.
-        rights: Returns a credential with its current rights, for members of groups; blocks. By default they never
-            change.
+        rights: Returns a credential with its current rights, for members of groups. By default they never change.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Service:
         metrics: Metrics | None = None,
         stopping: threading.Event | None = None,
         core: Core | None = None,
-        rights: ReadRights = lambda credential: credential,
+        rights: ReadRights = keep_rights,
     ) -> None:
         self.store = store
         self.limits = limits or Limits()

@@ -19,8 +19,8 @@ from queuey.groups.local_group import LocalGroup, hash_secret
 from queuey.groups.offsets import require_group_name
 from queuey.groups.queue_searches import find_queues, list_planned, read_queues
 from queuey.groups.rules.group_state import MAX_PARTITIONS, GroupState, JoinedMember, JoinRequest
-from queuey.groups.rules.state_draft import GroupDraft, ReadRights
-from queuey.groups.state_cache import GroupContext
+from queuey.groups.rules.state_draft import GroupDraft
+from queuey.groups.state_cache import GroupContext, ReadRights, keep_rights
 from queuey.groups.state_changes import MAX_ATTEMPTS, clock_slack, make_draft
 from queuey.model import ids
 from queuey.model.errors import (
@@ -72,7 +72,7 @@ class GroupUseCases:
         self,
         store: Store,
         core: Core,
-        rights: ReadRights = lambda credential: credential,
+        rights: ReadRights = keep_rights,
         workers: Workers | None = None,
     ) -> None:
         self._store = store

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -13,11 +13,18 @@ from msgspec.structs import replace
 
 from queuey.groups.heartbeat_answers import Targets
 from queuey.groups.rules.group_state import GroupState, read_state
-from queuey.groups.rules.state_draft import ReadRights
 from queuey.model.errors import GroupElsewhere
 from queuey.model.groups import GroupHead, StoredGroup
+from queuey.model.rights import MemberCredential
 from queuey.runtime.event_loop import Core
 from queuey.storage import Store
+
+ReadRights = Callable[[MemberCredential], Awaitable[MemberCredential | None]]
+"""Returns a credential with its current rights, or None if the credential has ended."""
+
+
+async def keep_rights(credential: MemberCredential) -> MemberCredential:
+    return credential
 
 
 class GroupContext(NamedTuple):
@@ -27,7 +34,7 @@ class GroupContext(NamedTuple):
         store: The storage; its owner closes it.
         core: Event loop and clock.
         key: Application and name of the group.
-        rights: Returns a credential with its current rights; blocks.
+        rights: Returns a credential with its current rights.
         searching: Held by one group of an application at a time, while it searches queues and makes a plan.
         counts: Counts over all groups of this process: followed groups, plans, moves by origin, ended sessions.
         announce: Tells other workers of the service that the group has changed.

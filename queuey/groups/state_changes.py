@@ -117,7 +117,8 @@ class StateChanges:
                 async with self._searching:
                     queues = await find_queues(self._core, self._store, self._key[0], draft.state)
                     views = await self._make_views(draft.state, queues)
-                    await self._core.in_thread(partial(draft.plan, queues, views, self._rights))
+                    changed = await self._find_changed_rights(draft.state)
+                    await self._core.in_thread(partial(draft.plan, queues, views, changed))
             change, targets = await self._core.in_thread(partial(_finish, draft, state))
             if change is None:
                 return results
@@ -158,15 +159,17 @@ class StateChanges:
 
     async def remove_members_with_changed_rights(self, state: GroupState) -> None:
         """Requests the removal of members whose credentials have other rights now; does not wait for it."""
-        used = {member.subscription for member in state.members.values()}
-        credentials = {slot: s.credential for slot, s in state.subscriptions.items() if slot in used}
-        present = await self._core.in_thread(
-            lambda: {slot: self._rights(credential) for slot, credential in credentials.items()}
-        )
-        changed = {slot for slot, credential in present.items() if credential != credentials[slot]}
+        changed = await self._find_changed_rights(state)
         for member in state.members.values():
             if member.subscription in changed:
                 self.apply(partial(GroupDraft.leave, number=member.number))
+
+    async def _find_changed_rights(self, state: GroupState) -> set[int]:
+        """Returns the subscriptions of members whose credentials have other rights now."""
+        used = {member.subscription for member in state.members.values()}
+        credentials = {slot: s.credential for slot, s in state.subscriptions.items() if slot in used}
+        present = {credential: await self._rights(credential) for credential in set(credentials.values())}
+        return {slot for slot, credential in credentials.items() if present[credential] != credential}
 
     async def search(self, state: GroupState) -> None:
         """Records a search for queues, and requests a plan if they are not the planned ones."""

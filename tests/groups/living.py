@@ -8,7 +8,7 @@ from itertools import product
 
 from queuey.groups.rules.group_state import GroupState, JoinRequest, find_changed_rows, read_state
 from queuey.groups.rules.planning import SubscribedQueues, Views
-from queuey.groups.rules.state_draft import GroupDraft, ReadRights
+from queuey.groups.rules.state_draft import GroupDraft
 from queuey.model.groups import StoredGroup
 from queuey.model.messages import Queue
 from queuey.model.rights import Caller, Grant, MemberCredential, Verb
@@ -16,6 +16,7 @@ from queuey.model.rights import Caller, Grant, MemberCredential, Verb
 SLACK = 2000
 """S in ms: the max clock difference."""
 NOW = 1_796_000_000_000
+Rights = Callable[[MemberCredential], MemberCredential | None]
 OWNER = MemberCredential(b"owner", Caller(frozenset({"app:shop"})))
 
 
@@ -38,8 +39,10 @@ def make_views(state: GroupState, queues: Sequence[Queue]) -> Views:
     return views
 
 
-def plan(draft: GroupDraft, queues: Sequence[Queue], rights: ReadRights) -> None:
-    draft.plan(queues, make_views(draft.state, queues), rights)
+def plan(draft: GroupDraft, queues: Sequence[Queue], rights: Rights) -> None:
+    state = draft.state
+    changed = [slot for slot, s in state.subscriptions.items() if rights(s.credential) != s.credential]
+    draft.plan(queues, make_views(state, queues), changed)
 
 
 class LivingGroup:
@@ -58,7 +61,7 @@ class LivingGroup:
         self.now = NOW
         self.seen: dict[int, int] = {}
         self.queues: Sequence[Queue] = queues
-        self.rights: Callable[[MemberCredential], MemberCredential | None] = lambda credential: credential
+        self.rights: Rights = lambda credential: credential
         self.ended: list[int] = []
 
     def add(

@@ -137,12 +137,12 @@ def test_rights_as_they_are_now(store: Store) -> None:
     narrow = credential_of([digest_of("narrow")], Known(frozenset(), (grant,), "x", 1001.0))
     both = credential_of([digest_of("plain")], Known(frozenset({"app:queuey", "user:ann"}), (grant,), "x"))
     user = credential_of([], Known(frozenset({"user:ann"}), (), "x"))
-    assert [rights(each) for each in (plain, narrow, both, user)] == [plain, narrow, both, user]
+    assert [bridge.run(rights(each)) for each in (plain, narrow, both, user)] == [plain, narrow, both, user]
     wider = msgspec.structs.replace(narrow, caller=plain.caller)
-    assert rights(wider) == narrow
+    assert bridge.run(rights(wider)) == narrow
     now[0] = 1001.0
     bridge.run(store.applications.revoke_key("queuey", keys[0].id))
-    assert [rights(each) for each in (plain, narrow, both, user)] == [None, None, None, user]
+    assert [bridge.run(rights(each)) for each in (plain, narrow, both, user)] == [None, None, None, user]
 
 
 def test_the_group_shows_no_ids(owner: Caller, member: Member, store: Store, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from queuey.access.credentials.readers import ApplicationKeys
 from queuey.model.errors import NotAuthenticated
 from queuey.model.rights import Caller, Grant, MemberCredential, owner_name
-from queuey.storage import bridge
 
 _DIGEST_BYTES = 32
 """Number of bytes of a key's digest."""
@@ -32,7 +31,7 @@ def _make_rights(names: Iterable[str], grants: Iterable[Grant]) -> Caller:
 
 
 class PresentRights:
-    """Returns the present rights of credentials; blocks.
+    """Returns the present rights of credentials.
 
     Args:
         keys: Reads keys.
@@ -43,7 +42,7 @@ class PresentRights:
         self._keys = keys
         self._clock = clock
 
-    def __call__(self, credential: MemberCredential) -> MemberCredential | None:
+    async def __call__(self, credential: MemberCredential) -> MemberCredential | None:
         """Returns a credential with the rights that its keys have now, or None if a key is revoked or has expired.
 
         A user has the rights of its last token.
@@ -54,7 +53,7 @@ class PresentRights:
         count = credential.id[0]
         starts = range(1, 1 + count * _DIGEST_BYTES, _DIGEST_BYTES)
         try:
-            identities = [bridge.run(self._keys.find(credential.id[start : start + _DIGEST_BYTES])) for start in starts]
+            identities = [await self._keys.find(credential.id[start : start + _DIGEST_BYTES]) for start in starts]
         except NotAuthenticated:
             return None
         if any(key.expires is not None and key.expires <= self._clock() for key in identities):

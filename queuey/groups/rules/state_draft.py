@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 
 from msgspec.structs import replace
@@ -36,9 +36,6 @@ HOUR_MS, MAX_JOINS_PER_HOUR = 3_600_000, 5_000
 """Milliseconds of an hour, and max joins of a group per hour."""
 ABANDONED_MS = HOUR_MS
 """Min age in milliseconds of the end of its last member at which a group may make room for another."""
-
-ReadRights = Callable[[MemberCredential], MemberCredential | None]
-"""Returns a credential with its current rights, or None if the credential has ended."""
 
 
 class GroupDraft:
@@ -179,7 +176,7 @@ class GroupDraft:
     def is_plan_due(self) -> bool:
         return self._head.due is not None and self._head.due <= self._now
 
-    def plan(self, queues: Sequence[Queue], views: Views, rights: ReadRights) -> None:
+    def plan(self, queues: Sequence[Queue], views: Views, changed: Iterable[int]) -> None:
         """Makes a new plan with a new epoch; none is due any more.
 
         Before, sessions that are over are ended, and members whose rights have changed are removed (O6).
@@ -187,13 +184,12 @@ class GroupDraft:
         Args:
             queues: The present queues that match a subscription of the group.
             views: The queues of each subscription.
-            rights: Returns a credential with its current rights.
+            changed: The subscriptions whose credentials have other rights now.
         """
         self.end_sessions()
-        for slot, subscription in self._subscriptions.items():
-            if rights(subscription.credential) != subscription.credential:
-                for member in [member for member in self._members.values() if member.subscription == slot]:
-                    self.leave(member.number)
+        for slot in changed:
+            for member in [member for member in self._members.values() if member.subscription == slot]:
+                self.leave(member.number)
         busy = min(self._head.busy + 1, MAX_DELAY_DOUBLINGS) if self._is_busy() else 0
         self._head = replace(self._head, epoch=self._next_epoch(), due=None, busy=busy)
         self._plan, self.unassigned = make_plan(self.state, queues, views)

@@ -90,7 +90,7 @@ class GroupService(Service):
         super().__init__(store, core=HandCore(clock), rights=self._read_rights)
         self.callers = callers
 
-    def _read_rights(self, credential: MemberCredential) -> MemberCredential | None:
+    async def _read_rights(self, credential: MemberCredential) -> MemberCredential | None:
         caller = self.callers.get(credential.id)
         return None if caller is None else MemberCredential(credential.id, caller)
 

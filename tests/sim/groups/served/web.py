@@ -55,12 +55,15 @@ class Web:
         self.store = GroupStore(self.storm.stored, self.process)
         self.watchers = Watchers()
         with self.core.loop.running():
-            self.groups = GroupUseCases(self.store.store, self.core, self.storm.rights)
+            self.groups = GroupUseCases(self.store.store, self.core, self.read_rights)
             self.offsets = OffsetUseCases(self.store.store, self.groups.require_inactive)
 
     def crash(self) -> None:
         self.process.crash()
         self.start()
+
+    async def read_rights(self, credential: MemberCredential) -> MemberCredential | None:
+        return self.storm.rights(credential)
 
     def run(self, call: Any, done: Done) -> Callable[[], None]:  # noqa: ANN401 - a coroutine
         return begin(self.core, call, done)
