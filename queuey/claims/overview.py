@@ -369,8 +369,8 @@ class _View:
         """Returns how many messages above the cursor are neither outstanding nor done."""
         if self._ended:
             return sum(not (message.position in self.known or self.is_done(message)) for message in messages)
-        known = self.known | self._above
-        return len(messages) - len(known.intersection(map(position_of, messages)) if known else ())
+        delivered = self.known | self._above
+        return len(messages) - (len(delivered.intersection(map(position_of, messages))) if delivered else 0)
 
     def count_known_above(self, position: Position) -> int:
         return sum(p > position for positions in (self.known, self._above) for p in positions)
