@@ -21,8 +21,8 @@ from queuey.storage.sqlite import SqliteStore
 ROOT = Path(__file__).parents[2]
 PROGRAMS = tuple(f"queuey/{name}" for name in ("cli/", "pipeline/", "spark/", "storage/", "testing/"))
 IN_THREADS = {
-    *("queuey/messages/read_marks.py", "queuey/runtime/event_loop.py"),
-    *("queuey/web/requests.py", "queuey/embedded/service.py", "queuey/facades/start.py"),
+    *("queuey/embedded/service.py", "queuey/facades/start.py"),
+    *("queuey/runtime/event_loop.py", "queuey/web/requests.py"),
 }
 
 
