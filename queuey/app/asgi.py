@@ -18,7 +18,7 @@ from queuey.app.serve import LEAVE_TIMEOUT, open_service
 from queuey.app.service import App
 from queuey.settings import Include, load
 from queuey.web.gateway import Gateway, make_gateway
-from queuey.web.http.heads import RequestHead
+from queuey.web.http.heads import HeadForm, RequestHead
 from queuey.web.responses import Response, with_cache_control
 
 Scope = dict[str, Any]
@@ -129,7 +129,7 @@ async def answer(gateway: Gateway, scope: Scope, receive: Receive, send: Send) -
         elif not lengths:
             headers.append((b"transfer-encoding", b"chunked"))  # As HTTP/1.1 says that a body may follow.
     exchange = AsgiExchange(scope, receive, send)
-    await gateway.answer(RequestHead(scope["method"], (path, scope["query_string"]), headers), exchange)
+    await gateway.answer(RequestHead(scope["method"], path, scope["query_string"], HeadForm(headers)), exchange)
     await exchange.send_pending_response()
 
 

@@ -13,7 +13,7 @@ import httpcore2
 from queuey.embedded.exchange import AnswerStart, BrokenOff, Part
 from queuey.embedded.service import EmbeddedService, RunningRequest
 from queuey.storage.deadlines import LoopCalls
-from queuey.web.http.heads import RequestHead
+from queuey.web.http.heads import HeadForm, RequestHead
 
 _DROPPED_HEADERS = frozenset({b"accept-encoding", b"authorization", b"host", b"user-agent"})
 """Headers that are useless without a network, and ``authorization``, which is replaced."""
@@ -153,7 +153,7 @@ def _head_of(request: httpcore2.Request, caller: tuple[bytes, bytes]) -> Request
     path, _, query = request.url.target.partition(b"?")
     fields = [(name, value) for name, value in request.headers if name not in _DROPPED_HEADERS]
     fields.append(caller)
-    return RequestHead(request.method.decode(), (path, query), fields)
+    return RequestHead(request.method.decode(), path, query, HeadForm(fields))
 
 
 def _body_of(request: httpcore2.Request) -> bytes:

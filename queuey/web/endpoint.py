@@ -12,6 +12,7 @@ after one decoding (``%2F``), which is a name like any other.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
@@ -34,9 +35,8 @@ Match = dict[str, str]
 """The named parts of a path."""
 Handler = Callable[[Request, Match], Coroutine[Any, Any, Response]]
 
-
 MAX_CACHED_PATHS, MAX_CACHED_PATH_BYTES = 1024, 200
-"""Max cached routes, and max bytes of a cached path."""
+"""Max cached resources, and max bytes of a cached path."""
 
 WARNING = "Warning"
 MESSAGE_HEADERS = (
@@ -151,11 +151,13 @@ class ResourceMatch(NamedTuple):
         path: The percent-decoded path.
         endpoint: Answers the request.
         match: The named parts of the path.
+        view: Answers the method.
     """
 
     path: str
     endpoint: Endpoint
     match: Match
+    view: View
 
 
 class Resources:
@@ -176,20 +178,57 @@ class Resources:
     ) -> None:
         self.routes = [(route, endpoints.get(route.name, bridge)) for route in routes]
         self._nowhere = nowhere
-        self._find_cached = lru_cache(MAX_CACHED_PATHS)(self._find)
+        self._shapes = [_find_shapes(route.pattern) for route in routes]
+        every = [shape for shapes in self._shapes for shape in shapes or ()]
+        self._lengths = {slashes for slashes, _ in every}
+        self._ends = {end for _, end in every if end is not None}
+        self._routes: dict[tuple[int | None, str | None], list[tuple[Any, Endpoint]]] = {}
+        self.find_cached = lru_cache(MAX_CACHED_PATHS)(self.find)
 
-    def find(self, raw: bytes) -> ResourceMatch:
-        return self._find_cached(raw) if len(raw) <= MAX_CACHED_PATH_BYTES else self._find(raw)
-
-    def _find(self, raw: bytes) -> ResourceMatch:
+    def find(self, method: str, raw: bytes) -> ResourceMatch:
+        """Finds the resource of a path as it was sent. Only routes whose shape the path may have are compared."""
         path = decode_path(raw)
         if path is None:
-            return ResourceMatch(raw.decode("latin-1"), self._nowhere, {})
-        for route, endpoint in self.routes:
+            return ResourceMatch(raw.decode("latin-1"), self._nowhere, {}, self._nowhere.view(method))
+        slashes, end = path.count("/"), path[path.rfind("/") + 1 :]
+        shape = slashes if slashes in self._lengths else None, end if end in self._ends else None
+        routes = self._routes.get(shape)
+        if routes is None:
+            routes = self._routes[shape] = self._select(*shape)
+        for route, endpoint in routes:
             # Routes end in ``$``, which also matches before a newline at the end of the path.
             if (match := route.match(path)) is not None and not (path[-1:] == "\n" and route.match(path[:-1]) == match):
-                return ResourceMatch(path, endpoint, match)
-        return ResourceMatch(path, self._nowhere, {})
+                return ResourceMatch(path, endpoint, match, endpoint.view(method))
+        return ResourceMatch(path, self._nowhere, {}, self._nowhere.view(method))
+
+    def _select(self, slashes: int | None, end: str | None) -> list[tuple[Any, Endpoint]]:
+        """Returns the routes that a path with these slashes and this last name may have; None stands for all others."""
+        return [
+            route
+            for route, shapes in zip(self.routes, self._shapes, strict=True)
+            if shapes is None or any(shape in ((slashes, end), (slashes, None)) for shape in shapes)
+        ]
+
+
+_PLACEHOLDER = re.compile(r"\{\w+(?::((?:[^{}]|\{[^{}]*\})*))?\}")
+_OPTIONAL_SLASH = re.compile(r"\{\w+:/\?\}$")
+_WITHOUT_SLASH = re.compile(r"(?:\[\^/[a-z0-9_]*\][+*]?|\[[a-z0-9-]+\]\+)*|\w+(\|\w+)*")
+
+
+def _find_shapes(pattern: str) -> list[tuple[int, str | None]] | None:
+    """Returns what paths of a route may look like: the number of slashes, and the last name or None for any.
+
+    Args:
+        pattern: A route's pattern in Pyramid's syntax. Returns None if its paths may have any number of slashes.
+    """
+    whole, optional = _OPTIONAL_SLASH.subn("", pattern)
+    rest = _PLACEHOLDER.sub("", whole)
+    if set(rest) & set("*:{}") or not all(map(_WITHOUT_SLASH.fullmatch, _PLACEHOLDER.findall(whole))):
+        return None
+    text = _PLACEHOLDER.sub("{}", whole if whole.startswith("/") else "/" + whole)
+    last = text[text.rfind("/") + 1 :]
+    shapes: list[tuple[int, str | None]] = [(text.count("/"), None if "{}" in last else last)]
+    return [*shapes, (text.count("/") + 1, "")] if optional else shapes
 
 
 def add_warnings(headers: Sequence[Header], ignored: Mapping[str, Ignored]) -> tuple[Header, ...]:

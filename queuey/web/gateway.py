@@ -41,7 +41,7 @@ from queuey.web.admission.long_polls import (
 )
 from queuey.web.admission.rates import RateLimits
 from queuey.web.admission.scheduling import ANONYMOUS, Share, Shares, stranger_tenant
-from queuey.web.endpoint import Endpoint, Resources, add_warnings, record_ignored_headers
+from queuey.web.endpoint import MAX_CACHED_PATH_BYTES, Endpoint, Resources, add_warnings, record_ignored_headers
 from queuey.web.errors import error_response
 from queuey.web.http.heads import RequestHead
 from queuey.web.origins import Origins
@@ -230,10 +230,13 @@ class Gateway:
 
         If the view wants a body that was not received because the caller was unknown, receives it and runs it again.
         """
-        cache = head.application_cache
-        if not cache or cache[0] is not self._resources:
-            self._find_view(head)
-        _, query, fields, (path, endpoint, match), view = cache
+        form = head.form
+        fields = form.received
+        if fields is None:
+            fields = form.received = read_headers(form.fields)
+        find = self._resources.find_cached if len(head.path) <= MAX_CACHED_PATH_BYTES else self._resources.find
+        path, endpoint, match, view = find(head.method, head.path)
+        query = head.query.decode("latin-1")
         request = Request(self, head.method, path, query, exchange.scheme, fields.headers.copy())
         if head.key:
             request.headers["idempotency-key"] = head.key.decode()
@@ -283,18 +286,6 @@ class Gateway:
             if request.client is not None:
                 request.client.stop_listening()
             share.release()
-
-    def _find_view(self, head: RequestHead) -> None:
-        """Finds the view of a request, and reads its headers, for all requests with this head."""
-        resource = self._resources.find(head.path)
-        view = resource.endpoint.view(head.method)
-        head.application_cache[:] = (
-            self._resources,
-            head.query.decode("latin-1"),
-            read_headers(head.fields),
-            resource,
-            view,
-        )
 
     async def _receive_wanted_body(self, request: Request, exchange: Exchange) -> None:
         request.share.release()

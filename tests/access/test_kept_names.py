@@ -14,7 +14,7 @@ from tests.tenants import GUEST_KEY
 from tests.web.gateway_calls import KEY, Request, serve
 
 REQUESTS, FORGOTTEN = 1_300, 200
-"""Number of requests, each with a name of its own, and of the first ones of which nothing is left: the caches of paths
+"""Number of requests, each with a name of its own, and of the first ones of which nothing is left: the caches of names
 and headers have at most 1,024 entries."""
 MARK = "written-by-a-stranger"
 FORM = re.compile(rf"{MARK}(\d{{5}})")

@@ -9,6 +9,7 @@ from urllib.parse import quote, quote_from_bytes, unquote_to_bytes
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyramid.urldispatch import RoutesMapper
 
 import queuey
 from queuey.api.claims import LimitQuery
@@ -16,7 +17,7 @@ from queuey.app.application import make_app
 from queuey.model.errors import InvalidRequest, StoreUnavailable
 from queuey.runtime.limits import Limits
 from queuey.storage import Store, bridge
-from queuey.web.endpoint import decode_path
+from queuey.web.endpoint import Endpoint, Resources, decode_path
 from queuey.web.fields import Fields
 from queuey.web.requests import MAX_QUERIES, MAX_QUERY, Queries, Request
 from tests.interposed_store import InterposedStore
@@ -46,6 +47,27 @@ def test_decoding_adds_no_separator(raw: bytes, times: int) -> None:
         parts = path.split("/")
         assert parts == [unquote_to_bytes(part).decode() for part in raw.split(b"/")]
         assert not {".", ".."} & set(parts)
+
+
+PATTERNS = (
+    *("/v1/{app}{_:/?}", "/v1/{app}/_read{_:/?}", "/v1/{app}/{queue:[^/_][^/]*}{_:/?}", "/v1/{app}/{queue}/info{_:/?}"),
+    *("/v1/{app}/{queue}/{ids}{_:/?}", "/sqs{_:/?}", "/sqs/{account:[^/]+}/{queue:[^/]+}{rest:/?}", "/p/*rest"),
+    *("/{base:queue|dedupq}/1/{queue:[^/]+}/send", "/mq/{id:[a-z0-9-]+}", "/{queue:[^/]+}{rest:(?:/.*)?}"),
+)
+PARTS = st.sampled_from(["", "v1", "a", "info", "_read", "sqs", "queue", "1", "send", "mq", "A", "p", "info\n", "\n"])
+
+
+@given(st.permutations(PATTERNS), st.lists(PARTS, min_size=1, max_size=6))
+def test_the_first_route_that_matches_answers(patterns: list[str], parts: list[str]) -> None:
+    """Only routes of the path's shape are compared with it, but the first of all that match is found."""
+    mapper, path, nowhere = RoutesMapper(), "/" + "/".join(parts), Endpoint("nowhere", {})
+    routes = [mapper.connect(pattern, pattern) for pattern in patterns]
+    endpoints = {pattern: Endpoint(pattern, {}) for pattern in patterns}
+    found = Resources(routes, endpoints, nowhere, nowhere).find("GET", quote(path).encode())
+    matches = ((route, route.match(path)) for route in routes)
+    whole = ((route, match) for route, match in matches if not (path[-1] == "\n" and route.match(path[:-1]) == match))
+    name, match = next(((route.name, match) for route, match in whole if match is not None), ("nowhere", {}))
+    assert (found.path, found.endpoint.name, found.match) == (path, name, match)
 
 
 def test_an_encoded_slash_separates_nothing(owner: Caller) -> None:

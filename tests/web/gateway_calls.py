@@ -307,8 +307,10 @@ class Stub:
         other = View(self.answer, asks=True)
         return {"GET": View(self.answer, asks=True, reads=True), "POST": other, "PUT": other}
 
-    def find(self, path: bytes) -> ResourceMatch:
-        return ResourceMatch(path.decode(), self.endpoint, {})
+    def find(self, method: str, path: bytes) -> ResourceMatch:
+        return ResourceMatch(path.decode(), self.endpoint, {}, self.endpoint.view(method))
+
+    find_cached = find
 
     def stale_tenant(self, _header: str | None) -> str:
         return "a"

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, Literal, Protocol, cast
 
-from queuey.web.http.heads import HEAD_END, MAX_HEAD_BYTES, HeadRefused, RequestHead, cached_heads, read_head
+from queuey.web.http.heads import HEAD_END, MAX_HEAD_BYTES, HeadForm, HeadRefused, RequestHead, read_head
 from queuey.web.responses import STATUS_LINES, Header, Response, with_cache_control
 
 log = logging.getLogger(__name__)
@@ -106,8 +106,8 @@ class Connection(asyncio.BufferedProtocol):
         "_body_started",
         "_disconnect",
         "_dropped",
+        "_form",
         "_has_body",
-        "_head",
         "_is_chunked",
         "_is_paused",
         "_lost",
@@ -155,7 +155,7 @@ class Connection(asyncio.BufferedProtocol):
         self._body_left = 0
         self._turn = 0.0
         self._dropped = 0
-        self._head: RequestHead | None = None
+        self._form: HeadForm | None = None
         self._task: asyncio.Task[None]
 
     # Called by the loop
@@ -183,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         data = bytes(self.connections.buffer[:nbytes])
         self._raw = self._raw + data if self._raw else data
-        if len(self._raw) > (MAX_HEAD_BYTES if self._head is None else MAX_UNPARSED):
+        if len(self._raw) > (MAX_HEAD_BYTES if self._form is None else MAX_UNPARSED):
             self._is_paused = True
             self.transport.pause_reading()
         self._turn = monotonic()
@@ -303,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
         Raises:
             HeadRefused: The head is malformed, too long or too late, or there are too many connections.
         """
-        self._head = None
+        self._form = None
         if self.is_refused:
             raise HeadRefused("There are too many connections; try again later", 503)
         if self._lost:
@@ -315,12 +315,12 @@ class Connection(asyncio.BufferedProtocol):
         if len(HEAD_END) <= end <= MAX_HEAD_BYTES:
             self.wait_for(None)
             self._raw, self._searched = raw[end:], 0
-            data = raw[:end]
-            head = self._head = cached_heads.get(data) or read_head(data)
-            self.is_kept = head.keeps_alive
-            self._is_chunked = head.length is None
-            self._body_left = head.length or 0
-            self._has_body = head.length != 0
+            head = read_head(raw[:end])
+            form = self._form = head.form
+            self.is_kept = form.keeps_alive
+            self._is_chunked = form.length is None
+            self._body_left = form.length or 0
+            self._has_body = form.length != 0
             self._body_started = self._open_ended = False
             return head
         if raw:
@@ -390,8 +390,8 @@ class Connection(asyncio.BufferedProtocol):
 
         Sends 100 Continue first if the client expects it.
         """
-        head = self._head
-        if head is not None and head.expects and not (self._body_started or self._raw or self._lost):
+        form = self._form
+        if form is not None and form.expects and not (self._body_started or self._raw or self._lost):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._body_started = True
         try:
@@ -456,7 +456,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def send_piece(self, piece: bytes, *, more: bool) -> None:
         self._unfinished = more
-        if self._open_ended and self._head is not None and not self._head.is_old:
+        if self._open_ended and self._form is not None and not self._form.is_old:
             piece = b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
             piece += b"" if more else b"0\r\n\r\n"
         if piece and not self._lost:
@@ -476,20 +476,20 @@ class Connection(asyncio.BufferedProtocol):
         The response is the last one if the body has not arrived or is chunked and unread, if its stream ends with the
         connection, and while the set is closing.
         """
-        head = self._head
+        form = self._form
         if self._has_body and not self._drop_arrived_body():
             self.is_kept = False
-        if self._open_ended and (head is None or head.is_old):
+        if self._open_ended and (form is None or form.is_old):
             self.is_kept = False
         key = response.status, response.headers
         lines = _heads.get(key) or _build_head(*key)
         length = b"" if size is None else b"content-length: %d\r\n" % size
-        if self._open_ended and head is not None and not head.is_old:
+        if self._open_ended and form is not None and not form.is_old:
             length = b"transfer-encoding: chunked\r\n"
         if not self.is_kept or self.connections.is_closing:
             self.is_kept = False
             length += b"connection: close\r\n"
-        elif head is not None and head.is_old:
+        elif form is not None and form.is_old:
             length += b"connection: keep-alive\r\n"
         return b"%b%b%b\r\n" % (lines, length, self.connections.date)
 
@@ -498,8 +498,8 @@ class Connection(asyncio.BufferedProtocol):
 
         Returns False also for a client that still waits for ``100 Continue``.
         """
-        head = self._head
-        waits_for_continue = head is not None and head.expects and not self._raw
+        form = self._form
+        waits_for_continue = form is not None and form.expects and not self._raw
         if self._is_chunked or len(self._raw) < self._body_left or waits_for_continue:
             return False
         self._raw, self._body_left, self._has_body = self._raw[self._body_left :], 0, False

@@ -8,7 +8,7 @@ other versions. The method is checked by the views: any token may be one.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import httptools
 
@@ -37,57 +37,44 @@ class HeadRefused(Exception):
         self.status = status
 
 
-class RequestHead:
-    """The head of a request. It never changes after parsing: requests with the same head share it.
+class HeadForm:
+    """What a head says after its target. It never changes, and requests whose heads say the same share it.
 
     Attributes:
-        method: The method as it was sent.
-        path: The path as it was sent; ``*`` for the server itself.
-        query: The text after the question mark.
         fields: Lower-case names, and values.
         length: Bytes of the body, or None if it is chunked.
         is_old: The version is HTTP/1.0.
         keeps_alive: The connection goes on after the response.
         expects: The client waits for ``100 Continue`` before it sends the body.
-        application_cache: Cache of the application, shared by all heads that differ only in their ``key``.
-        key: The value of the header Idempotency-Key if it is left out of ``fields``, because it differs in each
-            request.
+        received: What the gateway has made of the fields, or None before the first request.
     """
 
-    __slots__ = (
-        "application_cache",
-        "expects",
-        "fields",
-        "is_old",
-        "keeps_alive",
-        "key",
-        "length",
-        "method",
-        "path",
-        "query",
-    )
+    __slots__ = ("expects", "fields", "is_old", "keeps_alive", "length", "received")
 
-    def __init__(self, method: str, target: tuple[bytes, bytes], fields: list[Field]) -> None:
-        self.method = method
-        self.path, self.query = target
+    def __init__(self, fields: list[Field]) -> None:
         self.fields = fields
         self.length: int | None = 0
         self.is_old = self.expects = False
         self.keeps_alive = True
-        self.application_cache: list[Any] = []
-        self.key = b""
+        self.received: Any = None
 
-    def with_key(self, key: bytes) -> RequestHead:
-        """Returns a copy with a key, which shares ``fields`` and ``application_cache``."""
-        head = RequestHead(self.method, (self.path, self.query), self.fields)
-        head.length, head.is_old, head.keeps_alive, head.expects = (
-            self.length,
-            self.is_old,
-            self.keeps_alive,
-            self.expects,
-        )
-        head.application_cache, head.key = self.application_cache, key
-        return head
+
+class RequestHead(NamedTuple):
+    """The head of a request.
+
+    Attributes:
+        method: The method as it was sent.
+        path: The path as it was sent; ``*`` for the server itself.
+        query: The text after the question mark.
+        form: All that follows.
+        key: The value of the header Idempotency-Key if it is left out of the form, because it differs in each request.
+    """
+
+    method: str
+    path: bytes
+    query: bytes
+    form: HeadForm
+    key: bytes = b""
 
 
 class _Fields:
@@ -117,42 +104,47 @@ _UNREPEATABLE_HEADERS = (b"host", b"content-length", b"transfer-encoding")
 """Headers that must not be repeated. Others may be."""
 
 
-cached_heads: dict[bytes, RequestHead] = {}
-"""Parsed heads by their bytes: a client mostly sends the same head again and again."""
-_MAX_CACHED_HEADS = 1000
-_MAX_CACHED_HEAD_BYTES = 2048
+_METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")}
+_PATH_AND_QUERY = re.compile(rb"(/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))?")
+cached_forms: dict[bytes, HeadForm] = {}
+"""Forms by the bytes after the target: a client mostly sends the same ones again and again."""
+_MAX_CACHED_FORMS = 1000
+_MAX_CACHED_FORM_BYTES = 2048
 _KEY_LINE = re.compile(rb"\r\n[Ii]dempotency-[Kk]ey: ([!-~]+)(?=\r\n[!-~\r])")
 """The header as our clients and most others write it. Its value differs in each request."""
 
 
 def read_head(data: bytes) -> RequestHead:
-    """Reads a head that is not in :data:`cached_heads`; heads that differ only in their Idempotency-Key share an entry.
+    """Reads a head. If its form is known, only the request line is parsed.
+
+    Forms are the same if they differ only in an Idempotency-Key.
 
     Args:
         data: The bytes from the request line to the empty line.
 
     Raises:
-        Refused: The head is malformed or ambiguous.
+        HeadRefused: The head is malformed or ambiguous.
     """
-    line = _KEY_LINE.search(data)
-    if line is None:
-        return _read_cached(data)
-    shared = _read_cached(data[: line.start()] + data[line.end() :])
-    if len(shared.fields) == MAX_FIELDS or any(name == b"idempotency-key" for name, _ in shared.fields):
+    words = data.split(b" ", 2)
+    method = _METHODS.get(words[0]) if len(words) == 3 and len(data) <= _MAX_CACHED_FORM_BYTES else None  # noqa: PLR2004
+    target = None if method is None else _PATH_AND_QUERY.fullmatch(words[1])
+    if method is None or target is None:
         return _parse(data)
-    return shared.with_key(line[1])
-
-
-def _read_cached(data: bytes) -> RequestHead:
-    """Parses a head, or takes it from the cache, which has no long or signed ones."""
-    head = cached_heads.get(data)
-    if head is None:
-        head = _parse(data)
-        if len(data) <= _MAX_CACHED_HEAD_BYTES and b"Signature=" not in data:  # A signature differs in each request.
-            if len(cached_heads) >= _MAX_CACHED_HEADS:
-                cached_heads.clear()
-            cached_heads[data] = head
-    return head
+    text, key = words[2], b""
+    form = cached_forms.get(text)
+    if form is None:
+        if (line := _KEY_LINE.search(text)) is not None:
+            text, key = text[: line.start()] + text[line.end() :], line[1]
+            form = cached_forms.get(text)
+        if form is None:
+            form = _parse(b"GET / " + text).form
+            if b"Signature=" not in text:  # A signature differs in each request.
+                if len(cached_forms) >= _MAX_CACHED_FORMS:
+                    cached_forms.clear()
+                cached_forms[text] = form
+        if key and (len(form.fields) == MAX_FIELDS or any(name == b"idempotency-key" for name, _ in form.fields)):
+            return _parse(data)
+    return RequestHead(method, target[1], target[2] or b"", form, key)
 
 
 def _parse(data: bytes) -> RequestHead:
@@ -180,7 +172,7 @@ def _parse(data: bytes) -> RequestHead:
 def _make_request_head(method: str, read: _Fields, *, is_old: bool) -> RequestHead:
     """Makes the head. Refuses too many or repeated headers, a long target, ``CONNECT``, and HTTP/1.1 without Host.
 
-    Raises ``Refused``.
+    Raises :class:`HeadRefused`.
     """
     if len(read.fields) > MAX_FIELDS:
         raise HeadRefused(f"More than {MAX_FIELDS} header fields", 431)
@@ -188,19 +180,19 @@ def _make_request_head(method: str, read: _Fields, *, is_old: bool) -> RequestHe
         raise HeadRefused(f"The request target is longer than {MAX_TARGET_BYTES} bytes", 414)
     if method == "CONNECT":
         raise HeadRefused("CONNECT is not supported")
-    head = RequestHead(method, _parse_target(read.target), read.fields)
+    form = HeadForm(read.fields)
     by_name = dict(read.fields)
     if len(by_name) < len(read.fields):
         _refuse_repeated([name for name, _ in read.fields])
     if b"host" not in by_name and not is_old:
         raise HeadRefused("Missing Host header")
-    head.is_old = is_old
+    form.is_old = is_old
     tokens = _connection_tokens(read.fields) if b"connection" in by_name else set()
-    head.keeps_alive = b"close" not in tokens and (not is_old or b"keep-alive" in tokens)
-    head.length = _parse_length(by_name, is_old=is_old)
+    form.keeps_alive = b"close" not in tokens and (not is_old or b"keep-alive" in tokens)
+    form.length = _parse_length(by_name, is_old=is_old)
     expected = by_name.get(b"expect", b"").strip().lower()
-    head.expects = expected == b"100-continue" and not is_old and head.length != 0
-    return head
+    form.expects = expected == b"100-continue" and not is_old and form.length != 0
+    return RequestHead(method, *_parse_target(read.target), form)
 
 
 def _connection_tokens(fields: list[Field]) -> set[bytes]:

@@ -79,7 +79,7 @@ class Outcome(NamedTuple):
 
 async def echo(head: RequestHead, exchange: Connection) -> None:
     body = b""
-    while head.length != 0:
+    while head.form.length != 0:
         message = await exchange.receive()
         if message["type"] == "http.disconnect":
             exchange.send_response(text_response("broken", 400), head=False)
