@@ -262,6 +262,9 @@ def _should_stop() -> bool:
     return _no_wait_read.is_active and _no_wait_read.handler_calls > _MAX_HANDLER_CALLS
 
 
+_ALL_BUSY = "all reading connections are busy"
+
+
 class Readers:
     """A pool of reading connections, opened on first use and reopened after a failure."""
 
@@ -274,29 +277,22 @@ class Readers:
         for _ in range(options.readers):
             self._free.put(None)
 
-    def acquire(self, *, no_wait: bool = False) -> Connection:
+    def acquire(self) -> Connection:
         """Returns a free connection. Return it with :meth:`release`, or call :meth:`drop` after an error.
 
-        Waits for a free connection up to the deadline, and opens it if necessary. With ``no_wait`` it does neither.
+        Waits for a free connection up to the deadline, and opens it if necessary.
 
         Raises:
-            StoreBusy: All connections are in use, or with ``no_wait`` all open ones are.
+            StoreBusy: All connections are in use.
             StoreUnavailable: The file cannot be opened.
             StoreClosed: The store is closed.
         """
         connection: Connection | None
         try:
-            if no_wait:
-                connection = self._take_open()
-            else:
-                connection = self._free.get(timeout=self._deadline.time_left(self._options.deadline))
+            connection = self._free.get(timeout=self._deadline.time_left(self._options.deadline))
         except Empty as error:
-            message = "all reading connections are busy"
-            raise StoreBusy(message) from error
-        if self._closed:
-            self._free.put(connection)
-            message = "the store is closed"
-            raise StoreClosed(message)
+            raise StoreBusy(_ALL_BUSY) from error
+        self._require_open(connection)
         if connection is None:
             try:
                 connection = connect(self._path, self._options, read_only=True)
@@ -305,18 +301,12 @@ class Readers:
                 raise
         return connection
 
-    def _take_open(self) -> Connection:
-        """Removes and returns a free connection that is already open.
-
-        Raises:
-            Empty: No open connection is free.
-        """
-        for _ in range(self._options.readers):
-            connection = self._free.get_nowait()
-            if connection is not None:
-                return connection
-            self._free.put(None)
-        raise Empty
+    def _require_open(self, connection: Connection | None) -> None:
+        """Gives a connection back and raises StoreClosed if the store is closed."""
+        if self._closed:
+            self._free.put(connection)
+            message = "the store is closed"
+            raise StoreClosed(message)
 
     def release(self, connection: Connection) -> None:
         self._free.put(connection)
@@ -348,11 +338,23 @@ class Readers:
         """Reads without waiting for a connection or another process, and stops after too many rows.
 
         Raises:
-            StoreBusy: No open connection is free (see :meth:`acquire`).
+            StoreBusy: No open connection is free.
+            StoreClosed: The store is closed.
             TooLong: The read would have to wait, or goes through too many rows.
             StoreUnavailable: The read failed.
         """
-        connection = self.acquire(no_wait=True)
+        connection = None
+        try:
+            for _ in range(self._options.readers):
+                if (connection := self._free.get_nowait()) is not None:
+                    break
+                self._free.put(None)
+        except Empty:
+            pass
+        if connection is None:
+            raise StoreBusy(_ALL_BUSY)
+        if self._closed:
+            self._require_open(connection)
         try:
             _no_wait_read.is_active, _no_wait_read.handler_calls = True, 0
             try:
@@ -360,13 +362,13 @@ class Readers:
             finally:
                 _no_wait_read.is_active = False
         except (apsw.InterruptError, apsw.BusyError) as error:
-            self.release(connection)
+            self._free.put(connection)
             message = "this read takes too long"
             raise TooLong(message) from error
         except BaseException as error:
             self._release_after_error(connection, error)
             raise
-        self.release(connection)
+        self._free.put(connection)
         return result
 
     def _release_after_error(self, connection: Connection, error: BaseException) -> None:

@@ -142,7 +142,12 @@ class Database:
             row_codec.verify(connection, queue)
 
     def read_clock(
-        self, connection: Connection, partitions: Iterable[int] | None = None, *, wait: bool = True
+        self,
+        connection: Connection,
+        queue: Queue | None = None,
+        numbers: Iterable[int] | None = None,
+        *,
+        wait: bool = True,
     ) -> tuple[int, int]:
         """Returns the highest tick up to which reads are complete, and the version of the catalogue.
 
@@ -152,8 +157,8 @@ class Database:
 
         Args:
             connection: A reading connection.
-            partitions: The partitions to be read (``qp``), or None for all. Due messages of others do not advance the
-                clock.
+            queue: The queue to be read, or None for all. Due messages of others do not advance the clock.
+            numbers: Its partitions to be read, or None for all.
             wait: Advance the clock if necessary.
 
         Raises:
@@ -164,7 +169,7 @@ class Database:
         if (
             due is not None
             and last < due <= (now := self.clock())
-            and _has_due_message(connection, partitions, last, now)
+            and _has_due_message(connection, queue, numbers, last, now)
         ):
             if not wait:
                 message = "a delayed message has become due"
@@ -202,8 +207,11 @@ class Database:
             driver.close_file(self.path)
 
 
-def _has_due_message(connection: Connection, partitions: Iterable[int] | None, last: int, now: int) -> bool:
-    """Returns whether a message above ``last`` has become due in these partitions; always true for all partitions."""
-    return partitions is None or any(
-        connection.execute(_HAS_DUE_MESSAGE, (qp, last, now)).fetchall() for qp in partitions
+def _has_due_message(
+    connection: Connection, queue: Queue | None, numbers: Iterable[int] | None, last: int, now: int
+) -> bool:
+    """Returns whether a message above ``last`` has become due in these partitions; always true for all queues."""
+    return queue is None or any(
+        connection.execute(_HAS_DUE_MESSAGE, (queue.qid << 8 | number, last, now)).fetchall()
+        for number in numbers or range(1, queue.partitions + 1)
     )

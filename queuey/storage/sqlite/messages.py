@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from time import monotonic
 from typing import Any
 
@@ -25,7 +26,7 @@ from queuey.model.messages import (
 )
 from queuey.storage import KeyedPosts, Messages
 from queuey.storage import new_messages as items_of
-from queuey.storage.deadlines import may_block
+from queuey.storage.bridge import thread_state
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.committed_arrivals import CommittedArrivals
 from queuey.storage.sqlite.connection import Connection, TooLong
@@ -51,6 +52,7 @@ LOOP_READ_PAUSE = 1.0
 _MAX_LONG_PARTITIONS = 1000
 """Max partitions remembered because their reads take too long."""
 
+_get_partition, _get_max_bytes = attrgetter("partition"), attrgetter("max_bytes")
 _SELECT_MESSAGE = (
     "SELECT ticks, low, expires, body, meta FROM messages WHERE queue_partition = ? AND ticks = ? AND low = ? "
     "AND expires > ?"
@@ -139,43 +141,51 @@ class SqliteMessages(Messages, KeyedPosts):
         return await self._db.write(work)
 
     async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        if not may_block() and len(slices) == 1 and slices[0].limit <= MAX_LOOP_MESSAGES:
-            page = self._read_at_once(queue, slices[0])
-            if page is not None:
-                return [page]
+        if not thread_state.runs and len(slices) == 1 and slices[0].limit <= MAX_LOOP_MESSAGES:
+            pages = self._read_at_once(queue, slices)
+            if pages is not None:
+                return pages
         return await self._read(queue, slices)
 
     @threaded
     def _read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         with self._db.readers.lend() as connection:
-            safe = sample_horizon(self._db, connection, queue, [piece.partition for piece in slices])
-            return self._read_pages(connection, queue, slices, safe)
+            return self._read_pages(queue, slices, connection)
 
-    def _read_pages(self, connection: Connection, queue: Queue, slices: Sequence[Slice], safe: int) -> list[Page]:
-        """Reads slices in order until the sum of their ``max_bytes`` is used up. The remaining slices are put off."""
+    def _read_pages(
+        self, queue: Queue, slices: Sequence[Slice], connection: Connection, *, wait: bool = True
+    ) -> list[Page]:
+        """Reads slices in order until the sum of their ``max_bytes`` is used up. The remaining slices are put off.
+
+        Without ``wait`` raises ``StoreBusy`` if the clock must be advanced.
+        """
+        safe = sample_horizon(self._db, connection, queue, list(map(_get_partition, slices)), wait=wait)
         now = self._db.clock()
         pages: list[Page] = []
-        remaining_bytes = sum([piece.max_bytes for piece in slices])
+        remaining_bytes = sum(map(_get_max_bytes, slices))
         for piece in slices:
+            # Behind the clock by the read delay, if the slice keeps it.
+            horizon = apply_read_delay(queue, safe, now) if piece.delayed and not piece.ahead else safe
             if remaining_bytes <= 0:
-                pages.append(piece.make_postponed_page(_choose_horizon(queue, piece, safe, now)))
+                pages.append(piece.make_postponed_page(horizon))
                 continue
-            pages.append(page := _read_page(connection, queue, piece, safe, now))
+            qp = queue.qid << 8 | piece.partition if 0 < piece.partition <= queue.partitions else -1
+            pages.append(page := read_slice(connection, qp, piece, horizon, now))
             if piece.bodies and len(slices) > 1:
                 remaining_bytes -= bytes_of(page.messages)
         return pages
 
-    def _read_at_once(self, queue: Queue, part: Slice) -> Page | None:
-        """Reads a slice in the loop's thread. Returns None if the read would wait or take too long.
+    def _read_at_once(self, queue: Queue, slices: Sequence[Slice]) -> list[Page] | None:
+        """Reads one slice in the loop's thread. Returns None if the read would wait or take too long.
 
         Returns None at once for a second after a read took too long (of the same partition) or was slow (of any).
         """
         began = monotonic()
-        key = queue.qid << 8 | part.partition
+        key = queue.qid << 8 | slices[0].partition
         if began < max(self._loop_reads_from, self._long_until.get(key, 0.0)):
             return None
         try:
-            return self._db.readers.read_without_waiting(partial(self._read_page_without_waiting, queue, part))
+            return self._db.readers.read_without_waiting(partial(self._read_pages, queue, slices, wait=False))
         except TooLong:
             if len(self._long_until) >= _MAX_LONG_PARTITIONS:
                 self._long_until.clear()
@@ -187,11 +197,6 @@ class SqliteMessages(Messages, KeyedPosts):
             ended = monotonic()
             if ended - began > SLOW_READ_SECONDS:
                 self._loop_reads_from = ended + LOOP_READ_PAUSE
-
-    def _read_page_without_waiting(self, queue: Queue, requested: Slice, connection: Connection) -> Page:
-        """Reads a page without waiting: raises ``StoreBusy`` if the clock must be advanced."""
-        safe = sample_horizon(self._db, connection, queue, (requested.partition,), wait=False)
-        return _read_page(connection, queue, requested, safe, self._db.clock())
 
     @threaded
     def inspect(
@@ -261,8 +266,7 @@ def sample_horizon(
         QueueChanged: The row is out of date.
         StoreBusy: The clock must be advanced, and ``wait`` is false.
     """
-    partitions = (queue.qid << 8 | n for n in numbers or range(1, queue.partitions + 1))
-    last, catalogue = database.read_clock(connection, partitions, wait=wait)
+    last, catalogue = database.read_clock(connection, queue, numbers, wait=wait)
     if queue.version != catalogue:
         row_codec.verify(connection, queue)
     return last + 1
@@ -282,13 +286,3 @@ def _count_live(connection: Connection, qp: int, above: Position, horizon: int, 
 
 def apply_read_delay(queue: Queue, horizon: int, now: int) -> int:
     return min(horizon, now - int(queue.read_delay * TICKS_PER_SECOND)) if queue.read_delay else horizon
-
-
-def _choose_horizon(queue: Queue, part: Slice, safe: int, now: int) -> int:
-    """Returns the horizon of a slice: behind the clock by the read delay if ``delayed`` but not ``ahead``."""
-    return apply_read_delay(queue, safe, now) if part.delayed and not part.ahead else safe
-
-
-def _read_page(connection: Connection, queue: Queue, part: Slice, safe: int, now: int) -> Page:
-    qp = queue.qid << 8 | part.partition if 0 < part.partition <= queue.partitions else -1
-    return read_slice(connection, qp, part, _choose_horizon(queue, part, safe, now), now)

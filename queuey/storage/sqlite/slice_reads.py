@@ -18,7 +18,7 @@ from queuey.model.messages import (
     Message,
     Page,
     Slice,
-    rendered_bytes,
+    bytes_of,
 )
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.row_codec import decode_meta
@@ -62,13 +62,12 @@ _SELECT_LOWEST_LIVE = (
 def read_slice(connection: Connection, qp: int, part: Slice, horizon: int, now: int) -> Page:
     """Reads one page below a horizon that was sampled before this call."""
     lower, upper = find_bounds(connection, qp, part, horizon, now)
-    rows: list[Any] = []
+    messages: list[Message] = []
     more = False
     if lower < upper and part.limit > 0:
         query = (_SELECT_KEPT_ROWS if part.kept else _SELECT_ROWS)[part.bodies, part.descending]
         cursor = connection.execute(query, (qp, *lower, *upper, now, part.limit))
-        rows, more = _read_bounded(cursor, part.limit, part.max_bytes if part.bodies else sys.maxsize)
-    messages = to_messages(rows, part.partition)
+        messages, more = _read_bounded(cursor, part)
     return Page(messages, horizon, _find_next_bound(part, messages, upper, more=more), more)
 
 
@@ -93,26 +92,25 @@ def to_messages(rows: list[Any], partition: int) -> list[Message]:
     ]
 
 
-def _read_bounded(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[Any], bool]:
-    """Reads rows until they reach the limit or ``max_bytes`` in an answer. Returns whether they did."""
-    rows: list[Any] = []
+def _read_bounded(cursor: Iterator[Any], part: Slice) -> tuple[list[Message], bool]:
+    """Reads messages until they reach the limit or ``max_bytes`` in an answer. Returns whether they did."""
+    max_bytes = part.max_bytes if part.bodies else sys.maxsize
+    messages: list[Message] = []
     upper = exact = measured = 0
-    for row in cursor:
-        rows.append(row)
-        upper += MAX_MESSAGE_FRAME_BYTES + MAX_ESCAPED_BYTES * len(row[3])
-        if row[4] is not None:
-            upper += _MAX_META_OVERHEAD + MAX_ESCAPED_BYTES * len(row[4])
+    for ticks, low, expires, body, meta in cursor:
+        decoded = None
+        upper += MAX_MESSAGE_FRAME_BYTES + MAX_ESCAPED_BYTES * len(body)
+        if meta is not None:
+            decoded = decode_meta(meta)
+            upper += _MAX_META_OVERHEAD + MAX_ESCAPED_BYTES * len(meta)
+        messages.append(Message(ticks, low, part.partition, expires, body, decoded))
         if upper >= max_bytes:
-            # Each row is measured exactly only once, and only if the upper bound exceeds the limit.
-            exact += sum([_rendered_bytes(row) for row in rows[measured:]])
-            upper, measured = exact, len(rows)
+            # Each message is measured exactly only once, and only if the upper bound exceeds the limit.
+            exact += bytes_of(messages[measured:])
+            upper, measured = exact, len(messages)
             if exact >= max_bytes:
-                return rows, True
-    return rows, len(rows) >= limit
-
-
-def _rendered_bytes(row: Any) -> int:  # noqa: ANN401 - as SQLite has it
-    return rendered_bytes(row[3], None if row[4] is None else decode_meta(row[4]))
+                return messages, True
+    return messages, len(messages) >= part.limit
 
 
 def _find_next_bound(part: Slice, messages: list[Message], upper: ids.Position, *, more: bool) -> ids.Position | None:
@@ -121,7 +119,7 @@ def _find_next_bound(part: Slice, messages: list[Message], upper: ids.Position, 
         last = messages[-1].position if more and messages else ids.FIRST
         return ids.preceding(last) if last > ids.FIRST else None
     if more and messages:
-        return ids.following(messages[-1].position)
+        return ids.following((messages[-1].ticks, messages[-1].low))
     return max(part.lower, upper)
 
 
