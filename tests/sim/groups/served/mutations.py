@@ -237,7 +237,7 @@ def plan_by_queue_name(state: GroupState, queues: Sequence[Queue], _views: Views
 
 
 def plan_by_former_rights(real: Real, one: GroupDraft, queues: Sequence[Queue], views: Views, _: object) -> None:
-    real(one, queues, views, lambda credential: credential)
+    real(one, queues, views, ())
 
 
 async def renew_by_former_rights(real: Real, one: LocalGroup, text: str, *asked: Any, last: bool) -> Any:  # noqa: ANN401
