@@ -77,29 +77,8 @@ class RequestHead(NamedTuple):
     key: bytes = b""
 
 
-class _Fields:
-    """Callbacks of the parser."""
-
-    __slots__ = ("fields", "target")
-
-    def __init__(self) -> None:
-        self.target = b""
-        self.fields: list[Field] = []
-
-    def on_url(self, url: bytes) -> None:
-        self.target += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.fields.append((_LOWER_CASE_NAMES.get(name) or name.lower(), value))
-
-
-_LOWER_CASE_NAMES: dict[bytes, bytes] = {
-    name: name.lower()
-    for name in (
-        *(b"Accept", b"Accept-Encoding", b"Authorization", b"Connection", b"Content-Length", b"Content-Type", b"Host"),
-        *(b"User-Agent", b"X-Message-Key", b"X-Partition", b"X-TTL"),
-    )
-}
+_CHECKS_ONLY = object()
+"""Receives nothing of what the parser finds."""
 _UNREPEATABLE_HEADERS = (b"host", b"content-length", b"transfer-encoding")
 """Headers that must not be repeated. Others may be."""
 
@@ -154,45 +133,45 @@ def _parse(data: bytes) -> RequestHead:
     if data.count(b"\n") != data.count(b"\r\n"):
         raise HeadRefused("A line ends without a carriage return")
     method = data[: match.end() - 1]
-    fields = _Fields()
-    parser = httptools.HttpRequestParser(fields)
     try:
-        # The parser would refuse a head with a method that it does not know.
-        parser.feed_data(b"GET" + data[len(method) :])
+        # The parser checks the head, and then its lines are read here. It would refuse a method that it does not know.
+        httptools.HttpRequestParser(_CHECKS_ONLY).feed_data(b"GET" + data[len(method) :])
     except httptools.HttpParserUpgrade:
         pass  # Upgrades are ignored; a body belongs to this request.
     except httptools.HttpParserError as error:
         raise HeadRefused(str(error).removesuffix(" []") or "It is not HTTP") from None
-    line = data[: data.index(b"\r\n")]
-    if not line.endswith((b" HTTP/1.1", b" HTTP/1.0")):
+    line, *lines = data[: -len(HEAD_END)].split(b"\r\n")
+    target, _, version = line[len(method) + 1 :].rpartition(b" ")
+    if version not in {b"HTTP/1.1", b"HTTP/1.0"}:
         raise HeadRefused("Only HTTP/1.1 and HTTP/1.0 are supported")
-    return _make_request_head(method.decode(), fields, is_old=line.endswith(b"0"))
-
-
-def _make_request_head(method: str, read: _Fields, *, is_old: bool) -> RequestHead:
-    """Makes the head. Refuses too many or repeated headers, a long target, ``CONNECT``, and HTTP/1.1 without Host.
-
-    Raises :class:`HeadRefused`.
-    """
-    if len(read.fields) > MAX_FIELDS:
+    if len(lines) > MAX_FIELDS:
         raise HeadRefused(f"More than {MAX_FIELDS} header fields", 431)
-    if len(read.target) > MAX_TARGET_BYTES:
+    if len(target) > MAX_TARGET_BYTES:
         raise HeadRefused(f"The request target is longer than {MAX_TARGET_BYTES} bytes", 414)
-    if method == "CONNECT":
+    if method == b"CONNECT":
         raise HeadRefused("CONNECT is not supported")
-    form = HeadForm(read.fields)
-    by_name = dict(read.fields)
-    if len(by_name) < len(read.fields):
-        _refuse_repeated([name for name, _ in read.fields])
+    fields = []
+    for field in lines:
+        name, _, value = field.partition(b":")
+        fields.append((name.lower(), value.strip(b" \t")))
+    return RequestHead(method.decode(), *_parse_target(target), _make_form(fields, is_old=version.endswith(b"0")))
+
+
+def _make_form(fields: list[Field], *, is_old: bool) -> HeadForm:
+    """Makes a form. Raises :class:`HeadRefused` for repeated headers, and for HTTP/1.1 without Host."""
+    form = HeadForm(fields)
+    by_name = dict(fields)
+    if len(by_name) < len(fields):
+        _refuse_repeated([name for name, _ in fields])
     if b"host" not in by_name and not is_old:
         raise HeadRefused("Missing Host header")
     form.is_old = is_old
-    tokens = _connection_tokens(read.fields) if b"connection" in by_name else set()
+    tokens = _connection_tokens(fields) if b"connection" in by_name else set()
     form.keeps_alive = b"close" not in tokens and (not is_old or b"keep-alive" in tokens)
     form.length = _parse_length(by_name, is_old=is_old)
     expected = by_name.get(b"expect", b"").strip().lower()
     form.expects = expected == b"100-continue" and not is_old and form.length != 0
-    return RequestHead(method, *_parse_target(read.target), form)
+    return form
 
 
 def _connection_tokens(fields: list[Field]) -> set[bytes]:
