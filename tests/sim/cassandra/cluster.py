@@ -25,7 +25,7 @@ from cassandra.query import PreparedStatement
 from queuey.model import ids
 from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
-from queuey.storage.cassandra.cluster import Done, Driver, Encoded, InDoubt, Rows, Statement, StatementRequest
+from queuey.storage.cassandra.cluster import Done, Driver, Encoded, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.options import DataCentreTarget
 from queuey.storage.cassandra.protocol import CqlClient
 from queuey.storage.cassandra.time.clock import SteadyClock
@@ -37,7 +37,7 @@ from tests.sim.cassandra.loops import SimulatedCalls, SimulatedLoop
 from tests.sim.cassandra.pace import PATIENT, Pace
 from tests.sim.cassandra.protocol import frames
 from tests.sim.cassandra.protocol.wires import PASSWORD, USER, connector
-from tests.sim.world import MAX_TURN_SECONDS, Process, ProcessLoop, World
+from tests.sim.world import Process, ProcessLoop, World
 
 TARGET = DataCentreTarget(("127.0.0.1",), "queuey")
 NODES = 3
@@ -369,8 +369,24 @@ class SimulatedHost:
         return self._node in self._cluster.up()
 
 
+class PreparedStatements(dict[Statement, PreparedStatement]):
+    """All statements, each prepared when it is first needed; their ids are entered in the cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self._cluster = cluster
+
+    def __contains__(self, _statement: object) -> bool:
+        return True
+
+    def __missing__(self, statement: Statement) -> PreparedStatement:
+        prepared = self[statement] = frames.prepared_statement(statement, TARGET.keyspace)
+        self._cluster.statements[prepared.query_id] = statement
+        return prepared
+
+
 class SimulatedDriver(Driver):
-    """One process's driver. Requests of the loop's client travel as bytes; a thread brings the other answers.
+    """One process's driver. Its requests travel as bytes.
 
     Args:
         cluster: The cluster to send to.
@@ -388,8 +404,6 @@ class SimulatedDriver(Driver):
         self._process = process
         self._life = process.life
         self._near = None if machine.node is None else machine.node.address
-        self._opened = process.world.now + 0.3 * cluster.pace.scale
-        """When nodes other than the near one can be asked by address. Without a near node this does not matter."""
         self._deadline = deadline
         self._options = CassandraOptions(timeout=timeout)
         self._closed = threading.Event()
@@ -397,7 +411,7 @@ class SimulatedDriver(Driver):
         self.loop = SimulatedLoop(process, self._enter_loop)
         self.calls: SimulatedCalls = SimulatedCalls(self.loop, deadline)
         self._cluster = _driver_cluster(cluster)
-        self._prepared: dict[Statement, PreparedStatement] = {}
+        self._prepared = PreparedStatements(cluster)
         self.requests = 0
 
     def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
@@ -422,6 +436,7 @@ class SimulatedDriver(Driver):
         if self._closed.is_set():
             done(None, StoreClosed("the store is closed"))
             return
+        done = self._checked_callback(request, done)
         self._cluster_of_world.note_append(request, 1)
         cluster, world = self._cluster_of_world, self._process.world
         stalls = cluster.network_faults.stalls
@@ -432,24 +447,9 @@ class SimulatedDriver(Driver):
                 self._process.pause(seconds)
             if not self.loop.is_here or (writes_here and isinstance(request, Encoded)):
                 # Its ids were made before this delay, and its timeout starts after it.
-                self._process.soon(seconds, partial(self._send_now, request, done), self._life)
+                self._process.soon(seconds, partial(super().send, request, done), self._life)
                 return
-        self._send_now(request, done)
-
-    def _send_now(self, request: StatementRequest | Encoded, done: Done) -> None:
-        """Sends frequent requests by the loop's client and others by a thread. A used-up deadline fails the latter."""
-        if isinstance(request, Encoded) or request.statement.frequent or (request.further and request.serial):
-            super().send(request, self._checked_callback(request, done))
-            return
-        try:
-            timeout = self._deadline.time_left(self._options.timeout) if request.timeout is None else request.timeout
-        except StoreUnavailable as error:
-            done(None, error)
-            return
-        if not request.statement.reads:
-            self._deadline.mark_sent()
-        self.requests += 1
-        self._send_by_thread(request, timeout, done)
+        super().send(request, done)
 
     def _checked_callback(self, request: StatementRequest | Encoded, done: Done) -> Done:
         """Returns a callback that passes on the first answer, and records further ones as violations."""
@@ -464,64 +464,8 @@ class SimulatedDriver(Driver):
 
         return tell
 
-    def _send_by_thread(self, request: StatementRequest | Encoded, timeout: float, done: Done) -> None:
-        """Sends a request; after ``timeout`` seconds reads fail and writes are in doubt. Late answers are ignored.
-
-        Answers may be lost. For a while after the start only the near node can be asked by address.
-        """
-        cluster, world, process = self._cluster_of_world, self._process.world, self._process
-        weather, reads = cluster.network_faults, request.statement.reads
-        cluster.note_append(request, -1)
-        answers: list[bool] = []
-
-        def tell(rows: Rows | None, error: StoreUnavailable | None) -> None:
-            if not answers:
-                answers.append(True)
-                process.soon(world.rng.random() * MAX_TURN_SECONDS, partial(done, rows, error), self._life)
-
-        def end(rows: Rows | None, error: StoreUnavailable | None) -> None:
-            if not cluster.happens(weather.lost):
-                process.soon(way * world.random_time(weather.slow), partial(tell, rows, error), self._life)
-
-        way = 0.1 if request.host is not None and request.host == self._near else 1.0
-        if request.host is not None and way == 1.0 and self._near is not None and world.now < self._opened:
-            tell(None, StoreUnavailable("not connected"))
-            return
-        world.after(way * world.random_time(weather.slow), partial(cluster.ask, request, end))
-        late = StoreUnavailable("no answer in time") if reads else InDoubt("no answer in time")
-        process.soon(timeout, partial(tell, None, late), self._life)
-
-    # The parts of the real driver that the base class uses for requests over the client
-
     def _require_session(self) -> None:
-        pass
-
-    def _prepare(self, _session: object, statement: Statement) -> PreparedStatement:
-        prepared = self._prepared.get(statement)
-        if prepared is None:
-            prepared = self._prepared[statement] = frames.prepared_statement(statement, TARGET.keyspace)
-            self._cluster_of_world.statements[prepared.query_id] = statement
-        return prepared
-
-    def _send(  # type: ignore[override] # what the client's requests need of it
-        self,
-        statement: Any,  # noqa: ANN401 - the driver's
-        timeout: float,
-        done: Done,
-        *,
-        reads: bool,
-        attempts: int,
-    ) -> None:
-        """Sends by a thread. A write that a node may have begun is in doubt whatever the error."""
-
-        def judged(rows: Rows | None, error: StoreUnavailable | None) -> None:
-            if error is not None and not reads and attempts:
-                error = InDoubt(str(error))
-            done(rows, error)
-
-        self._send_by_thread(frames.bound_request(statement, self._cluster_of_world.statements), timeout, judged)
-
-    # The rest
+        """Does nothing: there is no session."""
 
     def ready(self, timeout: float) -> bool:
         return True

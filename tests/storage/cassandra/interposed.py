@@ -270,7 +270,13 @@ class _Interposed(LastingDriver):
         except StoreUnavailable as error:
             done(None, error)
             return
-        self._wire.start(request, done, partial(self._run_in, self._deadline.call, send, request))
+        call = self._deadline.call
+
+        def start(done: Done) -> None:
+            with self._deadline.running(call):
+                send(request, done)
+
+        self._wire.start(request, done, start)
 
     async def ask_all(self, requests: Sequence[StatementRequest | Encoded], **options: Any) -> list[Rows]:  # noqa: ANN401
         self._wire.log.rounds.append(len(requests))

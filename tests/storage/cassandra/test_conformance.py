@@ -315,7 +315,6 @@ def test_doubt(both: PairedClusters) -> None:
 
 def test_clocks(both: PairedClusters) -> None:
     """A node that is asked by name returns its time, as a value and as bytes."""
-    both.real.await_pools(60)
     for driver, ask in ((both.real, both.ask_real), (both.simulated, both.ask_simulated)):
         [first, *_] = driver.hosts()
         as_bytes = Encoded(clock_watch.SELECT_NOW, 0, (b"",), b"", "ONE", clock_watch.decode_time, host=first.address)

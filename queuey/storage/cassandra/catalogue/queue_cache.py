@@ -37,7 +37,7 @@ from queuey.storage.cassandra.time.timing_in_force import TimingInForce
 _OWN = ("home_class", "longest_ttl", "longest_row")
 _FIELDS = ("uid", "qid", *_OWN, *catalogue_rows.SPEC_COLUMNS, "created", "version")
 COLUMNS = ", ".join(_FIELDS)
-SELECT_QUEUE = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?", frequent=True)
+SELECT_QUEUE = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")
 MAX_NAME_CHARACTERS = 10_000
 """Max characters of a queue name to look up. Cassandra limits keys to 64 KiB; no queue has a name that long."""
 MAX_READ_FRACTION = 0.75

@@ -20,12 +20,12 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from cassandra.cluster import Cluster, NoHostAvailable, ResponseFuture, Session
-from cassandra.query import PreparedStatement
+from cassandra.cluster import Cluster, NoHostAvailable, Session
+from cassandra.protocol import PrepareMessage
+from cassandra.query import PreparedStatement, SimpleStatement
 
 from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
@@ -53,10 +53,6 @@ MAX_IN_FLIGHT = 128
 _FAILURES = (*DRIVER_ERRORS, StoreUnavailable)
 
 
-class _NotPreparedError(Exception):
-    """A statement must be prepared first, in a thread other than the event loop's."""
-
-
 class Driver:
     """The connection to a cluster. All methods except coroutines may be called from any thread.
 
@@ -68,7 +64,7 @@ class Driver:
         deadline: Limits the calls for which requests are sent.
 
     Attributes:
-        loop: The event loop that sends frequent requests and receives their answers.
+        loop: The event loop that sends requests and receives their answers.
         calls: The coroutines that send requests, in the loop's thread.
     """
 
@@ -101,10 +97,6 @@ class Driver:
         self._copies: tuple[object, Mapping[str, int]] = None, {}
         """The keyspace's replication strategy, and the copies by data centre that follow from it."""
         self._prepared: dict[Statement, PreparedStatement] = {}
-        self._preparing = threading.Lock()
-        self._preparer = ThreadPoolExecutor(1, thread_name_prefix="queuey-prepare")
-        """Prepares statements for the loop. A slow node would otherwise block the loop's own threads, which others
-        need."""
         self._ready = threading.Event()
         self._closed = threading.Event()
         self.requests = 0
@@ -119,7 +111,7 @@ class Driver:
         options = self._options
         client = self._client = CqlClient(
             loop,
-            self.target.keyspace,
+            self.target.keyspace if self._keyspace else None,
             options.speculative,
             self._find_cql,
             local_dc=options.local_dc,
@@ -250,7 +242,6 @@ class Driver:
         self._usable = False
         self._problem = "the store is closed"
         self._thread.join(CONNECT_TIMEOUT * 2)
-        self._preparer.shutdown(wait=False)
         self._close_cluster()
         self.loop.close()
 
@@ -298,45 +289,42 @@ class Driver:
     # Requests
 
     def prepare(self, statements: Iterable[Statement]) -> None:
-        """Prepares statements now, which may block, so that later requests need not. Raises StoreUnavailable."""
-        try:
-            for statement in statements:
-                self._prepare(self._require_session(), statement)
-        except DRIVER_ERRORS as error:
-            raise translate(error, reads=True) from error
+        """Prepares statements now, so that later requests need not wait for it. Blocks. Raises StoreUnavailable."""
+        self.calls.run(self._prepare_all(statements))
+
+    async def _prepare_all(self, statements: Iterable[Statement]) -> None:
+        for statement in statements:
+            if statement not in self._prepared:
+                await wait_for_callback(partial(self._prepare, statement))
 
     def send(self, request: StatementRequest | Encoded, done: Done) -> None:
-        """Sends a request. Never raises: ``done`` gets the rows or the error, once, in any thread.
+        """Sends a request. Never raises: ``done`` gets the rows or the error, once, in the loop's thread if it is open.
 
-        An :class:`Encoded`, a frequent statement and a conditional batch that reached a node end in the loop's thread.
-        The error of a write is :class:`InDoubt` if it may have been applied. An event loop's thread leaves work that
-        may block to another thread: preparing a statement that was not prepared ahead, and sending through the driver.
+        A statement that was not prepared ahead is prepared first. The error of a write is :class:`InDoubt` if it may
+        have been applied.
         """
+        self._send_page(request, done, None)
+
+    def _send_page(self, request: StatementRequest | Encoded, done: Done, page: bytes | None) -> None:
+        """Sends a request for the rest of its answer, from the state of the page before."""
         try:
             session = self._require_session()
-            if isinstance(request, Encoded):
-                self._send_encoded(session, request, done)
+            if not request.statement.prepared:
+                self._send_by_driver(session, request, done)
                 return
-            statement = requests.bind_request(request, partial(self._prepare, session))
-            if request.statement.frequent:
-                self._send_encoded(session, encoding.encode_bound(request, statement), done)
+            unprepared = self._find_unprepared(request)
+            if unprepared is not None:
+                self._prepare(unprepared, partial(self._send_prepared, self._deadline.call, request, done, page))
                 return
             self.requests += 1
-            if request.further and request.serial is not None:
-                self._send_conditional_batch(statement, request.timeout, done)
+            if isinstance(request, Encoded):
+                fast_request = self._make_encoded(request, done)
             else:
-                reads = request.statement.reads
-                timeout = self._timeout_in_call(request.timeout, reads=reads)
-                self._send(statement, timeout, done, reads=reads, host=request.host)
-        except _NotPreparedError:
-            work = partial(self._run_in, self._deadline.call, self.send, request, done)
-            _run_in_thread(work, partial(done, None), self._preparer)
+                fast_request = self._make_bound(request, done, page)
         except _FAILURES as error:
             done(None, _make_failure(error, reads=request.statement.reads))
-
-    def _run_in(self, call: StoreCall, send: Callable[..., None], *arguments: Any, **named: Any) -> None:  # noqa: ANN401
-        with self._deadline.running(call):
-            send(*arguments, **named)
+            return
+        self._send_over_client(fast_request)
 
     async def ask(self, request: StatementRequest | Encoded) -> Rows:
         """Sends a request, unless the call has ended; returns the rows of all pages."""
@@ -381,59 +369,110 @@ class Driver:
         """Sends a request and blocks until its rows have arrived."""
         return self.calls.run(self.ask(StatementRequest(statement, values, consistency, **how)))
 
-    def _send_encoded(self, session: Session, request: Encoded, done: Done) -> None:
-        """Sends encoded rows over the client; without a usable connection, over the driver unless a host is named."""
-        prepared = self._prepare(session, request.statement)
-        self.requests += 1
+    def _find_unprepared(self, request: StatementRequest | Encoded) -> Statement | None:
+        prepared = self._prepared
+        if request.statement not in prepared:
+            return request.statement
+        if isinstance(request, Encoded) or not request.further:
+            return None
+        return next((statement for statement, _ in request.further if statement not in prepared), None)
+
+    def _prepare(self, statement: Statement, done: Done) -> None:
+        """Has a node prepare a statement; the other nodes do when they are first asked for it."""
+        cql, cluster, prepared = statement.qualify_tables(self.target.keyspace), self._cluster, self._prepared
+
+        def answered(rows: Rows | None, error: StoreUnavailable | None) -> None:
+            if rows and cluster is not None:
+                [message] = rows
+                columns = message.query_id, message.bind_metadata, message.pk_indexes, cluster.metadata
+                results = message.column_metadata, message.result_metadata_id
+                prepared[statement] = PreparedStatement.from_message(*columns, cql, None, encoding.PROTOCOL, *results)
+            done(None, error)
+
+        self._send_over_client(
+            FastRequest(
+                opcode=encoding.PREPARE,
+                body=encoding.encode_body(PrepareMessage(cql)),
+                routing_key=None,
+                timeout=self._timeout_in_call(None, reads=True),
+                done=answered,
+                resend=self._resend,
+                reads=True,
+            )
+        )
+
+    def _send_prepared(
+        self,
+        call: StoreCall,
+        request: StatementRequest | Encoded,
+        done: Done,
+        page: bytes | None,
+        _: Rows | None,
+        error: StoreUnavailable | None,
+    ) -> None:
+        """Sends a request as part of its call after a statement was prepared, unless that failed."""
+        if error is not None:
+            done(None, error)
+            return
+        try:
+            with self._deadline.running(call):
+                self._send_page(request, done, page)
+        except Exception as failure:  # noqa: BLE001 - the caller gets it, who would wait for ever otherwise
+            done(None, StoreUnavailable(f"the request could not be made: {failure}"))
+
+    def _make_encoded(self, request: Encoded, done: Done) -> FastRequest:
+        prepared = self._prepared[request.statement]
         level, rows, reads = requests.LEVELS[request.consistency], request.rows, request.decode is not None
         if len(rows) == 1:
             opcode, body = encoding.EXECUTE, encoding.encode_execute(prepared.query_id, request.markers, rows[0], level)
         else:
             opcode, body = encoding.BATCH, encoding.encode_batch(prepared.query_id, request.markers, rows, level)
-
-        def driver_fallback(tell: Done, attempts: int, left: float) -> None:
-            if request.host is not None:
-                tell(None, StoreUnavailable(f"Cassandra node {request.host} did not answer"))
-                return
-            values = [encoding.values_of(row) for row in rows]
-            statement = requests.make_raw(prepared, values, request.routing_key, level, self.target.keyspace)
-            self._send(statement, left, tell, reads=reads, attempts=attempts)
-
-        self._send_over_client(
-            FastRequest(
-                opcode=opcode,
-                body=body,
-                routing_key=request.routing_key,
-                address=request.host,
-                metadata=prepared.result_metadata if reads else None,
-                timeout=self._timeout_in_call(None, reads=reads) if request.timeout is None else request.timeout,
-                decode=request.decode,
-                done=done,
-                driver_fallback=driver_fallback,
-                into_loop=self.loop.call,
-                reads=reads,
-            )
+        return FastRequest(
+            opcode=opcode,
+            body=body,
+            routing_key=request.routing_key,
+            address=request.host,
+            metadata=prepared.result_metadata if reads else None,
+            timeout=self._timeout_in_call(None, reads=reads) if request.timeout is None else request.timeout,
+            decode=request.decode,
+            done=done,
+            resend=self._resend,
+            reads=reads,
         )
 
-    def _send_conditional_batch(self, statement: Any, timeout: float | None, done: Done) -> None:  # noqa: ANN401 - of the driver
-        """Sends a batch over the client; the driver takes over only if no node can have begun it."""
-
-        def driver_fallback(tell: Done, attempts: int, left: float) -> None:
-            self._send(statement, left, tell, reads=False, attempts=attempts)
-
-        self._send_over_client(
-            FastRequest(
-                opcode=encoding.BATCH,
-                body=encoding.encode_conditional_batch(statement),
-                routing_key=statement.routing_key,
-                timeout=self._timeout_in_call(timeout, reads=False),
-                done=done,
-                driver_fallback=driver_fallback,
-                into_loop=self.loop.call,
-                reads=False,
-                idempotent=False,
-            )
+    def _make_bound(self, request: StatementRequest, done: Done, page: bytes | None) -> FastRequest:
+        calls = (request.statement, request.values), *request.further
+        bound = [self._prepared[statement].bind(values) for statement, values in calls]
+        level = requests.LEVELS[request.consistency]
+        serial = None if request.serial is None else requests.LEVELS[request.serial]
+        metadata, reads = bound[0].prepared_statement.result_metadata, request.statement.reads
+        if request.further:
+            opcode, body = encoding.BATCH, encoding.encode_mixed_batch(bound, level, serial)
+        else:
+            opcode, body = encoding.EXECUTE, encoding.encode_bound(bound[0], level, serial, page)
+        return FastRequest(
+            opcode=opcode,
+            body=body,
+            routing_key=bound[0].routing_key,
+            address=request.host,
+            metadata=metadata if reads else None,
+            timeout=self._timeout_in_call(request.timeout, reads=reads),
+            decode=partial(encoding.decode_rows, metadata) if reads else None,
+            done=done,
+            resend=self._resend,
+            on_page=partial(self._send_next_page, self._deadline.call, request, done) if reads else None,
+            reads=reads,
+            idempotent=request.idempotent,
         )
+
+    def _send_next_page(self, call: StoreCall, request: StatementRequest, done: Done, rows: Rows, page: bytes) -> None:
+        """Sends a request for the next page; ``done`` gets the rows of all of them."""
+
+        def collect(more: Rows | None, error: StoreUnavailable | None) -> None:
+            done(None if more is None else [*rows, *more], error)
+
+        with self._deadline.running(call):
+            self._send_page(request, collect, page)
 
     def _send_over_client(self, request: FastRequest) -> None:
         """Passes a request to the client, in the loop's thread. Without a client there, answers it with an error."""
@@ -441,54 +480,34 @@ class Driver:
         if client is not None and asyncio._get_running_loop() is client.loop:  # noqa: SLF001 - the quick form of get_running_loop
             client.send(request)
         elif self.loop.is_here or self._closed.is_set():
-            request.finish(None, self._make_refusal())
+            request.refuse(self._make_refusal())
         else:
-            self.loop.soon(self._send_over_client, request)
+            self._resend(request)
 
-    def _send(
-        self,
-        statement: Any,  # noqa: ANN401 - of the driver
-        timeout: float,
-        done: Done,
-        *,
-        reads: bool,
-        host: str | None = None,
-        attempts: int = 0,
-        before: Rows | None = None,
-        page: bytes | None = None,
-    ) -> None:
-        """Sends a statement through the driver, page by page. Never raises."""
-        send = partial(self._run_in, self._deadline.call, self._send, statement, timeout, done, reads=reads, host=host)
+    def _resend(self, request: FastRequest) -> None:
+        """Passes a request to the client of the loop that the store has in its next turn."""
         try:
-            session = self._require_session()
-            if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick form of get_running_loop
-                refuse = lambda error: done(None, _make_failure(error, reads=reads, attempts=attempts))  # noqa: E731 - short
-                _run_in_thread(partial(send, attempts=attempts), refuse)
-                return
-            future = session.execute_async(statement, timeout=timeout, host=self._find_host(host), paging_state=page)
-        except _FAILURES as error:
-            done(None, _make_failure(error, reads=reads, attempts=attempts))
-            return
-        hosts = future.attempted_hosts
-        # The driver calls back for each attempt, so twice if one is speculative. The callbacks must not keep the future
-        # alive: only the collector of cycles would free it.
-        waiting = [future]
+            self.loop.soon(self._send_over_client, request)
+        except StoreClosed as error:
+            request.refuse(error)
 
-        def answered(rows: Rows | None) -> None:
-            if (ended := _take_future(waiting)) is None:
-                return
-            next_page = ended._paging_state  # noqa: SLF001 - the driver has no name for it
-            so_far = rows if before is None else before + list(rows or [])
-            if next_page is None:
-                done(so_far, None)
-                return
-            send(before=list(so_far or []), page=next_page)
+    def _send_by_driver(self, session: Session, request: StatementRequest | Encoded, done: Done) -> None:
+        """Sends a schema change through the driver, in a thread, because the driver may block."""
+        timeout = self._timeout_in_call(request.timeout, reads=False)
+        statement = SimpleStatement(request.statement.cql, consistency_level=requests.LEVELS[request.consistency])
 
-        def failed(error: BaseException) -> None:
-            if _take_future(waiting) is not None:
-                done(None, translate(error, reads=reads, attempts=attempts + len(hosts)))
+        def execute() -> None:
+            attempted: Sequence[object] = ()
+            try:
+                future = session.execute_async(statement, timeout=timeout, host=self._find_host(request.host))
+                attempted = future.attempted_hosts
+                rows = list(future.result())
+            except _FAILURES as error:
+                done(None, _make_failure(error, reads=False, attempts=len(attempted)))
+            else:
+                done(rows, None)
 
-        future.add_callbacks(answered, failed)
+        threading.Thread(target=execute, name="queuey-schema", daemon=True).start()
 
     def _timeout_in_call(self, timeout: float | None, *, reads: bool) -> float:
         """Returns a request's timeout within the call's remaining time, and marks a write's call as sent.
@@ -512,22 +531,6 @@ class Driver:
             return StoreClosed("the store is closed")
         return StoreUnavailable(self._problem)
 
-    def _prepare(self, session: Session, statement: Statement) -> PreparedStatement:
-        """Returns a prepared statement. An event loop's thread gets _NotPreparedError if that would take a request."""
-        prepared = self._prepared.get(statement)
-        if prepared is None:
-            if asyncio._get_running_loop() is not None:  # noqa: SLF001 - as above
-                raise _NotPreparedError
-            # One thread at a time, or a burst at the start would prepare the same statement many times.
-            with self._preparing:
-                prepared = self._prepared.get(statement)
-                if prepared is None:
-                    prepared = session.prepare(statement.qualify_tables(self.target.keyspace))
-                    prepared.is_idempotent = statement.idempotent
-                    if session is self._session:
-                        self._prepared[statement] = prepared
-        return prepared
-
     def _find_cql(self, query_id: bytes) -> str | None:
         statements = list(self._prepared.values())
         return next((statement.query_string for statement in statements if statement.query_id == query_id), None)
@@ -544,36 +547,11 @@ class Driver:
         raise StoreUnavailable(f"Cassandra has no node {address}")
 
 
-def _run_in_thread(
-    work: Callable[[], object], refuse: Callable[[Exception], object], threads: ThreadPoolExecutor | None = None
-) -> None:
-    """Runs work that would block this thread's event loop in another thread; ``refuse`` gets its error."""
-
-    def attempt() -> None:
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001 - every error must reach the caller, which would wait for ever otherwise
-            refuse(error)
-
-    try:
-        asyncio.get_running_loop().run_in_executor(threads, attempt)
-    except RuntimeError:  # The loop's threads have ended already.
-        refuse(StoreClosed("the event loop of the store is ending"))
-
-
 def _make_failure(error: Exception, *, reads: bool, attempts: int = 0) -> StoreUnavailable:
     """Returns the error of a request that could not be sent; ``attempts`` nodes may have it already."""
     if not isinstance(error, StoreUnavailable):
         return translate(error, reads=reads, attempts=attempts)
     return error if reads or not attempts else InDoubt(str(error))
-
-
-def _take_future(waiting: list[ResponseFuture]) -> ResponseFuture | None:
-    """Removes and returns the future, or None if another callback has taken it: only the first attempt counts."""
-    try:
-        return waiting.pop()
-    except IndexError:
-        return None
 
 
 @contextlib.contextmanager

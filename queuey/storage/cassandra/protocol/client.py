@@ -1,7 +1,7 @@
 """The client: connections of its own to the nodes of the local data centre, and requests over them.
 
 Everything runs in the event loop's thread and never blocks. For the rules of a request see :mod:`.fast_request`. If a
-node has forgotten a statement, the client prepares it there again and repeats the request. States of a node::
+node does not know a statement, the client prepares it there and repeats the request. States of a node::
 
     connecting ──(logged in)──► up ──(the connection failed, or does not answer a heartbeat)──► broken
         ▲  └──(refused, or timed out)────────────────────────────────────────────────────────────▲ │
@@ -16,15 +16,16 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from cassandra.connection import ConnectionException
 from cassandra.protocol import OptionsMessage, PreparedQueryNotFound
 
+from queuey.model.errors import StoreUnavailable
 from queuey.storage.cassandra.protocol.connection import NodeConnection
-from queuey.storage.cassandra.protocol.fast_request import CHECK_INTERVAL, FastRequest, InFlight
+from queuey.storage.cassandra.protocol.fast_request import CHECK_INTERVAL, MAX_ATTEMPTS, FastRequest, InFlight
 from queuey.storage.lasting_failures import Trouble
 
 log = logging.getLogger(__name__)
@@ -147,21 +148,21 @@ class _Attempt:
         return True
 
     def _repeat(self, query_id: bytes, prepared: asyncio.Future[Any]) -> None:
-        """Sends the request to the node again; through the driver if it is not prepared there or cannot be sent."""
+        """Sends the request to the node again; to the next one if it is not prepared there or cannot be sent."""
         request = self._request
         is_prepared = prepared.exception() is None and getattr(prepared.result(), "query_id", None) == query_id
         if request.is_answered:
             return
         if not (is_prepared and self._connection.send(request.opcode, request.body, self.receive, request.metadata)):
-            request.fall_back()
+            request.fail_before_begin(prepared.exception() or ConnectionException("the statement is not prepared"))
 
 
 class CqlClient:
-    """Sends frequent requests over an event loop. All methods except ``is_up`` are for the loop's thread.
+    """Sends requests over an event loop. All methods except ``is_up`` are for the loop's thread.
 
     Args:
         loop: The event loop.
-        keyspace: The keyspace of the rows; the driver's connections use it as well.
+        keyspace: The keyspace of the rows. None to ask any node, for a keyspace that may not exist yet.
         patience: Seconds after which an idempotent request also goes to a second node.
         find_cql: Returns the statement of an id, or None.
         local_dc: Data centre of the nodes to ask; all nodes if None.
@@ -175,7 +176,7 @@ class CqlClient:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        keyspace: str,
+        keyspace: str | None,
         patience: float,
         find_cql: Callable[[bytes], str | None],
         *,
@@ -189,6 +190,7 @@ class CqlClient:
         self.connect: Connect = connect or loop.create_connection
         self.clock = clock
         self.is_usable = False
+        self._is_closed = False
         self._local_dc = local_dc
         self._cluster: Any = None
         self._nodes: dict[str, Node] = {}
@@ -198,7 +200,9 @@ class CqlClient:
         self._replicas: dict[bytes, tuple[Node, ...]] = {}
         """By routing key, the nodes that have the row."""
         self._turn = itertools.count()
-        self._in_flight = InFlight(self._send_to_next, lambda connection: connection.received_at, patience)
+        self._waiting: list[FastRequest] = []
+        """Requests that wait for the first connection to a node."""
+        self._in_flight = InFlight(self._ask_next, lambda connection: connection.received_at, patience)
         self._timer: asyncio.TimerHandle | None = None
 
     # The nodes
@@ -210,12 +214,15 @@ class CqlClient:
             for node in nodes.values():
                 node.close()
             self._cluster, self._replicas_by_token = cluster, None
-        token_map = None if cluster is None else cluster.metadata.token_map
-        replicas_by_token = None if token_map is None else token_map.tokens_to_hosts_by_ks.get(self.keyspace)
-        if replicas_by_token is None or replicas_by_token is self._replicas_by_token:
+        if cluster is None:
             return
-        self._token_map, self._replicas_by_token = token_map, replicas_by_token
-        self._replicas.clear()
+        if self.keyspace is not None:
+            token_map = cluster.metadata.token_map
+            replicas_by_token = None if token_map is None else token_map.tokens_to_hosts_by_ks.get(self.keyspace)
+            if replicas_by_token is None or replicas_by_token is self._replicas_by_token:
+                return
+            self._token_map, self._replicas_by_token = token_map, replicas_by_token
+            self._replicas.clear()
         hosts = {
             str(host.address): host
             for host in cluster.metadata.all_hosts()
@@ -228,7 +235,12 @@ class CqlClient:
                 self._nodes[address] = Node(self, cluster, host)
 
     def update_usable(self) -> None:
+        """Sends the requests that wait for a connection, after a node was connected or has become broken."""
         self.is_usable = any(node.connection is not None for node in self._nodes.values())
+        waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            if not request.is_answered:
+                self._begin(request)
 
     def is_up(self, address: str) -> bool | None:
         """Returns whether a node is up; None if that is not known yet. From any thread."""
@@ -237,22 +249,25 @@ class CqlClient:
             return None
         return node.connection is not None
 
-    def _nodes_with(self, routing_key: bytes) -> Iterator[Node]:
-        """Yields the connected nodes that have a row, each call beginning with the next one in turn."""
-        replicas = self._replicas.get(routing_key)
-        if replicas is None:
-            replicas = self._find_replicas(routing_key)
-        count = len(replicas)
-        first = next(self._turn)
-        for step in range(count):
-            node = replicas[(first + step) % count]
-            if node.connection is not None:
-                yield node
+    def _nodes_for(self, request: FastRequest) -> Iterator[Node]:
+        """Yields the connected nodes that may be asked: those with the row, each call beginning with the next in turn.
 
-    def _nodes_at(self, address: str) -> Iterator[Node]:
-        node = self._nodes.get(address)
-        if node is not None and node.connection is not None:
-            yield node
+        Then the others.
+        """
+        if request.address is not None:
+            node = self._nodes.get(request.address)
+            if node is not None and node.connection is not None:
+                yield node
+            return
+        replicas: Sequence[Node] = ()
+        if request.routing_key is not None:
+            replicas = self._replicas.get(request.routing_key) or self._find_replicas(request.routing_key)
+        first = next(self._turn)
+        for nodes in (replicas, [*self._nodes.values()]):
+            for step in range(len(nodes)):
+                node = nodes[(first + step) % len(nodes)]
+                if node.connection is not None and (nodes is replicas or node not in replicas):
+                    yield node
 
     def _find_replicas(self, routing_key: bytes) -> tuple[Node, ...]:
         if len(self._replicas) >= MAX_ROUTES:
@@ -268,24 +283,46 @@ class CqlClient:
     # Requests
 
     def send(self, request: FastRequest) -> None:
-        """Sends a request to one node with its row, or to its ``address``; if none is usable, over the driver."""
-        request.nodes = (
-            self._nodes_with(request.routing_key) if request.address is None else self._nodes_at(request.address)
-        )
-        request.clock = self.clock
-        request.began = self.clock()
-        if not self._send_to_next(request):
-            request.fall_back()
+        """Sends a request to one node, or to its ``address``."""
+        request.ask_next = self._ask_next
+        request.began = request.began or self.clock()
+        self._begin(request)
+        if not request.is_answered:
+            self._in_flight.add(request)
+            if self._timer is None:
+                self._set_timer()
+
+    def _begin(self, request: FastRequest) -> None:
+        """Sends a request. If no node accepts it, it waits for nodes that are being connected, or is refused."""
+        request.nodes = self._nodes_for(request)
+        if self._send_to_next(request):
             return
-        self._in_flight.add(request)
-        if self._timer is None:
-            self._set_timer()
+        if request.address is None:
+            nodes, text = [*self._nodes.values()], "Cassandra cannot be reached (no node accepts requests)"
+        else:
+            nodes = [node for node in self._nodes.values() if node.address == request.address]
+            text = f"Cassandra node {request.address} did not answer"
+        if any(node.connection is None and not node.is_broken for node in nodes):
+            self._waiting.append(request)
+        else:
+            request.refuse(StoreUnavailable(text))
 
     def close(self) -> None:
-        """Ends all connections. Requests without an answer go through the driver, or end in doubt."""
+        """Ends all connections. Requests without an answer go over the next client, or end in doubt."""
+        self._is_closed = True
+        waiting, self._waiting = self._waiting, []
         self.adopt_cluster(None)
+        for request in waiting:
+            request.resend(request)
         if self._timer is not None:
             self._timer.cancel()
+
+    def _ask_next(self, request: FastRequest) -> bool:
+        """Sends a request to one more node. Returns False if it was sent to enough, or no other node accepts it."""
+        if self._is_closed:
+            request.resend(request)
+            return True
+        return request.asked < MAX_ATTEMPTS and self._send_to_next(request)
 
     def _send_to_next(self, request: FastRequest) -> bool:
         """Sends a request to the next of its nodes that accepts it. Returns False if none does."""

@@ -1,7 +1,7 @@
 """Encodes requests and decodes answers of the native protocol, version 4.
 
-See sections 4.1.6 (EXECUTE), 4.1.7 (BATCH) and 4.2.5 (RESULT) of the protocol's specification. Callers pass serialized
-values, each behind its length. Rare messages are left to the driver.
+See sections 4.1.6 (EXECUTE), 4.1.7 (BATCH) and 4.2.5 (RESULT) of the protocol's specification. The driver serializes
+values, unless the caller has done so, and encodes and decodes rare messages.
 """
 
 from __future__ import annotations
@@ -9,21 +9,22 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from cassandra.connection import ConnectionException
 from cassandra.protocol import ProtocolHandler
-from cassandra.query import BatchStatement, BoundStatement
+from cassandra.query import BoundStatement
 
-from queuey.storage.cassandra.protocol.requests import UNSET, Encoded, Rows, StatementRequest
+from queuey.storage.cassandra.protocol.requests import UNSET, Rows
 
 PROTOCOL = 4
-EXECUTE, BATCH, RESULT = 0x0A, 0x0D, 0x08
+RESULT, PREPARE, EXECUTE, BATCH = 0x08, 0x09, 0x0A, 0x0D
 VOID = struct.pack(">i", 1)
 """A result without rows."""
 ROWS = struct.pack(">ii", 2, 4), struct.pack(">ii", 2, 5)
 """Beginnings of a result with rows, without a further page or a description of its columns (of one table or not)."""
+PAGE_ROWS = 5000
+"""Max rows of one page of an answer."""
 MAX_ANSWER_BYTES = 256 << 20
 """Max bytes of an answer. Cassandra itself sends less."""
 
@@ -37,9 +38,9 @@ _unpack_header = _HEADER.unpack_from
 _pack_short = struct.Struct(">H").pack
 _pack_size = struct.Struct(">i").pack
 _unpack_size = struct.Struct(">i").unpack_from
+_VALUES_FLAG, _WITHOUT_DESCRIPTION_FLAG, _PAGE_SIZE_FLAG, _PAGE_FLAG, _SERIAL_FLAG = 1, 2, 4, 8, 0x10
 _VALUES_WITHOUT_DESCRIPTION_FLAGS = b"\x03"
 _NO_FLAGS = b"\0"
-_SERIAL_FLAG = b"\x10"
 _UNLOGGED_BATCH = b"\x01"
 _PREPARED_KIND = b"\x01"
 
@@ -73,29 +74,45 @@ def encode_batch(query_id: bytes, count: int, rows: Sequence[bytes], consistency
     )
 
 
-def encode_conditional_batch(request: BatchStatement) -> bytes:
-    statements = request._statements_and_parameters  # noqa: SLF001 - the driver has no name for it
-    parts = [_UNLOGGED_BATCH, _pack_short(len(statements))]
-    for _, query_id, values in statements:
-        parts += [
-            _PREPARED_KIND,
+def encode_bound(bound: BoundStatement, consistency: int, serial: int | None, page: bytes | None) -> bytes:
+    """Returns the body of an EXECUTE for one page of an answer; ``page`` is the state that the former page ended with.
+
+    Only rows whose columns were described when the statement was prepared come without a description.
+    """
+    query_id, is_described = bound.prepared_statement.query_id, bool(bound.prepared_statement.result_metadata)
+    flags = _VALUES_FLAG | _PAGE_SIZE_FLAG | (_WITHOUT_DESCRIPTION_FLAG if is_described else 0)
+    options = _pack_size(PAGE_ROWS)
+    if page is not None:
+        flags |= _PAGE_FLAG
+        options += _encode_value(page)
+    if serial is not None:
+        flags |= _SERIAL_FLAG
+        options += _pack_short(serial)
+    return b"".join(
+        (
             _pack_short(len(query_id)),
             query_id,
-            _pack_short(len(values)),
-            *map(_encode_value, values),
-        ]
-    levels = _pack_short(request.consistency_level), _SERIAL_FLAG, _pack_short(request.serial_consistency_level)
-    return b"".join([*parts, *levels])
+            _pack_short(consistency),
+            bytes((flags,)),
+            _pack_short(len(bound.values)),
+            *map(_encode_value, bound.values),
+            options,
+        )
+    )
 
 
-def encode_bound(request: StatementRequest, bound: BoundStatement) -> Encoded:
-    decode = partial(_decode_rows, bound.prepared_statement.result_metadata) if request.statement.reads else None
-    values = b"".join(map(_encode_value, bound.values))
-    fields = request.statement, len(bound.values), [values], bound.routing_key, request.consistency
-    return Encoded(*fields, decode, request.timeout, request.host)
+def encode_mixed_batch(statements: Sequence[BoundStatement], consistency: int, serial: int | None) -> bytes:
+    """Returns the body of an unlogged BATCH of several statements."""
+    parts = [_UNLOGGED_BATCH, _pack_short(len(statements))]
+    for bound in statements:
+        query_id = bound.prepared_statement.query_id
+        parts += [_PREPARED_KIND, _pack_short(len(query_id)), query_id, _pack_short(len(bound.values))]
+        parts += map(_encode_value, bound.values)
+    parts += [_pack_short(consistency), bytes((0 if serial is None else _SERIAL_FLAG,))]
+    return b"".join(parts if serial is None else [*parts, _pack_short(serial)])
 
 
-def _decode_rows(metadata: Any, body: bytes) -> Rows:  # noqa: ANN401 - the driver's
+def decode_rows(metadata: Any, body: bytes) -> Rows:  # noqa: ANN401 - the driver's
     rows: Rows = ProtocolHandler.decode_message(PROTOCOL, {}, 0, 0, RESULT, body, None, metadata).parsed_rows
     return rows
 
@@ -104,17 +121,6 @@ def _encode_value(data: Any) -> bytes:  # noqa: ANN401 - bytes, None or the mark
     if data is None or data is UNSET:
         return _pack_size(-1 if data is None else -2)
     return _pack_size(len(data)) + bytes(data)
-
-
-def values_of(encoded: bytes) -> list[Any]:
-    values: list[Any] = []
-    offset = 0
-    while offset < len(encoded):
-        (size,) = _unpack_size(encoded, offset)
-        offset += 4
-        values.append(encoded[offset : offset + size] if size >= 0 else (None if size == -1 else UNSET))
-        offset += max(0, size)
-    return values
 
 
 def encode_body(message: Any) -> bytes:  # noqa: ANN401 - of the driver

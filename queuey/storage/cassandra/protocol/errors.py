@@ -22,7 +22,7 @@ from cassandra import (
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException
 from cassandra.pool import NoConnectionsAvailable
-from cassandra.protocol import ErrorMessage
+from cassandra.protocol import ErrorMessage, IsBootstrappingErrorMessage, PreparedQueryNotFound
 
 from queuey.model.errors import Outcome, StoreUnavailable
 
@@ -83,6 +83,8 @@ def _has_no_effect(error: BaseException, attempts: int) -> bool:
     if isinstance(error, NoHostAvailable):
         # These errors come from the driver's own attempts, which it counts only after they were sent.
         return not attempts and all(_was_not_sent(cause) for cause in _errors_of(error))
+    if isinstance(error, IsBootstrappingErrorMessage | PreparedQueryNotFound):
+        return not attempts
     if isinstance(error, Unavailable | InvalidRequest | Unauthorized | AlreadyExists):
         return attempts <= 1
     return False

@@ -1,4 +1,4 @@
-"""A frequent request, and the rules for its attempts.
+"""A request, and the rules for its attempts.
 
 ::
 
@@ -7,23 +7,26 @@
       │                             requests are spared: only a tenth of requests may be sent twice because of them
       ├──(an error that a retry would not change, from all nodes asked)──► answered
       ├──(timeout)──► answered: timed out
-      ├──(the connection broke, or the node is overloaded or timed out)──► through the driver * ──► answered
-      └──(no connection; a node that is starting or has forgotten the statement)──► through the driver ──► answered
+      ├──(the connection broke, or the node is overloaded or timed out)──► sent to the next node *
+      ├──(the node is starting, or does not keep the statement)──► sent to the next node
+      └──(no node is left, or MAX_ATTEMPTS have been asked)──► answered: the last error
 
 * idempotent requests only. The answer to any other request is that its result is in doubt.
 
-Everything runs in the thread of the store's loop (:mod:`..cluster.store_loop`); :mod:`..protocol` sends the attempts.
+A request waits while nodes are being connected for the first time and none is usable. When the client is closed, an
+idempotent request goes to the client of the store's next loop. Everything runs in the thread of the store's loop
+(:mod:`..cluster.store_loop`); :mod:`..protocol` sends the attempts.
 """
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from cassandra import OperationTimedOut
+from cassandra.cluster import NoHostAvailable
 from cassandra.protocol import (
     ErrorMessage,
     IsBootstrappingErrorMessage,
@@ -34,8 +37,8 @@ from cassandra.protocol import (
     TruncateError,
 )
 
-from queuey.model.errors import StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.protocol.errors import translate
+from queuey.model.errors import StoreUnavailable
+from queuey.storage.cassandra.protocol.errors import InDoubt, translate
 from queuey.storage.cassandra.protocol.requests import Decode, Done, Rows
 
 CHECK_INTERVAL = 0.02
@@ -43,15 +46,13 @@ CHECK_INTERVAL = 0.02
 RETRY_CREDIT, MAX_RETRY_CREDIT = 0.1, 20.0
 """Second attempts earned per request, and max second attempts saved up. They are spent on nodes that still answer other
 requests."""
+MAX_ATTEMPTS = 3
+"""Max nodes that one request is sent to."""
 MAX_WAITING_BYTES = 64 << 20
 """Max bytes that wait for one connection; further requests are refused."""
 
 _ERRORS_BEFORE_BEGIN = (IsBootstrappingErrorMessage, PreparedQueryNotFound)
 _ERRORS_IN_DOUBT = (OverloadedErrorMessage, ReadTimeoutErrorMessage, ServerError, TruncateError)
-
-DriverFallback = Callable[[Done, int, float], None]
-"""Sends a request through the driver: the callback, the number of nodes that may have it already, and the timeout in
-seconds."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -60,19 +61,20 @@ class FastRequest:
 
     Attributes:
         opcode, body: The CQL message.
-        routing_key: The row's key; the nodes that have the row are asked.
+        routing_key: The row's key; the nodes that have the row are asked first. None if there is no single row.
         address: The only node to ask, whatever the row.
         metadata: The result's columns, for answers of an unusual shape.
         timeout: Timeout in seconds.
         decode: Decodes the rows of a usual result. Without it, the result is the time at which the answer was received.
         done: Called once with the result, in the loop's thread unless the store was closed.
-        driver_fallback: Sends the request again through the driver.
-        into_loop: Makes a call in the loop's thread.
+        resend: Sends the request over the client of the store's next loop.
+        on_page: Called instead of ``done`` with rows that are not all, and the state to ask for the next page with.
         reads: The request changes nothing.
         idempotent: The request may be sent twice: to a second node when the first one does not answer.
-        clock: Clock in seconds, for ``began``, ``answered_at`` and the remaining time.
+        ask_next: Sends the request to its next node; returns False if there is none.
         asked: Number of nodes that may have the request.
         nodes: The nodes still to be asked, in order.
+        began: When it was sent first.
         host: The connection to the node that was asked last.
         answered_at: When the last answer was received.
         is_answered: ``done`` was called.
@@ -80,32 +82,31 @@ class FastRequest:
 
     opcode: int
     body: bytes
-    routing_key: bytes
+    routing_key: bytes | None
     timeout: float
     done: Done
-    driver_fallback: DriverFallback
-    into_loop: Callable[..., object]
+    resend: Callable[[FastRequest], object]
     reads: bool
     address: str | None = None
     metadata: Any = None
     decode: Decode | None = None
+    on_page: Callable[[Rows, bytes], object] | None = None
     idempotent: bool = True
-    clock: Callable[[], float] = time.monotonic
+    ask_next: Callable[[FastRequest], bool] = field(init=False)
     nodes: Iterator[Any] = field(init=False)
     asked: int = 0
     in_flight: int = 0
     host: Any = None
-    has_fallen_back: bool = False
     began: float = 0.0
     answered_at: float = 0.0
     is_answered: bool = False
 
     def receive(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, a message of the driver, an exception
-        """Ends the request, or sends it through the driver if the node cannot have begun it."""
+        """Ends the request, or sends it to another node if one may answer it."""
         if isinstance(answer, bytes) or hasattr(answer, "parsed_rows"):
             self.succeed(answer)
         elif isinstance(answer, _ERRORS_BEFORE_BEGIN):
-            self.fall_back()
+            self.fail_before_begin(answer.to_exception())
         elif not isinstance(answer, ErrorMessage):
             self.fail_in_doubt(answer)
         elif isinstance(answer, _ERRORS_IN_DOUBT):
@@ -119,12 +120,16 @@ class FastRequest:
         self.in_flight += 1
 
     def succeed(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, or the driver's message
-        """Answers with decoded rows, or for a write with the time of the answer.
+        """Answers with decoded rows, for a write with the time of the answer, for a PREPARE with the message.
 
-        If the result is unreadable, an idempotent request is repeated through the driver; any other is in doubt.
+        If the result is unreadable, an idempotent request is repeated; any other is in doubt.
         """
         if not isinstance(answer, bytes):
-            self.finish(answer.parsed_rows or [], None)
+            rows = [answer] if answer.query_id else answer.parsed_rows or []
+            if answer.paging_state and self.on_page is not None and not self.is_answered:
+                self.is_answered = True
+                self.on_page(rows, answer.paging_state)
+            self.finish(rows, None)
             return
         try:
             rows = [(self.answered_at,)] if self.decode is None else self.decode(answer)
@@ -136,33 +141,36 @@ class FastRequest:
     def fail(self, error: BaseException) -> None:
         """Answers with the error of an attempt, unless another attempt may still succeed."""
         self.in_flight -= 1
-        if not self.in_flight and not self.has_fallen_back:
+        if not self.in_flight:
             self.finish(None, translate(error, reads=self.reads, attempts=self.asked))
 
     def fail_in_doubt(self, error: BaseException) -> None:
-        """Sends an idempotent request through the driver; answers any other one as in doubt."""
+        """Sends an idempotent request to its next node; answers any other one as in doubt."""
         if self.idempotent:
-            self.fall_back()
+            self.retry(error)
         else:
             self.fail(error)
 
-    def fall_back(self) -> None:
-        """Sends the request through the driver in the remaining time, once, unless it is answered."""
-        if not self.has_fallen_back and not self.is_answered:
-            self.has_fallen_back = True
-            remaining = self.timeout - (self.clock() - self.began)
-            self.driver_fallback(self._finish_from_driver, self.asked, max(CHECK_INTERVAL, remaining))
+    def fail_before_begin(self, error: BaseException) -> None:
+        """Sends the request to its next node, as this one has certainly not begun it."""
+        self.asked -= 1
+        self.retry(error)
+
+    def retry(self, error: BaseException) -> None:
+        """Sends the request to its next node; without one, answers with the error of this attempt."""
+        if not self.is_answered and self.ask_next(self):
+            self.in_flight -= 1
+        else:
+            self.fail(error)
 
     def finish(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
         if not self.is_answered:
             self.is_answered = True
             self.done(rows, error)
 
-    def _finish_from_driver(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
-        try:
-            self.into_loop(self.finish, rows, error)
-        except StoreClosed:
-            self.finish(rows, error)
+    def refuse(self, error: StoreUnavailable) -> None:
+        """Answers with the error of sending. A write that a node may have is in doubt."""
+        self.finish(None, error if self.reads or not self.asked else InDoubt(str(error)))
 
 
 class InFlight:
@@ -207,7 +215,7 @@ class InFlight:
                 request = sent.popleft()
                 if not request.is_answered:
                     self._late.append(request)
-                    if self._may_ask_another(request):
+                    if request.asked and self._may_ask_another(request):
                         self._ask(request)
         for _ in range(len(self._late)):
             request = self._late.popleft()
@@ -216,7 +224,7 @@ class InFlight:
             if now - request.began < request.timeout:
                 self._late.append(request)
             else:
-                error = OperationTimedOut("no answer in time")
+                error = OperationTimedOut("no answer in time") if request.asked else NoHostAvailable("no node", {})
                 request.finish(None, translate(error, reads=request.reads, attempts=request.asked))
 
     def _may_ask_another(self, request: FastRequest) -> bool:

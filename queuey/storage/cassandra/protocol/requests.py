@@ -1,4 +1,4 @@
-"""Statements, and how they become driver requests."""
+"""Statements, and requests made of them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cassandra import ConsistencyLevel
-from cassandra.query import (
-    UNSET_VALUE,
-    BatchStatement,
-    BatchType,
-    BoundStatement,
-    PreparedStatement,
-    SimpleStatement,
-)
-from cassandra.query import Statement as DriverStatement
+from cassandra.query import UNSET_VALUE
 
 from queuey.model.errors import StoreUnavailable
 
@@ -33,7 +25,6 @@ Done = Callable[[Rows | None, StoreUnavailable | None], None]
 
 LEVELS: dict[str, int] = ConsistencyLevel.name_to_value
 """The driver's numbers of consistency levels."""
-_UNLOGGED = BatchType.UNLOGGED
 _TABLE = re.compile(r"\b(FROM|INTO|UPDATE) ([a-z][a-z0-9_]*)(?![.\w])")
 
 
@@ -43,14 +34,12 @@ class Statement(NamedTuple):
     Attributes:
         cql: Text, with tables that name no keyspace.
         idempotent: The statement may be sent twice. False for every statement with a condition.
-        prepared: False for schema changes, which cannot be prepared, and for tables that may not exist.
-        frequent: The statement is sent over the loop's connections, and its answer is one short page.
+        prepared: False for schema changes, which cannot be prepared. They go through the driver.
     """
 
     cql: str
     idempotent: bool = True
     prepared: bool = True
-    frequent: bool = False
 
     @classmethod
     def make_unprepared(cls, cql: str) -> Statement:
@@ -72,8 +61,7 @@ class StatementRequest(NamedTuple):
         values: Values in the order of the statement's markers.
         consistency: Consistency level of the read, the write or the commit of a conditional write.
         serial: ``SERIAL`` or ``LOCAL_SERIAL`` if there is a condition.
-        timeout: Seconds for each page of the answer; the options' timeout if None. The call's deadline counts as well,
-            except for frequent statements with a timeout of their own.
+        timeout: Seconds for each page of the answer; the options' timeout if None. The call's deadline counts as well.
         host: Address of the only node to ask.
         further: The other statements of a batch.
     """
@@ -92,7 +80,7 @@ class StatementRequest(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A frequent request with values serialized by the caller: a read of one page, or a write of rows.
+    """A request with values serialized by the caller: a read of one page, or a write of rows.
 
     Attributes:
         statement: Reads, or writes one row. It is idempotent.
@@ -103,7 +91,7 @@ class Encoded(NamedTuple):
         consistency: Consistency level of the read or the write.
         decode: Decodes the rows of the answer's body; None for a write.
         timeout: Seconds, whatever time is left to the call that sends it; the remaining time of that call if None.
-        host: Address of the only node to ask, once, not through the driver. ``routing_key`` is then ignored.
+        host: Address of the only node to ask. ``routing_key`` is then ignored.
     """
 
     statement: Statement
@@ -114,39 +102,3 @@ class Encoded(NamedTuple):
     decode: Decode | None = None
     timeout: float | None = None
     host: str | None = None
-
-
-def bind_request(request: StatementRequest, prepare: Callable[[Statement], PreparedStatement]) -> DriverStatement:
-    """Returns the driver's statement; values of one that is not prepared are ignored."""
-    consistency = LEVELS[request.consistency]
-    if request.further:
-        driver_statement = BatchStatement(batch_type=_UNLOGGED, consistency_level=consistency)
-        for statement, values in [(request.statement, request.values), *request.further]:
-            driver_statement.add(prepare(statement), values)
-        driver_statement.is_idempotent = request.idempotent
-    elif request.statement.prepared:
-        driver_statement = prepare(request.statement).bind(request.values)
-        driver_statement.consistency_level = consistency
-    else:
-        driver_statement = SimpleStatement(request.statement.cql, consistency_level=consistency)
-    if request.serial is not None:
-        driver_statement.serial_consistency_level = LEVELS[request.serial]
-    return driver_statement
-
-
-def make_raw(
-    prepared: PreparedStatement, rows: Sequence[Sequence[Any]], routing_key: bytes, consistency: int, keyspace: str
-) -> BatchStatement | BoundStatement:
-    """Returns an idempotent request with serialized values: a single statement for one row, otherwise a batch."""
-    if len(rows) == 1:
-        request = BoundStatement(prepared, consistency_level=consistency, routing_key=routing_key)
-        request.values = list(rows[0])
-        request.fetch_size = None
-    else:
-        request = BatchStatement(batch_type=_UNLOGGED, consistency_level=consistency)
-        query_id = prepared.query_id
-        request._statements_and_parameters = [(True, query_id, values) for values in rows]  # noqa: SLF001 - a third of the cost
-        request.routing_key = routing_key
-        request.keyspace = keyspace
-    request.is_idempotent = True
-    return request

@@ -54,7 +54,6 @@ Key = tuple[int, int]
 SELECT_FIRST = Statement(
     "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ? LIMIT "
     f"{MAX_FIRST_ROWS}",
-    frequent=True,
 )
 _SELECT_WIDTH = Statement(
     "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ? AND "

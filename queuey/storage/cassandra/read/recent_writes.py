@@ -42,9 +42,7 @@ _KEY_BYTES = 9
 """Number of bytes of a key."""
 _TICKS_PER_MINUTE = ticks(60.0)
 
-_ADD_ROW = Statement(
-    "INSERT INTO recent_writes (minute, shard, at, process, keys) VALUES (?, ?, ?, ?, ?)", frequent=True
-)
+_ADD_ROW = Statement("INSERT INTO recent_writes (minute, shard, at, process, keys) VALUES (?, ?, ?, ?, ?)")
 _SELECT_SINCE = Statement(
     f"SELECT at, process, keys FROM recent_writes WHERE minute = ? AND shard = ? AND at >= ? LIMIT {MAX_ROWS}"
 )

@@ -37,9 +37,7 @@ _SELECT_NAMES = Statement("SELECT name FROM applications WHERE shard = 0 AND nam
 _MAX_LIMIT = (1 << 31) - 1
 """Max limit that Cassandra accepts."""
 
-_SELECT_KEY = Statement(
-    "SELECT application, id, created, expires, note, scope, version FROM keys WHERE digest = ?", frequent=True
-)
+_SELECT_KEY = Statement("SELECT application, id, created, expires, note, scope, version FROM keys WHERE digest = ?")
 _ADD_KEY = Statement(
     "INSERT INTO keys (digest, application, id, created, expires, note, scope, version) VALUES (?, ?, ?, ?, ?, ?, ?, "
     "?) "

@@ -25,9 +25,7 @@ _ADVANCE_AND_NAME = Statement(
 _INSERT_ENTRY = Statement("INSERT INTO claims (qid, partition, number, body) VALUES (?, ?, ?, ?)", idempotent=False)
 _INSERT_HEAD = Statement("INSERT INTO claims (qid, partition, number) VALUES (?, ?, -1)", idempotent=False)
 _DELETE_ENTRIES_BELOW = Statement(f"DELETE FROM claims {_WHERE} AND number >= 0 AND number < ?", idempotent=False)
-_SELECT_HEAD = Statement(
-    f"SELECT last_number, snapshot_number, number FROM claims {_WHERE} AND number = -1", frequent=True
-)
+_SELECT_HEAD = Statement(f"SELECT last_number, snapshot_number, number FROM claims {_WHERE} AND number = -1")
 _SELECT_ENTRIES = Statement(
     f"SELECT last_number, number, body FROM claims {_WHERE} AND number >= ? LIMIT {MAX_PAGE_ENTRIES}"
 )

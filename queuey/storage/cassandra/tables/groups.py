@@ -23,7 +23,7 @@ from queuey.storage.contracts.groups import SEARCH_ROW, SEARCH_TTL, GroupRecords
 
 _WHERE_GROUP = "WHERE application = ? AND name = ?"
 _FIELDS = GroupHead.__struct_fields__[1:]
-_SELECT_HEAD = Statement(f"SELECT {', '.join(_FIELDS)}, version FROM groups {_WHERE_GROUP} LIMIT 1", frequent=True)
+_SELECT_HEAD = Statement(f"SELECT {', '.join(_FIELDS)}, version FROM groups {_WHERE_GROUP} LIMIT 1")
 _SELECT_ROWS = Statement(f"SELECT version, kind, key, body FROM groups {_WHERE_GROUP}")
 _UPDATE_HEAD = Statement(
     f"UPDATE groups SET {' = ?, '.join(_FIELDS)} = ?, version = ? {_WHERE_GROUP} IF version = ?", idempotent=False

@@ -26,7 +26,7 @@ MAX_WORK_BYTES = 500
 """Max bytes of a work's name."""
 _MAX_PIECES = 1 << 63
 
-_SELECT_ENTRY = Statement("SELECT version, value FROM ledger WHERE work = ? AND piece = ?", frequent=True)
+_SELECT_ENTRY = Statement("SELECT version, value FROM ledger WHERE work = ? AND piece = ?")
 _UPDATE_ENTRY = Statement(
     "UPDATE ledger USING TTL ? SET value = ?, version = ? WHERE work = ? AND piece = ? IF version = ?", idempotent=False
 )

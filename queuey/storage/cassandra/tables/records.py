@@ -25,7 +25,7 @@ _ROWS_PER_TURN = 2_000
 """Max rows that one turn of the loop processes."""
 
 _WHERE_RECORD = "kind = ? AND shard = ? AND application = ? AND name = ?"
-_SELECT_RECORD = Statement(f"SELECT value, due, version FROM records WHERE {_WHERE_RECORD}", frequent=True)
+_SELECT_RECORD = Statement(f"SELECT value, due, version FROM records WHERE {_WHERE_RECORD}")
 _SELECT_RECORDS = Statement(
     "SELECT name, value, due, version FROM records WHERE kind = ? AND shard = ? AND application = ? AND name >= ? "
     "LIMIT ?"

@@ -6,7 +6,6 @@ real threads, one at a time. Each driver has one thread that brings the answers,
 
 from __future__ import annotations
 
-import queue
 import re
 import threading
 import time
@@ -182,18 +181,10 @@ class InProcessDriver(Driver):
         self._deadline = deadline or Deadline(float("inf"))
         self._options = options
         self._nodes = cluster
-        self._prepared_statements: set[Statement] = set()
         self._ended = False
-        self._answers: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.loop = StoreLoop()
         self.calls = Calls(self.loop, self._deadline)
-        self._thread = threading.Thread(target=self._bring_answers, name="simulated-driver", daemon=True)
-        self._thread.start()
         self._problem_found = verify(self) if keyspace else None
-
-    def _bring_answers(self) -> None:
-        while (answer := self._answers.get()) is not None:
-            answer()
 
     def ready(self, timeout: float) -> bool:
         return self._problem_found is None
@@ -202,15 +193,11 @@ class InProcessDriver(Driver):
         return "the store is closed" if self._ended else self._problem_found
 
     def send(self, request: StatementRequest | Encoded, done: Done) -> None:
-        """Sends a request at once. Fails if the driver is closed or the deadline is used up.
-
-        The loop's client answers frequent ones in its loop; the others are answered by a thread.
-        """
+        """Sends a request at once. Fails if the driver is closed or the deadline is used up."""
         if self._ended:
             done(None, StoreClosed("the store is closed"))
             return
         try:
-            self._prepare_when_used(request)
             self._deadline.time_left(self._options.timeout)
         except StoreUnavailable as error:
             done(None, error)
@@ -218,20 +205,10 @@ class InProcessDriver(Driver):
         if not request.statement.reads:
             self._deadline.mark_sent()
         self.requests += 1
-        if isinstance(request, Encoded) or request.further or request.statement.frequent:
-            self._nodes.ask(request, lambda rows, error: self.loop.soon(done, rows, error))
-        else:
-            self._nodes.ask(request, lambda rows, error: self._answers.put(partial(done, rows, error)))
-
-    def _prepare_when_used(self, request: StatementRequest | Encoded) -> None:
-        """Prepares a statement unless it was. Fails in the thread that brings the answers, which would await itself."""
-        if request.statement not in self._prepared_statements:
-            if threading.current_thread() is self._thread:
-                raise StoreUnavailable("a statement that was not prepared cannot be asked from the driver's own thread")
-            self._prepared_statements.add(request.statement)
+        self._nodes.ask(request, lambda rows, error: self.loop.soon(done, rows, error))
 
     def prepare(self, statements: Iterable[Statement]) -> None:
-        self._prepared_statements.update(statements)
+        """See the base class. All statements are prepared."""
 
     def hosts(self) -> list[Host]:
         return [Host(node.address, "dc1", up=True) for node in self._nodes.nodes]
@@ -248,10 +225,7 @@ class InProcessDriver(Driver):
     def close(self) -> None:
         if not self._ended:
             self._ended = True
-            self._answers.put(None)
             self.loop.close()
-            if threading.current_thread() is not self._thread:
-                self._thread.join(10.0)
 
 
 class InProcessStore(CassandraStore):

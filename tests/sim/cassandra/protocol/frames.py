@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 
 from cassandra import ConsistencyLevel, cqltypes, type_codes
 from cassandra.protocol import ColumnMetadata
-from cassandra.query import BatchStatement, PreparedStatement
+from cassandra.query import PreparedStatement
 
 from queuey.storage.cassandra.cluster import Encoded, Rows, Statement, StatementRequest
-from queuey.storage.cassandra.protocol.encoding import BATCH, EXECUTE, PROTOCOL, _encode_value
+from queuey.storage.cassandra.protocol.encoding import BATCH, EXECUTE, PROTOCOL
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.values import CQL_TYPES, SIZE, encode
 
 ERROR, STARTUP, READY, AUTHENTICATE, OPTIONS, SUPPORTED, QUERY = 0, 1, 2, 3, 5, 6, 7
 PREPARE, AUTH_RESPONSE, AUTH_SUCCESS = 9, 15, 16
-OVERLOADED, BOOTSTRAPPING, UNAVAILABLE, UNPREPARED = 0x1001, 0x1002, 0x1000, 0x2500
+OVERLOADED, BOOTSTRAPPING, UNAVAILABLE, INVALID, UNPREPARED = 0x1001, 0x1002, 0x1000, 0x2200, 0x2500
 _CODES = {kind: getattr(type_codes, type_.__name__) for kind, type_ in CQL_TYPES.items()}
 _HEADER = struct.Struct(">BBhBi")
-_SERIAL = 0x10
+_VALUES, _OPTIONAL, _SERIAL = 1, 2 | 4, 0x10
 _PREPARED_STATEMENT = 1
 
 
@@ -46,8 +46,14 @@ VERSIONS = b"\0\2" + text("CQL_VERSION") + b"\0\1" + text("3.4.7") + text("COMPR
 """The body of the answer to OPTIONS."""
 
 
-def encode_prepared(query_id: bytes) -> bytes:
-    return struct.pack(">i", 4) + short_bytes(query_id) + struct.pack(">iiiii", 4, 0, 0, 4, 0)
+def encode_prepared(query_id: bytes, markers: int = 0) -> bytes:
+    """Returns the answer to PREPARE. A statement with markers, all blobs, has a partition key and returns a blob."""
+    parameters, results = struct.pack(">iii", 4, 0, 0), struct.pack(">ii", 4, 0)
+    if markers:
+        table, column = text("k") + text("t"), text("a") + struct.pack(">H", type_codes.BytesType)
+        parameters = struct.pack(">iiiH", 1, markers, 1, 0) + table + column * markers
+        results = struct.pack(">ii", 1, 1) + table + column
+    return struct.pack(">i", 4) + short_bytes(query_id) + parameters + results
 
 
 def encode_used_keyspace(keyspace: str) -> bytes:
@@ -73,7 +79,7 @@ class Sent(NamedTuple):
     Attributes:
         rows: The id of each statement, and its values, each preceded by its length.
         consistency: Name of the consistency level.
-        serial: Name of the serial consistency level of a conditional batch, else None.
+        serial: Name of the serial consistency level of a conditional request, else None.
     """
 
     rows: Sequence[tuple[bytes, bytes]]
@@ -81,7 +87,7 @@ class Sent(NamedTuple):
     serial: str | None = None
 
     def request(self, statements: Mapping[bytes, Statement]) -> StatementRequest | Encoded:
-        """Returns the request for the simulated cluster: Encoded, or a Request if it is a conditional or mixed batch.
+        """Returns the request for the simulated cluster: Encoded, or a StatementRequest if it is conditional or mixed.
 
         Rows of an answer are returned as its body.
         """
@@ -98,9 +104,13 @@ class Sent(NamedTuple):
 def parse_sent(opcode: int, body: bytes) -> Sent:
     if opcode == EXECUTE:
         query_id, position = _short_bytes_at(body, 0)
-        level, flags, _ = struct.unpack_from(">HBH", body, position)
-        assert flags == 3, "values, and no description of the columns"
-        return Sent([(query_id, body[position + 5 :])], _level(level))
+        level, flags, count = struct.unpack_from(">HBH", body, position)
+        assert flags & ~_SERIAL & ~_OPTIONAL == _VALUES, "values, and no further page"
+        begin = end = position + 5
+        for _ in range(count):
+            end += 4 + max(0, SIZE.unpack_from(body, end)[0])
+        serial = _level(struct.unpack(">H", body[-2:])[0]) if flags & _SERIAL else None
+        return Sent([(query_id, body[begin:end])], _level(level), serial)
     assert opcode == BATCH
     kind, count = struct.unpack_from(">BH", body)
     assert kind == 1, "unlogged"
@@ -128,20 +138,16 @@ def _level(number: int) -> str:
     return str(ConsistencyLevel.value_to_name[number])
 
 
-def bound_request(statement: Any, statements: Mapping[bytes, Statement]) -> StatementRequest | Encoded:  # noqa: ANN401
-    """Converts a request of the driver, whose values are serialized, for the simulated cluster.
-
-    Answers to reads are rows, as the driver decodes them.
-    """
-    if isinstance(statement, BatchStatement):
-        calls = [(query_id, values) for _, query_id, values in statement._statements_and_parameters]
-    else:
-        calls = [(statement.prepared_statement.query_id, statement.values)]
-    rows = [(query_id, b"".join(map(_encode_value, values))) for query_id, values in calls]
-    serial = statement.serial_consistency_level
-    sent_ = Sent(rows, _level(statement.consistency_level), None if serial is None else _level(serial))
-    request = sent_.request(statements)
-    return request._replace(decode=None) if isinstance(request, Encoded) else request
+def values_of(encoded: bytes) -> list[Any]:
+    """Returns values that each stand behind their length; None for those without one."""
+    values: list[Any] = []
+    offset = 0
+    while offset < len(encoded):
+        (size,) = SIZE.unpack_from(encoded, offset)
+        offset += 4
+        values.append(encoded[offset : offset + size] if size >= 0 else None)
+        offset += max(0, size)
+    return values
 
 
 def encode_decision(request: StatementRequest, rows: Rows) -> bytes:

@@ -192,10 +192,12 @@ class Wire(asyncio.Transport):
     ) -> None:
         if failure is not None:
             self._answer(stream, frames.ERROR, frames.error(frames.UNAVAILABLE, struct.pack(">Hii", 4, 2, 1)))
-        elif isinstance(request, StatementRequest):
-            self._answer(stream, RESULT, frames.encode_decision(request, rows or []))
-        else:
+        elif isinstance(request, Encoded):
             self._answer(stream, RESULT, rows if request.decode else VOID)  # type: ignore[arg-type]
+        else:
+            self._answer(
+                stream, RESULT, VOID if request.serial is None else frames.encode_decision(request, rows or [])
+            )
 
     def _answer(self, stream: int, opcode: int, body: bytes, *, often: float = 1.0) -> None:
         """Sends an answer, unless it is lost. ``often`` is a factor for the probability of that.

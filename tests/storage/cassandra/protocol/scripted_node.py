@@ -19,6 +19,7 @@ from tests.sim.cassandra.protocol.frames import (
     AUTH_SUCCESS,
     AUTHENTICATE,
     ERROR,
+    INVALID,
     OPTIONS,
     PREPARE,
     QUERY,
@@ -37,6 +38,13 @@ from tests.waiting import until_async
 
 QUERY_ID, CQL = b"id", "SELECT a FROM t"
 ROW = encoding.ROWS[0] + struct.pack(">iii", 1, 1, 1) + b"a"
+
+
+def make_page(row: bytes, state: bytes) -> bytes:
+    """Returns a page of one row with a description of its column; an empty state means that it is the last one."""
+    paging = struct.pack(">iii", 1 | 2 * bool(state), 1, len(state))[: 12 if state else 8] + state
+    column = text("k") + text("t") + text("a") + struct.pack(">H", 3)
+    return struct.pack(">i", 2) + paging + column + struct.pack(">ii", 1, len(row)) + row
 
 
 class Wire(asyncio.Transport):
@@ -91,6 +99,7 @@ class ScriptedNode:
         is_silent: Whether it does not answer anything.
         wires: All connections that were made to it.
         prepared: Statements that it was asked to prepare.
+        refused: Statements that it refuses to prepare.
     """
 
     def __init__(self, address: str) -> None:
@@ -100,6 +109,7 @@ class ScriptedNode:
         self.is_silent = False
         self.breaks_at: int | None = None
         self.prepared: list[str] = []
+        self.refused: list[str] = []
         self.messages: list[int] = []
         self.wires: list[Wire] = []
 
@@ -132,8 +142,10 @@ class ScriptedNode:
             right = body[4:] == f"\0user\0{self.password}".encode()
             return (AUTH_SUCCESS, struct.pack(">i", -1)) if right else (ERROR, error(0x100))
         if opcode == PREPARE:
-            self.prepared.append(body[4:].decode())
-            return encoding.RESULT, encode_prepared(QUERY_ID)
+            self.prepared.append(cql := body[4:].decode())
+            if cql in self.refused:
+                return ERROR, error(INVALID)
+            return encoding.RESULT, encode_prepared(QUERY_ID if cql == CQL else cql.encode(), cql.count("?"))
         if opcode == QUERY:
             return encoding.RESULT, encode_used_keyspace("k")
         return {STARTUP: (READY, b""), OPTIONS: (SUPPORTED, VERSIONS)}[opcode]
@@ -144,14 +156,14 @@ class Scene:
 
     Attributes:
         now: The client's clock.
-        fallbacks: Number of nodes tried by each request that went through the driver.
+        resent: Requests that were passed to the next client.
         ended: Rows and error of each request, in the order in which they ended.
     """
 
     def __init__(self, nodes: int = 2, patience: float = 0.0, password: str | None = None) -> None:
         self.nodes = [ScriptedNode(f"10.0.0.{number}") for number in range(1, nodes + 1)]
         self.now = 100.0
-        self.fallbacks: list[int] = []
+        self.resent: list[FastRequest] = []
         self.ended: list[tuple[Rows | None, StoreUnavailable | None]] = []
         self.loop = asyncio.get_running_loop()
         self.dcs: dict[str, str] = {}
@@ -212,15 +224,7 @@ class Scene:
         decodes: bool = True,
         done: Done | None = None,
     ) -> FastRequest:
-        """Sends a request through the client. Its end goes to ``ended``, or to ``done``.
-
-        The driver, if asked in the client's place, answers at once.
-        """
-
-        def driver_fallback(tell: Done, attempts: int, _left: float) -> None:
-            self.fallbacks.append(attempts)
-            tell([("driver",)], None)
-
+        """Sends a request through the client. Its end goes to ``ended``, or to ``done``."""
         request = FastRequest(
             opcode=encoding.EXECUTE,
             body=body,
@@ -228,17 +232,13 @@ class Scene:
             address=only,
             timeout=timeout,
             done=done or (lambda *end: self.ended.append(end)),
-            driver_fallback=driver_fallback,
-            into_loop=self._into_loop,
+            resend=self.resent.append,
             decode=(lambda answer: [(answer[-1:],)]) if decodes else None,
             reads=reads,
             idempotent=idempotent,
         )
         self.client.send(request)
         return request
-
-    def _into_loop(self, call: Callable[..., object], *args: object) -> None:
-        self.loop.call_soon_threadsafe(call, *args)
 
     async def turn(self, count: int = 3) -> None:
         for _ in range(count):

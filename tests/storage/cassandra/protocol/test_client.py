@@ -13,6 +13,7 @@ from queuey.storage.cassandra.protocol import client as client_module
 from queuey.storage.cassandra.protocol import connection as connection_module
 from queuey.storage.cassandra.protocol import encoding, fast_request
 from queuey.storage.cassandra.protocol.encoding import VOID
+from queuey.storage.cassandra.protocol.requests import Rows
 from tests.replacing import replace_in
 from tests.sim.cassandra.protocol.frames import (
     AUTH_RESPONSE,
@@ -28,7 +29,7 @@ from tests.sim.cassandra.protocol.frames import (
     frame,
     text,
 )
-from tests.storage.cassandra.protocol.scripted_node import CQL, ROW, Scene, ScriptedNode
+from tests.storage.cassandra.protocol.scripted_node import CQL, ROW, Scene, ScriptedNode, make_page
 from tests.waiting import until_async
 
 FORGOTTEN = error(UNPREPARED, text("id"))
@@ -90,24 +91,38 @@ async def test_an_answer_that_cannot_be_decoded_is_one_requests(scene: Scene) ->
 
 
 @pytest.mark.parametrize(
-    ("body", "idempotent", "fallbacks", "outcome"),
+    ("body", "idempotent", "outcome"),
     [
-        (error(OVERLOADED), True, [1], None),
-        (error(OVERLOADED), False, [], "unknown"),
-        (error(BOOTSTRAPPING), False, [1], None),
-        (TOO_FEW, True, [], "none"),
-        (TOO_FEW, False, [], "none"),
+        (error(OVERLOADED), True, None),
+        (error(OVERLOADED), False, "unknown"),
+        (error(BOOTSTRAPPING), False, None),
+        (TOO_FEW, True, "none"),
+        (TOO_FEW, False, "none"),
     ],
 )
-async def test_errors_of_a_node(
-    scene: Scene, body: bytes, fallbacks: list[int], outcome: str | None, *, idempotent: bool
-) -> None:
-    """For each error of a node the request falls back to the driver, or has a known outcome."""
+async def test_errors_of_a_node(scene: Scene, body: bytes, outcome: str | None, *, idempotent: bool) -> None:
+    """For each error of a node the request goes to the next one, or has a known outcome."""
     scene.send(idempotent=idempotent)
     [wire] = await scene.await_requests()
     wire.answer(body, ERROR)
+    if outcome is None:
+        [other] = await scene.await_requests()
+        assert other is not wire
+        other.answer()
     await scene.await_ended()
-    assert (scene.fallbacks, scene.outcomes) == (fallbacks, [outcome])
+    assert scene.outcomes == [outcome]
+
+
+async def test_an_error_of_all_nodes(scene: Scene) -> None:
+    """A request that no node has begun has no effect; one that all may have begun is in doubt."""
+    for body, outcome in ((error(BOOTSTRAPPING), "none"), (error(OVERLOADED), "unknown")):
+        scene.ended.clear()
+        scene.send()
+        for _ in scene.nodes:
+            [wire] = await scene.await_requests()
+            wire.answer(body, ERROR)
+        await scene.await_ended()
+        assert scene.outcomes == [outcome]
 
 
 async def test_a_statement_that_a_node_has_forgotten(scene: Scene) -> None:
@@ -123,22 +138,21 @@ async def test_a_statement_that_a_node_has_forgotten(scene: Scene) -> None:
     for _ in range(3):
         wire.answer()
     assert scene.outcomes == [None] * 3
-    assert scene.fallbacks == []
 
 
-async def test_a_statement_that_a_node_does_not_keep(scene: Scene) -> None:
-    """If a statement is forgotten again at once, or its text is unknown, the driver is asked."""
+@pytest.mark.parametrize("name", ["id", "other"])
+async def test_a_statement_that_a_node_does_not_keep(scene: Scene, name: str) -> None:
+    """If a statement is forgotten again at once, or its text is unknown, the next node is asked."""
     scene.send(idempotent=False)
     [wire] = await scene.await_requests()
-    wire.answer(FORGOTTEN, ERROR)
-    [wire] = await scene.await_requests()
-    wire.answer(FORGOTTEN, ERROR)
-    await scene.await_ended()
-    scene.send(idempotent=False)
-    [wire] = await scene.await_requests()
-    wire.answer(error(UNPREPARED, text("other")), ERROR)
-    await scene.await_ended(2)
-    assert (scene.fallbacks, scene.outcomes) == ([1, 1], [None, None])
+    wire.answer(error(UNPREPARED, text(name)), ERROR)
+    [other] = await scene.await_requests()
+    if other is wire:
+        wire.answer(FORGOTTEN, ERROR)
+        [other] = await scene.await_requests()
+    assert other is not wire
+    other.answer()
+    assert scene.outcomes == [None]
 
 
 async def test_after_a_long_turn_of_the_loop_answers_are_read_first(scene: Scene) -> None:
@@ -188,14 +202,14 @@ async def test_what_is_slow_everywhere_does_not_become_more() -> None:
 
 
 async def test_streams_are_exhausted(scene: Scene) -> None:
-    """If a connection has no free stream, another node is asked, and after that the driver."""
+    """If a connection has no free stream, another node is asked; if none has, the request is refused."""
     with replace_in(connection_module, connection_module.MAX_STREAMS, 4):
         for _ in range(10):
             scene.send(idempotent=False)
         wires = await scene.await_requests(8)
         assert [len(wire.unanswered_requests) for wire in wires] == [4, 4]
         await scene.await_ended(2)
-        assert (scene.fallbacks, scene.outcomes) == ([0, 0], [None, None])
+        assert scene.outcomes == ["none", "none"]
         wires[0].answer()
         scene.send(idempotent=False)
         await scene.await_requests(8)
@@ -246,7 +260,7 @@ async def test_back_pressure(scene: Scene) -> None:
             scene.send(only=first.address, body=b"x" * 100)
         await scene.turn()
         assert first.waiting == 0
-        assert scene.fallbacks == [0]
+        assert scene.outcomes == ["none"]
         scene.send()
         scene.send()
         await scene.turn()
@@ -262,18 +276,46 @@ async def test_back_pressure(scene: Scene) -> None:
 
 @pytest.mark.parametrize("breaks_at", [STARTUP, AUTH_RESPONSE, QUERY])
 async def test_a_connection_that_breaks_during_the_handshake(breaks_at: int) -> None:
-    """A connection that breaks during the handshake is retried until it succeeds; meanwhile requests use the driver."""
+    """A connection that breaks during the handshake is retried until it succeeds; meanwhile requests are refused."""
     scene = Scene(nodes=1, password="right")
     [node] = scene.nodes
     node.password, node.breaks_at = "right", breaks_at
     await until_async(lambda: scene.client.is_up(node.address) is False)
     scene.send(idempotent=False)
-    await scene.await_ended()
-    assert (scene.fallbacks, scene.outcomes) == ([0], [None])
-    was_usable = scene.client.is_usable
+    assert scene.outcomes == ["none"]
     node.breaks_at = None
     await scene.await_connected()
-    assert (was_usable, scene.client.is_usable) == (False, True)
+    scene.client.close()
+
+
+async def test_a_request_before_the_first_connection() -> None:
+    """A request that comes before any node is connected waits for the first one, also one for a certain node."""
+    scene = Scene()
+    first, second = scene.nodes
+    first.is_reachable = False
+    scene.send()
+    scene.send(only=second.address)
+    await scene.await_requests(2)
+    assert second.waiting == 2
+    scene.send(only=first.address)
+    assert scene.outcomes == ["none"]
+    scene.client.close()
+
+
+async def test_a_request_before_a_connection_that_fails() -> None:
+    """A waiting request is refused once no node can be reached, or it has waited for its timeout."""
+    scene = Scene(nodes=1)
+    scene.nodes[0].is_reachable = False
+    scene.send(idempotent=False)
+    await scene.await_ended()
+    scene.client.close()
+    scene = Scene(nodes=1)
+    scene.nodes[0].is_silent = True
+    scene.send(timeout=1.0)
+    await until_async(lambda: STARTUP in scene.nodes[0].messages)
+    scene.now += 2.0
+    await scene.await_ended()
+    assert scene.outcomes == ["none"]
     scene.client.close()
 
 
@@ -343,16 +385,23 @@ async def test_a_callback_that_fails_harms_no_other(scene: Scene, caplog: pytest
     await scene.await_ended(2)
 
 
-async def test_a_driver_that_does_not_answer_either(scene: Scene) -> None:
-    """A request that was left to the driver still has its timeout."""
-    request = scene.send(timeout=1.0)
-    request.driver_fallback = lambda *_: None
+async def test_requests_of_a_closed_client(scene: Scene) -> None:
+    """When the client is closed its idempotent requests go to the next one; the others are in doubt."""
+    sent = scene.send()
+    scene.send(idempotent=False)
+    await scene.await_requests(2)
+    scene.client.close()
+    assert (scene.resent, scene.outcomes) == ([sent], ["unknown"])
+
+
+async def test_rows_that_fill_a_page(scene: Scene) -> None:
+    """An answer that is not complete is passed on with the state to ask for its next page with."""
+    pages: list[tuple[Rows, bytes]] = []
+    request = scene.send(only=scene.nodes[0].address)
+    request.on_page = lambda *page: pages.append(page)
     [wire] = await scene.await_requests()
-    wire.abort()
-    await until_async(lambda: request.has_fallen_back)
-    scene.now += 2.0
-    await scene.await_ended()
-    assert scene.outcomes == ["unknown"]
+    wire.answer(make_page(b"a", b"more"))
+    assert (pages, scene.ended) == ([([(b"a",)], b"more")], [])
 
 
 async def test_replicas_that_are_not_computed_yet(scene: Scene) -> None:

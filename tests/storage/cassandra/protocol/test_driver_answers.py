@@ -12,9 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cassandra import OperationTimedOut, ReadFailure
-from cassandra.cluster import NoHostAvailable
-from cassandra.connection import ConnectionException
+from cassandra import ReadFailure
 
 from queuey.model.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.cluster import (
@@ -33,6 +31,7 @@ from queuey.storage.cassandra.protocol.errors import translate
 from queuey.storage.deadlines import Deadline
 from tests.replacing import replace_in, with_fields
 from tests.storage.cassandra.protocol.scripted_driver import (
+    CHANGE,
     CONDITIONAL,
     ENCODED,
     STATEMENT,
@@ -40,10 +39,10 @@ from tests.storage.cassandra.protocol.scripted_driver import (
     cluster_of,
     scripted_driver,
 )
-from tests.storage.cassandra.protocol.scripted_node import ROW, Scene
+from tests.storage.cassandra.protocol.scripted_node import ROW, Scene, make_page
 from tests.waiting import PATIENCE_SECONDS, call_until, join, until, until_async
 
-LATE = Statement("SELECT b FROM t")
+LATE = Statement("SELECT b FROM t WHERE a = ?")
 """A statement that is not prepared."""
 Ends = list[tuple[Rows | None, StoreUnavailable | None, int]]
 """Rows or error of each request, and the thread in which it ended."""
@@ -76,6 +75,7 @@ async def adopted() -> AsyncIterator[Adopted]:
     with scripted_driver(session, scene.cluster, deadline=deadline) as driver:
         driver.loop.adopt(scene.loop)
         await scene.await_wires()
+        await asyncio.to_thread(driver.prepare, [STATEMENT, CHANGE])
         yield Adopted(scene, driver, session)
         await asyncio.to_thread(driver.close)
 
@@ -92,7 +92,7 @@ async def test_requests_from_the_loops_thread(adopted: Adopted, request_: Statem
 
 
 async def test_requests_from_other_threads(adopted: Adopted) -> None:
-    """Requests from other threads end in the loop, also those of the driver while the client has no node."""
+    """Requests from other threads end in the loop, also those that no node can get."""
     await asyncio.to_thread(adopted.send, ENCODED)
     [wire] = await adopted.scene.await_requests()
     wire.answer(ROW)
@@ -103,9 +103,9 @@ async def test_requests_from_other_threads(adopted: Adopted) -> None:
     await asyncio.to_thread(adopted.send, ENCODED)
     await adopted.await_ended(2)
     here = threading.get_ident()
-    assert adopted.ended == [([(b"a",)], None, here), ([("driver",)], None, here)]
-    [(call, thread)] = adopted.session.asked_in
-    assert (call, thread != here) == ("execute", True)  # A session may wait for a stream.
+    [good, (rows, refused, thread)] = adopted.ended
+    assert good == ([(b"a",)], None, here)
+    assert (rows, refused and refused.outcome, thread) == (None, "none", here)
 
 
 async def test_the_timeout_is_that_of_the_call_at_the_time_of_sending(adopted: Adopted) -> None:
@@ -121,29 +121,42 @@ async def test_the_timeout_is_that_of_the_call_at_the_time_of_sending(adopted: A
 
 
 @pytest.mark.parametrize(
-    ("request_", "asked"),
+    ("request_", "rows"),
     [
-        (StatementRequest(LATE, (b"a",)), ["prepare", "execute"]),
-        (StatementRequest(STATEMENT, (b"a",)), ["execute"]),
-        (with_fields(ENCODED, statement=LATE), ["prepare"]),
-        (with_fields(CONDITIONAL, further=[(LATE, (b"a",))]), ["prepare"]),
-        (StatementRequest(Statement.make_unprepared("ALTER TABLE t")), ["execute"]),
+        (StatementRequest(LATE, (b"a",)), [(b"a",)]),
+        (with_fields(ENCODED, statement=LATE), [(b"a",)]),
+        (with_fields(CONDITIONAL, further=[(LATE, (b"a",))]), [(100.0,)]),
     ],
 )
-async def test_the_loop_waits_for_no_node(
-    adopted: Adopted, request_: StatementRequest | Encoded, asked: list[str]
+async def test_a_statement_is_prepared_when_it_is_needed(
+    adopted: Adopted, request_: StatementRequest | Encoded, rows: Rows
 ) -> None:
-    """A statement that is not prepared, or goes through the driver, is sent in another thread in the call's time."""
-    with adopted.driver.calls.deadline.running(call_until(adopted.scene.now + 30.0)):
+    """A statement that was not prepared ahead is prepared first, once; the request has the rest of its call's time."""
+    for _ in range(2):
         adopted.send(request_)
-    if asked[-1] == "prepare":
-        await adopted.scene.await_requests()
-        adopted.scene.now += 30.1
+        [wire] = await adopted.scene.await_requests()
+        wire.answer(ROW)
+    assert [found for found, _, _ in adopted.ended] == [rows, rows]
+    assert [cql for node in adopted.scene.nodes for cql in node.prepared].count(LATE.qualify_tables("k")) == 1
+
+
+async def test_a_statement_that_cannot_be_prepared(adopted: Adopted) -> None:
+    """A request whose statement no node prepares fails without effect."""
+    for node in adopted.scene.nodes:
+        node.refused.append(LATE.qualify_tables("k"))
+    adopted.send(with_fields(ENCODED, statement=LATE, decode=None))
     await adopted.await_ended()
-    assert [call for call, _ in adopted.session.asked_in] == asked
-    assert threading.get_ident() not in {thread for _, thread in adopted.session.asked_in}
-    [(rows, refused, _)] = adopted.ended
-    assert rows == [("driver",)] if asked[-1] == "execute" else refused is not None
+    [(_, refused, _)] = adopted.ended
+    assert refused is not None
+    assert refused.outcome == "none"
+
+
+async def test_the_schema_is_changed_in_a_thread(adopted: Adopted) -> None:
+    """A schema change goes through the driver, which may block, in another thread than the loop's."""
+    adopted.send(StatementRequest(Statement.make_unprepared("ALTER TABLE t")))
+    await adopted.await_ended()
+    assert [rows for rows, _, _ in adopted.ended] == [[]]
+    assert threading.get_ident() not in adopted.session.asked_in
 
 
 async def test_hosts_by_the_clients_own_connections(adopted: Adopted) -> None:
@@ -176,7 +189,7 @@ async def test_close(adopted: Adopted) -> None:
 
 
 async def test_a_loop_that_comes_later(adopted: Adopted) -> None:
-    """Requests in flight on the former loop end once, by its rules; later requests go over the next loop."""
+    """Idempotent requests in flight go over the next loop, here in vain, as later ones do; others are in doubt."""
     for request in (ENCODED, CONDITIONAL):
         adopted.send(request)
     await adopted.scene.await_requests(2)
@@ -186,10 +199,10 @@ async def test_a_loop_that_comes_later(adopted: Adopted) -> None:
         await asyncio.to_thread(run_in, loop, adopted.driver.loop.adopt, loop)
         await adopted.await_ended(2)
         outcomes = sorted(str(None if refused is None else refused.outcome) for _, refused, _ in adopted.ended)
-        assert outcomes == ["None", "unknown"]
+        assert outcomes == ["none", "unknown"]
         adopted.send(ENCODED)
         await adopted.await_ended(3)
-        assert adopted.ended[2] == ([("driver",)], None, thread)
+        assert adopted.ended[2][2] == thread
         await asyncio.to_thread(run_in, loop, adopted.driver.loop.adopt, None)
 
 
@@ -219,7 +232,7 @@ def run_in(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: 
     asyncio.run_coroutine_threadsafe(made(), loop).result(PATIENCE_SECONDS)
 
 
-UPDATE = StatementRequest(Statement("UPDATE t SET b = ?"), (b"a",))
+ALTER = StatementRequest(Statement.make_unprepared("ALTER TABLE t"))
 
 
 def ends_of(driver: Driver, *requests: StatementRequest | Encoded) -> list[tuple[Rows | None, StoreUnavailable | None]]:
@@ -231,40 +244,18 @@ def ends_of(driver: Driver, *requests: StatementRequest | Encoded) -> list[tuple
     return ended
 
 
-@pytest.mark.parametrize(
-    ("ends", "rows", "outcome"),
-    [
-        ([["a"], ["b"]], ["a"], None),
-        ([["a"], OperationTimedOut()], ["a"], None),
-        ([OperationTimedOut(), ["a"]], None, "unknown"),
-    ],
-)
-def test_the_first_end_counts(ends: list[Any], rows: list[str] | None, outcome: str | None) -> None:
-    """Only the first end of two attempts is reported."""
-    with scripted_driver(ScriptedSession(*ends)) as driver:
-        [(found, error)] = ends_of(driver, UPDATE)
-    assert (found, error and error.outcome) == (rows, outcome)
-
-
-def test_all_pages_are_one_answer() -> None:
+async def test_all_pages_are_one_answer(adopted: Adopted) -> None:
     """An answer in several pages has the rows of all of them."""
-    with scripted_driver(ScriptedSession(pages=[["a"], [], ["b", "c"]])) as driver:
-        assert ends_of(driver, StatementRequest(STATEMENT, (b"a",))) == [(["a", "b", "c"], None)]
-
-
-def test_a_connection_that_ends_between_two_pages() -> None:
-    """If the connection ends between two pages the request fails, instead of returning fewer rows."""
-    session = ScriptedSession(pages=[["a"], ["b"], ["c"]])
-    with scripted_driver(session) as driver:
-        session.on_page = lambda page: driver.close() if page else None
-        [(rows, error)] = ends_of(driver, StatementRequest(STATEMENT, (b"a",)))
-    assert (rows, type(error)) == (None, StoreClosed)
+    adopted.send(StatementRequest(STATEMENT))
+    for state, row in ((b"more", b"a"), (b"and more", b"b"), (b"", b"c")):
+        [wire] = await adopted.scene.await_requests()
+        wire.answer(make_page(row, state))
+    await adopted.await_ended()
+    assert [rows for rows, _, _ in adopted.ended] == [[(b"a",), (b"b",), (b"c",)]]
 
 
 async def test_a_write_that_a_node_may_have_is_in_doubt(adopted: Adopted) -> None:
-    """A write that was sent and lost with its connection is in doubt, also if the driver then reaches no node."""
-    adopted.session.attempted_hosts = ()
-    adopted.session.answer_always(NoHostAvailable("no node", {"one": ConnectionException("Pool is shutdown")}))
+    """A write that was sent and lost with its connection is in doubt, also if no other node can be reached then."""
     write = with_fields(ENCODED, decode=None)
     adopted.send(write)
     await adopted.scene.await_requests()
@@ -285,15 +276,12 @@ def test_a_write_whose_read_failed_is_in_doubt(reads: bool, kind: type[StoreUnav
     assert (type(error), error.outcome) == (kind, outcome)
 
 
-def test_a_request_for_one_node_goes_to_no_other() -> None:
+async def test_a_request_for_one_node_goes_to_no_other(adopted: Adopted) -> None:
     """A request for one node goes to no other, and its error names the node."""
-    session = ScriptedSession()
-    with scripted_driver(session) as driver:
-        encoded = with_fields(ENCODED, host="127.0.0.7")
-        ends = ends_of(driver, encoded) + ends_of(driver, StatementRequest(STATEMENT, (b"a",), host="127.0.0.8"))
-    texts = [str(error) for _, error in ends]
-    assert texts == ["Cassandra node 127.0.0.7 did not answer", "Cassandra has no node 127.0.0.8"]
-    assert session.asked_in == []
+    adopted.send(with_fields(ENCODED, host="127.0.0.7"))
+    adopted.send(StatementRequest(STATEMENT, host="127.0.0.8"))
+    texts = [str(error) for _, error, _ in adopted.ended]
+    assert texts == [f"Cassandra node 127.0.0.{number} did not answer" for number in (7, 8)]
 
 
 def test_several_data_centres_need_a_local_one() -> None:
@@ -301,7 +289,7 @@ def test_several_data_centres_need_a_local_one() -> None:
     with scripted_driver(ScriptedSession(), cluster_of("b", "a"), ready=False) as driver:
         reason = "Cassandra has several data centres (a, b): set the local one"
         until(lambda: driver.problem() == reason)
-        assert [str(error) for _, error in ends_of(driver, ENCODED, UPDATE)] == [reason] * 2
+        assert [str(error) for _, error in ends_of(driver, ENCODED, ALTER)] == [reason] * 2
 
 
 def cluster_in(net: SimpleNamespace) -> Any:  # noqa: ANN401 - what the connection uses of the driver's cluster
@@ -361,7 +349,7 @@ def test_nothing_is_sent_before_the_schema_is_verified(net: SimpleNamespace) -> 
     problems, refused = ["the keyspace is newer than this program", None], list[bool]()
 
     def is_refused(driver: Driver) -> bool:
-        [(_, error)] = ends_of(driver, UPDATE)
+        [(_, error)] = ends_of(driver, ALTER)
         return error is not None
 
     def verify(driver: Driver) -> str | None:

@@ -7,15 +7,20 @@ import struct
 
 import pytest
 from cassandra import ConsistencyLevel
-from cassandra.protocol import BatchMessage, OverloadedErrorMessage, PreparedQueryNotFound, ReadyMessage
-from cassandra.query import BatchStatement, BatchType
+from cassandra.cqltypes import BytesType
+from cassandra.protocol import (
+    BatchMessage,
+    ColumnMetadata,
+    ExecuteMessage,
+    OverloadedErrorMessage,
+    PreparedQueryNotFound,
+    ReadyMessage,
+)
+from cassandra.query import BatchType, BoundStatement, PreparedStatement
 
-from queuey.storage.cassandra.cluster import UNSET, StatementRequest
+from queuey.storage.cassandra.cluster import UNSET
 from queuey.storage.cassandra.protocol import encoding
 from queuey.storage.cassandra.protocol.encoding import BrokenFrame, FrameReader, decode_answer
-from queuey.storage.cassandra.read.bucket_index import SELECT_FIRST
-from tests.sim.cassandra import cql
-from tests.sim.cassandra.protocol import frames
 
 READY = 2
 ERROR = 0
@@ -86,25 +91,28 @@ def test_usual_results_stay_bytes_and_the_rest_is_the_drivers() -> None:
     assert forgotten.info == b"id"
 
 
-def test_a_conditional_batch_is_what_the_driver_would_send() -> None:
-    """A conditional batch has the driver's bytes: several statements, values of every kind, both consistency levels."""
-    request = BatchStatement(batch_type=BatchType.UNLOGGED)
-    values = [[b"a", None, UNSET, b""], [b"0123456789"]]
-    request._statements_and_parameters = [(True, b"id%d" % n, row) for n, row in enumerate(values)]
-    levels = ConsistencyLevel.QUORUM, ConsistencyLevel.LOCAL_SERIAL
+def bind(cql: str, *values: object) -> BoundStatement:
+    columns = [ColumnMetadata("k", "t", "a", BytesType)] * len(values)
+    prepared = PreparedStatement(columns, cql.encode(), None, cql, "k", 4, [], None)
+    return BoundStatement(prepared).bind(values)
+
+
+@pytest.mark.parametrize("serial", [None, ConsistencyLevel.LOCAL_SERIAL])
+def test_a_batch_is_what_the_driver_would_send(serial: int | None) -> None:
+    """A batch has the driver's bytes: several statements, values of every kind, both consistency levels."""
+    statements = [bind("one", b"a", None, UNSET, b""), bind("two", b"0123456789")]
+    rows = [(True, bound.prepared_statement.query_id, bound.values) for bound in statements]
     expected = io.BytesIO()
-    BatchMessage(BatchType.UNLOGGED, request._statements_and_parameters, *levels).send_body(expected, 4)
-    request.consistency_level, request.serial_consistency_level = levels
-    assert encoding.encode_conditional_batch(request) == expected.getvalue()
+    BatchMessage(BatchType.UNLOGGED, rows, ConsistencyLevel.QUORUM, serial).send_body(expected, 4)
+    assert encoding.encode_mixed_batch(statements, ConsistencyLevel.QUORUM, serial) == expected.getvalue()
 
 
-def test_a_frequent_statement() -> None:
-    """A frequent statement has the values that the driver has bound, and its rows are those of the driver."""
-    bound = frames.prepared_statement(SELECT_FIRST, "keyspace").bind((7, 1))
-    bound.consistency_level = ConsistencyLevel.QUORUM
-    sent = encoding.encode_bound(StatementRequest(SELECT_FIRST, (7, 1), timeout=2.0), bound)
-    assert encoding.values_of(sent.rows[0]) == [struct.pack(">q", 7), struct.pack(">i", 1)]
-    assert (sent.routing_key, sent.timeout) == (bound.routing_key, 2.0)
-    rows = [(None, 1, 99, 2), (None, 2, 98, None)]
-    assert sent.decode is not None
-    assert sent.decode(cql.command(SELECT_FIRST.cql).encode_result(rows)) == rows
+@pytest.mark.parametrize("page", [None, b"state"])
+@pytest.mark.parametrize("serial", [None, ConsistencyLevel.SERIAL])
+def test_a_statement_is_what_the_driver_would_send(serial: int | None, page: bytes | None) -> None:
+    """A statement has the driver's bytes, also for a condition and for a further page."""
+    bound, level, expected = bind("one", b"a", None, UNSET), ConsistencyLevel.ONE, io.BytesIO()
+    query_id = bound.prepared_statement.query_id
+    message = ExecuteMessage(query_id, bound.values, level, serial, encoding.PAGE_ROWS, page, skip_meta=False)
+    message.send_body(expected, 4)
+    assert encoding.encode_bound(bound, level, serial, page) == expected.getvalue()

@@ -11,7 +11,6 @@ from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.storage.cassandra.cluster import Rows, TooManyDead
-from queuey.storage.cassandra.protocol import encoding
 from queuey.storage.cassandra.read import arrow_scan
 from queuey.storage.cassandra.read.slice_reads import BucketSource, Gathered, Probe, Rounds
 from queuey.storage.cassandra.statements import message_codec
@@ -19,6 +18,7 @@ from queuey.storage.cassandra.time import bucketing
 from queuey.storage.cassandra.time.bucketing import HOME_WIDTH, PUT_WIDTH, WIDTHS, Bucket
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.cql import Cell
+from tests.sim.cassandra.protocol import frames
 from tests.storage.cassandra.simulated import FaultlessDriver
 
 START = ids.seconds_to_ticks(1_750_000_000)
@@ -156,9 +156,9 @@ def refuse_large_request(request: Any) -> StoreUnavailable | None:  # noqa: ANN4
     """Returns an error for large pages of bodies, too slow, and for ids of many hours, too many dead rows; or None."""
     if "body" in request.statement.cql:
         return StoreUnavailable("too slow") if limit_of(request) > arrow_scan.FIRST_ROWS else None
-    low, high = (message_codec.position_of(value)[0] for value in encoding.values_of(request.rows[0])[3:5])
+    low, high = (message_codec.position_of(value)[0] for value in frames.values_of(request.rows[0])[3:5])
     return TooManyDead("too many") if high - low > HOUR else None
 
 
 def limit_of(request: Any) -> int:  # noqa: ANN401 - an encoded request
-    return int.from_bytes(encoding.values_of(request.rows[0])[-1], "big")
+    return int.from_bytes(frames.values_of(request.rows[0])[-1], "big")

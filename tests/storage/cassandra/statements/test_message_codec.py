@@ -17,6 +17,7 @@ from queuey.storage.cassandra.cluster import UNSET
 from queuey.storage.cassandra.protocol import encoding
 from queuey.storage.cassandra.statements import message_codec
 from tests import strategies
+from tests.sim.cassandra.protocol import frames
 
 metas = st.builds(
     Meta,
@@ -82,7 +83,7 @@ def serialize(*values: int | bytes) -> list[bytes]:
 def test_keys_are_encoded_as_they_are_hashed(key: tuple[int, int, int]) -> None:
     """The encoded key has the same values as the routing key, whose parts end with a zero byte each."""
     qid, part, bucket = (value.to_bytes(size, "big") for value, size in zip(key, (8, 4, 8), strict=True))
-    assert encoding.values_of(message_codec.key_of(*key)) == [qid, part, bucket]
+    assert frames.values_of(message_codec.key_of(*key)) == [qid, part, bucket]
     parts = [len(value).to_bytes(2, "big") + value + b"\0" for value in (qid, part, bucket)]
     assert message_codec.routing_of(*key) == b"".join(parts)
 
