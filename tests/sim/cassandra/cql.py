@@ -572,11 +572,17 @@ class Command:
             position += max(0, size)
         return values
 
+    def type_of(self, column: str) -> str:
+        """Returns the type of a selected column, or of a function of one."""
+        if column.startswith("ttl("):
+            return "int"
+        if column.startswith(("count(", "writetime(")):
+            return "bigint"
+        return "timeuuid" if column == "now()" else self.table.types.get(column, "blob")
+
     def encode_result(self, rows: Rows) -> bytes:
         cells = [
-            encode("bigint" if name.startswith("count(") else self.table.types.get(name, "blob"), value)
-            for row in rows
-            for name, value in zip(self.columns, row, strict=True)
+            encode(self.type_of(name), value) for row in rows for name, value in zip(self.columns, row, strict=True)
         ]
         packed = [SIZE.pack(-1) if cell is None else SIZE.pack(len(cell)) + cell for cell in cells]
         return struct.pack(">iiii", 2, 4, len(self.columns), len(rows)) + b"".join(packed)

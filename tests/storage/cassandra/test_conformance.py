@@ -165,7 +165,7 @@ def test_lifetimes(both: PairedClusters) -> None:
             if "singleton" not in read.cql and "count(" not in read.cql:
                 assert both.ask(StatementRequest(read, values)) == []
     for statement in statements:
-        assert send(statement, None) in ([], [(True,)])
+        assert send(statement, None) == [(True,)] or not command(statement.cql).conditional
     assert len(statements) >= 8
 
 
@@ -310,7 +310,7 @@ def test_doubt(both: PairedClusters) -> None:
             assert ask(request) in ([(True,)], [(False, 2)])
         assert both.ask(StatementRequest(find, where, "SERIAL")) == [(2, b"after")]
         assert both.ask(request) == [(False, 2)]
-    assert doubts > 8  # All outcomes of the simulated cluster, and some of the node.
+    assert doubts >= 8  # All of the simulated cluster; the node mostly answers before the client checks the timeout.
 
 
 def test_clocks(both: PairedClusters) -> None:

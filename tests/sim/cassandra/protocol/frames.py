@@ -153,8 +153,8 @@ def values_of(encoded: bytes) -> list[Any]:
 def encode_decision(request: StatementRequest, rows: Rows) -> bytes:
     command = next(command for command in _commands(request) if command.conditional)
     names = [*command.table.partition, *command.table.clustering] if request.further else []
-    columns = [("[applied]", "boolean")]
-    columns += [(name, command.table.types[name]) for name in [*names, *(str(name) for name, *_ in command.demands)]]
+    names = command.table.all if command.creates else [*names, *(str(name) for name, *_ in command.demands)]
+    columns = [("[applied]", "boolean"), *((name, command.table.types[name]) for name in names)]
     [row] = rows
     described = columns[: len(row)]
     cells = [_cell(kind, value) for (_, kind), value in zip(described, row, strict=True)]
@@ -180,7 +180,7 @@ def prepared_statement(statement: Statement, keyspace: str) -> PreparedStatement
     names = [name for name, _ in parsed.markers]
     key = [names.index(name) for name in parsed.table.partition if name in names]
     table, selected = parsed.table, parsed.table.all if parsed.columns == ["*"] else parsed.columns
-    results = [(keyspace, table.name, name, _type(table.types.get(name, ""))) for name in selected]
+    results = [(keyspace, table.name, name, _type(parsed.type_of(name))) for name in selected]
     statement_ = PreparedStatement(columns, id_of(words), key, words, keyspace, PROTOCOL, results, None)
     statement_.is_idempotent = statement.idempotent
     return statement_
