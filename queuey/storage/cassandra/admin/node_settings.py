@@ -45,7 +45,7 @@ class Node(NamedTuple):
 
 
 def ask_each(driver: Driver, statement: Statement, done: Callable[[str, Rows], None]) -> dict[str, str]:
-    """Asks every node that is up, all at once; ``done`` gets address and rows in a thread of the driver.
+    """Asks every node that is up, all at once; ``done`` gets address and rows in the loop's thread.
 
     Returns:
         By address, why a node did not answer.

@@ -40,8 +40,8 @@ from queuey.storage.cassandra.cluster.topology import (
     resolve_addresses,
 )
 from queuey.storage.cassandra.protocol import CqlClient, encoding, requests
+from queuey.storage.cassandra.protocol.attempts import CqlRequest
 from queuey.storage.cassandra.protocol.errors import DRIVER_ERRORS, InDoubt, choose_worst, translate
-from queuey.storage.cassandra.protocol.fast_request import FastRequest
 from queuey.storage.cassandra.protocol.requests import Done, Encoded, Rows, Statement, StatementRequest
 from queuey.storage.deadlines import Deadline, StoreCall
 
@@ -318,13 +318,13 @@ class Driver:
                 return
             self.requests += 1
             if isinstance(request, Encoded):
-                fast_request = self._make_encoded(request, done)
+                cql_request = self._make_encoded(request, done)
             else:
-                fast_request = self._make_bound(request, done, page)
+                cql_request = self._make_bound(request, done, page)
         except _FAILURES as error:
             done(None, _make_failure(error, reads=request.statement.reads))
             return
-        self._send_over_client(fast_request)
+        self._send_over_client(cql_request)
 
     async def ask(self, request: StatementRequest | Encoded) -> Rows:
         """Sends a request, unless the call has ended; returns the rows of all pages."""
@@ -390,7 +390,7 @@ class Driver:
             done(None, error)
 
         self._send_over_client(
-            FastRequest(
+            CqlRequest(
                 opcode=encoding.PREPARE,
                 body=encoding.encode_body(PrepareMessage(cql)),
                 routing_key=None,
@@ -420,14 +420,14 @@ class Driver:
         except Exception as failure:  # noqa: BLE001 - the caller gets it, who would wait for ever otherwise
             done(None, StoreUnavailable(f"the request could not be made: {failure}"))
 
-    def _make_encoded(self, request: Encoded, done: Done) -> FastRequest:
+    def _make_encoded(self, request: Encoded, done: Done) -> CqlRequest:
         prepared = self._prepared[request.statement]
         level, rows, reads = requests.LEVELS[request.consistency], request.rows, request.decode is not None
         if len(rows) == 1:
             opcode, body = encoding.EXECUTE, encoding.encode_execute(prepared.query_id, request.markers, rows[0], level)
         else:
             opcode, body = encoding.BATCH, encoding.encode_batch(prepared.query_id, request.markers, rows, level)
-        return FastRequest(
+        return CqlRequest(
             opcode=opcode,
             body=body,
             routing_key=request.routing_key,
@@ -440,7 +440,7 @@ class Driver:
             reads=reads,
         )
 
-    def _make_bound(self, request: StatementRequest, done: Done, page: bytes | None) -> FastRequest:
+    def _make_bound(self, request: StatementRequest, done: Done, page: bytes | None) -> CqlRequest:
         calls = (request.statement, request.values), *request.further
         bound = [self._prepared[statement].bind(values) for statement, values in calls]
         level = requests.LEVELS[request.consistency]
@@ -450,7 +450,7 @@ class Driver:
             opcode, body = encoding.BATCH, encoding.encode_mixed_batch(bound, level, serial)
         else:
             opcode, body = encoding.EXECUTE, encoding.encode_bound(bound[0], level, serial, page)
-        return FastRequest(
+        return CqlRequest(
             opcode=opcode,
             body=body,
             routing_key=bound[0].routing_key,
@@ -474,7 +474,7 @@ class Driver:
         with self._deadline.running(call):
             self._send_page(request, collect, page)
 
-    def _send_over_client(self, request: FastRequest) -> None:
+    def _send_over_client(self, request: CqlRequest) -> None:
         """Passes a request to the client, in the loop's thread. Without a client there, answers it with an error."""
         client = self._client
         if client is not None and asyncio._get_running_loop() is client.loop:  # noqa: SLF001 - the quick form of get_running_loop
@@ -484,7 +484,7 @@ class Driver:
         else:
             self._resend(request)
 
-    def _resend(self, request: FastRequest) -> None:
+    def _resend(self, request: CqlRequest) -> None:
         """Passes a request to the client of the loop that the store has in its next turn."""
         try:
             self.loop.soon(self._send_over_client, request)

@@ -1,6 +1,6 @@
 """The client: connections of its own to the nodes of the local data centre, and requests over them.
 
-Everything runs in the event loop's thread and never blocks. For the rules of a request see :mod:`.fast_request`. If a
+Everything runs in the event loop's thread and never blocks. For the rules of a request see :mod:`.attempts`. If a
 node does not know a statement, the client prepares it there and repeats the request. States of a node::
 
     connecting ──(logged in)──► up ──(the connection failed, or does not answer a heartbeat)──► broken
@@ -24,8 +24,8 @@ from cassandra.connection import ConnectionException
 from cassandra.protocol import OptionsMessage, PreparedQueryNotFound
 
 from queuey.model.errors import StoreUnavailable
+from queuey.storage.cassandra.protocol.attempts import CHECK_INTERVAL, MAX_ATTEMPTS, CqlRequest, InFlight
 from queuey.storage.cassandra.protocol.connection import NodeConnection
-from queuey.storage.cassandra.protocol.fast_request import CHECK_INTERVAL, MAX_ATTEMPTS, FastRequest, InFlight
 from queuey.storage.lasting_failures import Trouble
 
 log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class _Attempt:
 
     __slots__ = ("_client", "_connection", "_forgotten", "_request")
 
-    def __init__(self, client: CqlClient, request: FastRequest, connection: NodeConnection) -> None:
+    def __init__(self, client: CqlClient, request: CqlRequest, connection: NodeConnection) -> None:
         self._client = client
         self._request = request
         self._connection = connection
@@ -167,7 +167,7 @@ class CqlClient:
         find_cql: Returns the statement of an id, or None.
         local_dc: Data centre of the nodes to ask; all nodes if None.
         connect: Makes connections; the loop's own function if None.
-        clock: Clock in seconds, for timeouts and ``FastRequest.answered_at``.
+        clock: Clock in seconds, for timeouts and ``CqlRequest.answered_at``.
 
     Attributes:
         is_usable: At least one node is up.
@@ -200,7 +200,7 @@ class CqlClient:
         self._replicas: dict[bytes, tuple[Node, ...]] = {}
         """By routing key, the nodes that have the row."""
         self._turn = itertools.count()
-        self._waiting: list[FastRequest] = []
+        self._waiting: list[CqlRequest] = []
         """Requests that wait for the first connection to a node."""
         self._in_flight = InFlight(self._ask_next, lambda connection: connection.received_at, patience)
         self._timer: asyncio.TimerHandle | None = None
@@ -249,7 +249,7 @@ class CqlClient:
             return None
         return node.connection is not None
 
-    def _nodes_for(self, request: FastRequest) -> Iterator[Node]:
+    def _nodes_for(self, request: CqlRequest) -> Iterator[Node]:
         """Yields the connected nodes that may be asked: those with the row, each call beginning with the next in turn.
 
         Then the others.
@@ -282,7 +282,7 @@ class CqlClient:
 
     # Requests
 
-    def send(self, request: FastRequest) -> None:
+    def send(self, request: CqlRequest) -> None:
         """Sends a request to one node, or to its ``address``."""
         request.ask_next = self._ask_next
         request.began = request.began or self.clock()
@@ -292,7 +292,7 @@ class CqlClient:
             if self._timer is None:
                 self._set_timer()
 
-    def _begin(self, request: FastRequest) -> None:
+    def _begin(self, request: CqlRequest) -> None:
         """Sends a request. If no node accepts it, it waits for nodes that are being connected, or is refused."""
         request.nodes = self._nodes_for(request)
         if self._send_to_next(request):
@@ -317,14 +317,14 @@ class CqlClient:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _ask_next(self, request: FastRequest) -> bool:
+    def _ask_next(self, request: CqlRequest) -> bool:
         """Sends a request to one more node. Returns False if it was sent to enough, or no other node accepts it."""
         if self._is_closed:
             request.resend(request)
             return True
         return request.asked < MAX_ATTEMPTS and self._send_to_next(request)
 
-    def _send_to_next(self, request: FastRequest) -> bool:
+    def _send_to_next(self, request: CqlRequest) -> bool:
         """Sends a request to the next of its nodes that accepts it. Returns False if none does."""
         for node in request.nodes:
             connection = node.connection

@@ -20,6 +20,7 @@ from cassandra import AuthenticationFailed, ConsistencyLevel
 from cassandra import protocol as messages
 from cassandra.connection import ConnectionException
 
+from queuey.storage.cassandra.protocol.attempts import MAX_WAITING_BYTES
 from queuey.storage.cassandra.protocol.encoding import (
     BrokenFrame,
     FrameReader,
@@ -27,7 +28,6 @@ from queuey.storage.cassandra.protocol.encoding import (
     encode_body,
     encode_header,
 )
-from queuey.storage.cassandra.protocol.fast_request import MAX_WAITING_BYTES
 
 log = logging.getLogger(__name__)
 

@@ -360,7 +360,7 @@ class BucketStream:
                 raise answer
             return
         columns = message_codec.COLUMN_COUNT if self._reading.bodies else message_codec.ID_COLUMN_COUNT
-        # The driver returns decoded rows. It answers only after the fast path has failed, so rarely.
+        # The rows come decoded if Cassandra has sent a warning with them.
         body = answer[0] if answer and isinstance(answer[0], bytes) else message_codec.pack_rows(answer, columns)
         page = page_of(body, columns)
         self._pace.record_page(page)

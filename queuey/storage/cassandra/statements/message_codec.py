@@ -168,7 +168,7 @@ def find_starts(body: bytes, columns: int) -> list[int]:
 
 
 def pack_rows(rows: Rows, columns: int) -> bytes:
-    """Encodes rows that the driver has decoded (ids as UUIDs) as they were received."""
+    """Encodes rows that came decoded (ids as UUIDs) as they were received."""
     cells = []
     for row in rows:
         values = (row[0].bytes, *row[1:])

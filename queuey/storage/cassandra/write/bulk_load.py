@@ -36,8 +36,7 @@ width is much narrower, and many small buckets cost a reader more than a few lar
 BATCH_ROWS = 100
 BATCH_BYTES = 128 << 10
 MAX_IN_FLIGHT = 8
-"""Max batches in flight; a batch with a long body counts as several, by its length. The driver refuses requests on a
-connection while one that exceeds the socket's buffer is being sent."""
+"""Max batches in flight; a batch with a long body counts as several, by its length."""
 
 
 _NO_META = b"\0"

@@ -14,11 +14,11 @@ import pytest
 
 from queuey.model.errors import QueueNotFound, StoreUnavailable
 from queuey.storage.cassandra.cluster import Rows
-from queuey.storage.cassandra.protocol import fast_request
+from queuey.storage.cassandra.protocol import attempts
+from queuey.storage.cassandra.protocol.attempts import CqlRequest
 from queuey.storage.cassandra.protocol.client import _Attempt
 from queuey.storage.cassandra.protocol.connection import NodeConnection
 from queuey.storage.cassandra.protocol.errors import translate
-from queuey.storage.cassandra.protocol.fast_request import FastRequest
 from tests.sim import storm
 from tests.sim.cassandra.claims import ON_CLUSTER
 from tests.sim.cassandra.histories import broken
@@ -47,7 +47,7 @@ def report_no_effect(error: BaseException, *, reads: bool, attempts: int = 1) ->
     return StoreUnavailable(str(error), outcome="none")
 
 
-def pass_on_every_answer(request: FastRequest, rows: Rows | None, error: StoreUnavailable | None) -> None:
+def pass_on_every_answer(request: CqlRequest, rows: Rows | None, error: StoreUnavailable | None) -> None:
     request.is_answered = True
     request.done(rows, error)
 
@@ -56,11 +56,9 @@ MUTATIONS = {
     "a stream is taken until its answer comes": broken(
         HarshEarlyStorm, "horizon attempt order early missed G1", 4, around(NodeConnection.send, reuse_waiting_stream)
     ),
-    "an append is sent once": Mutation(
-        ON_LOOP, ("sent",), [(FastRequest.fail_in_doubt, lambda request, _error: request.fall_back())], 6
-    ),
-    "a lost append is in doubt": Mutation(ON_LOOP, ("G6",), [(fast_request, translate, report_no_effect)], 6),
-    "a request is answered once": Mutation(ON_LOOP, ("answers",), [(FastRequest.finish, pass_on_every_answer)], 3),
+    "an append is sent once": Mutation(ON_LOOP, ("sent",), [(CqlRequest.fail_in_doubt, CqlRequest.retry)], 6),
+    "a lost append is in doubt": Mutation(ON_LOOP, ("G6",), [(attempts, translate, report_no_effect)], 6),
+    "a request is answered once": Mutation(ON_LOOP, ("answers",), [(CqlRequest.finish, pass_on_every_answer)], 3),
 }
 MISREAD = (IndexError, QueueNotFound, TypeError, ValueError, struct.error)
 """Errors of reading the rows of another request."""

@@ -13,7 +13,7 @@ from cassandra.auth import PlainTextAuthProvider
 from queuey.model.errors import StoreUnavailable
 from queuey.storage.cassandra.cluster import Done, Rows
 from queuey.storage.cassandra.protocol import CqlClient, encoding
-from queuey.storage.cassandra.protocol.fast_request import FastRequest
+from queuey.storage.cassandra.protocol.attempts import CqlRequest
 from tests.sim.cassandra.protocol.frames import (
     AUTH_RESPONSE,
     AUTH_SUCCESS,
@@ -163,7 +163,7 @@ class Scene:
     def __init__(self, nodes: int = 2, patience: float = 0.0, password: str | None = None) -> None:
         self.nodes = [ScriptedNode(f"10.0.0.{number}") for number in range(1, nodes + 1)]
         self.now = 100.0
-        self.resent: list[FastRequest] = []
+        self.resent: list[CqlRequest] = []
         self.ended: list[tuple[Rows | None, StoreUnavailable | None]] = []
         self.loop = asyncio.get_running_loop()
         self.dcs: dict[str, str] = {}
@@ -223,9 +223,9 @@ class Scene:
         body: bytes = b"body",
         decodes: bool = True,
         done: Done | None = None,
-    ) -> FastRequest:
+    ) -> CqlRequest:
         """Sends a request through the client. Its end goes to ``ended``, or to ``done``."""
-        request = FastRequest(
+        request = CqlRequest(
             opcode=encoding.EXECUTE,
             body=body,
             routing_key=b"key",

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from queuey.storage.cassandra.protocol import attempts, encoding
 from queuey.storage.cassandra.protocol import client as client_module
 from queuey.storage.cassandra.protocol import connection as connection_module
-from queuey.storage.cassandra.protocol import encoding, fast_request
 from queuey.storage.cassandra.protocol.encoding import VOID
 from queuey.storage.cassandra.protocol.requests import Rows
 from tests.replacing import replace_in
@@ -159,9 +159,9 @@ async def test_after_a_long_turn_of_the_loop_answers_are_read_first(scene: Scene
     """Answers that arrived during a long turn of the loop are read before requests time out."""
     scene.send(timeout=1.0)
     [wire] = await scene.await_requests()
-    scene.loop.call_later(fast_request.CHECK_INTERVAL, wire.answer)  # Due in the turn of the check, after it.
+    scene.loop.call_later(attempts.CHECK_INTERVAL, wire.answer)  # Due in the turn of the check, after it.
     scene.now += 2.0
-    time.sleep(2 * fast_request.CHECK_INTERVAL)  # noqa: ASYNC251 - a long turn of the loop
+    time.sleep(2 * attempts.CHECK_INTERVAL)  # noqa: ASYNC251 - a long turn of the loop
     await scene.await_ended()
     assert scene.outcomes == [None]
 
@@ -184,7 +184,7 @@ async def test_a_second_node_after_a_silence() -> None:
 
 async def test_what_is_slow_everywhere_does_not_become_more() -> None:
     """While a node answers other requests, few waiting ones are sent to a second node."""
-    with replace_in(fast_request, fast_request.MAX_RETRY_CREDIT, 2.0):
+    with replace_in(attempts, attempts.MAX_RETRY_CREDIT, 2.0):
         scene = Scene(patience=0.1)
     await scene.await_connected()
     for _ in range(12):
@@ -254,7 +254,7 @@ async def test_a_silent_connection_is_replaced(scene: Scene) -> None:
 async def test_back_pressure(scene: Scene) -> None:
     """While the transport accepts no bytes requests wait, up to a limit; further ones go elsewhere."""
     first, second = scene.nodes
-    with replace_in(connection_module, fast_request.MAX_WAITING_BYTES, 1000):
+    with replace_in(connection_module, attempts.MAX_WAITING_BYTES, 1000):
         first.wire.client.pause_writing()
         for _ in range(12):
             scene.send(only=first.address, body=b"x" * 100)

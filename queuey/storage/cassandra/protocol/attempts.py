@@ -56,7 +56,7 @@ _ERRORS_IN_DOUBT = (OverloadedErrorMessage, ReadTimeoutErrorMessage, ServerError
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class FastRequest:
+class CqlRequest:
     """A request and the state of its attempts.
 
     Attributes:
@@ -85,14 +85,14 @@ class FastRequest:
     routing_key: bytes | None
     timeout: float
     done: Done
-    resend: Callable[[FastRequest], object]
+    resend: Callable[[CqlRequest], object]
     reads: bool
     address: str | None = None
     metadata: Any = None
     decode: Decode | None = None
     on_page: Callable[[Rows, bytes], object] | None = None
     idempotent: bool = True
-    ask_next: Callable[[FastRequest], bool] = field(init=False)
+    ask_next: Callable[[CqlRequest], bool] = field(init=False)
     nodes: Iterator[Any] = field(init=False)
     asked: int = 0
     in_flight: int = 0
@@ -183,22 +183,20 @@ class InFlight:
             that is less.
     """
 
-    def __init__(
-        self, ask: Callable[[FastRequest], bool], last_answer: Callable[[Any], float], patience: float
-    ) -> None:
+    def __init__(self, ask: Callable[[CqlRequest], bool], last_answer: Callable[[Any], float], patience: float) -> None:
         self._ask = ask
         self._last_answer = last_answer
         self._patience = round(patience / CHECK_INTERVAL)
-        self._sent: defaultdict[int, deque[FastRequest]] = defaultdict(deque)
+        self._sent: defaultdict[int, deque[CqlRequest]] = defaultdict(deque)
         """By number of checks before a second node is asked; there are few different numbers."""
-        self._late: deque[FastRequest] = deque()
+        self._late: deque[CqlRequest] = deque()
         self._spare = MAX_RETRY_CREDIT
         """Second attempts that may be sent now although the first node answers other requests."""
 
     def __bool__(self) -> bool:
         return bool(self._late) or any(self._sent.values())
 
-    def add(self, request: FastRequest) -> None:
+    def add(self, request: CqlRequest) -> None:
         """Begins to watch a request, which earns ``RETRY_CREDIT`` of a second attempt.
 
         An idempotent one may also go to a second node before it times out.
@@ -227,7 +225,7 @@ class InFlight:
                 error = OperationTimedOut("no answer in time") if request.asked else NoHostAvailable("no node", {})
                 request.finish(None, translate(error, reads=request.reads, attempts=request.asked))
 
-    def _may_ask_another(self, request: FastRequest) -> bool:
+    def _may_ask_another(self, request: CqlRequest) -> bool:
         """Returns whether to send a request to a second node: always if the first node answers nothing at all.
 
         Otherwise spends a second attempt that was saved up, if there is one.
