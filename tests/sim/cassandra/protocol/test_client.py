@@ -54,10 +54,10 @@ def pass_on_every_answer(request: CqlRequest, rows: Rows | None, error: StoreUna
 
 MUTATIONS = {
     "a stream is taken until its answer comes": broken(
-        HarshEarlyStorm, "horizon attempt order early missed G1", 4, around(NodeConnection.send, reuse_waiting_stream)
+        HarshEarlyStorm, "horizon attempt order early missed G1", 0, around(NodeConnection.send, reuse_waiting_stream)
     ),
     "an append is sent once": Mutation(ON_LOOP, ("sent",), [(CqlRequest.fail_in_doubt, CqlRequest.retry)], 6),
-    "a lost append is in doubt": Mutation(ON_LOOP, ("G6",), [(attempts, translate, report_no_effect)], 6),
+    "a lost append is in doubt": Mutation(ON_LOOP, ("G6",), [(attempts, translate, report_no_effect)], 0),
     "a request is answered once": Mutation(ON_LOOP, ("answers",), [(CqlRequest.finish, pass_on_every_answer)], 3),
 }
 MISREAD = (IndexError, QueueNotFound, TypeError, ValueError, struct.error)
