@@ -105,11 +105,9 @@ RULES = "G1 none attempt"
 
 MUTATIONS = {
     "times change in two steps": broken(
-        ChangingStorm, RULES, 18, (changing, changing.change_times, change_times_in_one_step)
+        ChangingStorm, RULES, 9, (changing, changing.change_times, change_times_in_one_step)
     ),
-    "the second step waits for all processes": broken(
-        ChangingStorm, RULES, 395, answering(changing.wait_between_steps)
-    ),
+    "the second step waits for all processes": broken(ChangingStorm, RULES, 73, answering(changing.wait_between_steps)),
     "a process stops when its lease is over": broken(
         DeafStorm, RULES, 11, answering(TimingInForce.is_fresh, answer=True)
     ),

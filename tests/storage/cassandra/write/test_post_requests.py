@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from queuey.model.errors import Outcome, StoreUnavailable
+from queuey.model.errors import Outcome
 from queuey.model.ids import Position
 from queuey.model.messages import NewMessage, Queue, QueueSpec
-from queuey.storage.cassandra.cluster import Encoded, Rows, StatementRequest
+from queuey.storage.cassandra.cluster import Encoded, StatementRequest
 from queuey.storage.cassandra.statements.message_codec import DELETE, INSERT
 from queuey.storage.cassandra.time.clock_watch import SELECT_NOW
 from tests.sim.cassandra.cluster import Cluster, NetworkFaults
@@ -29,12 +29,11 @@ class CountedCluster(Cluster):
         super().__init__(world, NetworkFaults(), nodes=1)
         self.counts: Counter[str] = Counter()
 
-    def ask(
-        self, request: StatementRequest | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]
-    ) -> None:
-        if isinstance(request, Encoded) and request.statement in KINDS:  # Rounds of the clock are not Encoded.
+    def note_append(self, request: StatementRequest | Encoded, count: int) -> None:
+        """Counts what a driver receives: a node gets rounds of the clock as it gets checks."""
+        if count == 1 and isinstance(request, Encoded) and request.statement in KINDS:
             self.counts[KINDS[request.statement]] += 1
-        super().ask(request, end)
+        super().note_append(request, count)
 
 
 class Posting:
