@@ -71,8 +71,8 @@ class CqlRequest:
         on_page: Called instead of ``done`` with rows that are not all, and the state to ask for the next page with.
         reads: The request changes nothing.
         idempotent: The request may be sent twice: to a second node when the first one does not answer.
-        ask_next: Sends the request to its next node; returns False if there is none.
-        asked: Number of nodes that may have the request.
+        ask_next: Sends the request to its next node; returns False if no node is left.
+        attempts: Number of nodes that may have the request.
         nodes: The nodes still to be asked, in order.
         began: When it was sent first.
         host: The connection to the node that was asked last.
@@ -94,7 +94,7 @@ class CqlRequest:
     idempotent: bool = True
     ask_next: Callable[[CqlRequest], bool] = field(init=False)
     nodes: Iterator[Any] = field(init=False)
-    asked: int = 0
+    attempts: int = 0
     in_flight: int = 0
     host: Any = None
     began: float = 0.0
@@ -116,7 +116,7 @@ class CqlRequest:
 
     def begin_attempt(self, host: Any) -> None:  # noqa: ANN401 - a connection
         self.host = host
-        self.asked += 1
+        self.attempts += 1
         self.in_flight += 1
 
     def succeed(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, or the driver's message
@@ -142,7 +142,7 @@ class CqlRequest:
         """Answers with the error of an attempt, unless another attempt may still succeed."""
         self.in_flight -= 1
         if not self.in_flight:
-            self.finish(None, translate(error, reads=self.reads, attempts=self.asked))
+            self.finish(None, translate(error, reads=self.reads, attempts=self.attempts))
 
     def fail_in_doubt(self, error: BaseException) -> None:
         """Sends an idempotent request to its next node; answers any other one as in doubt."""
@@ -153,7 +153,7 @@ class CqlRequest:
 
     def fail_before_begin(self, error: BaseException) -> None:
         """Sends the request to its next node, as this one has certainly not begun it."""
-        self.asked -= 1
+        self.attempts -= 1
         self.retry(error)
 
     def retry(self, error: BaseException) -> None:
@@ -170,7 +170,7 @@ class CqlRequest:
 
     def refuse(self, error: StoreUnavailable) -> None:
         """Answers with the error of sending. A write that a node may have is in doubt."""
-        self.finish(None, error if self.reads or not self.asked else InDoubt(str(error)))
+        self.finish(None, error if self.reads or not self.attempts else InDoubt(str(error)))
 
 
 class InFlight:
@@ -213,7 +213,7 @@ class InFlight:
                 request = sent.popleft()
                 if not request.is_answered:
                     self._late.append(request)
-                    if request.asked and self._may_ask_another(request):
+                    if request.attempts and self._may_ask_another(request):
                         self._ask(request)
         for _ in range(len(self._late)):
             request = self._late.popleft()
@@ -222,8 +222,8 @@ class InFlight:
             if now - request.began < request.timeout:
                 self._late.append(request)
             else:
-                error = OperationTimedOut("no answer in time") if request.asked else NoHostAvailable("no node", {})
-                request.finish(None, translate(error, reads=request.reads, attempts=request.asked))
+                error = OperationTimedOut("no answer in time") if request.attempts else NoHostAvailable("no node", {})
+                request.finish(None, translate(error, reads=request.reads, attempts=request.attempts))
 
     def _may_ask_another(self, request: CqlRequest) -> bool:
         """Returns whether to send a request to a second node: always if the first node answers nothing at all.

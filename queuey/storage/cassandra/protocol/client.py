@@ -322,7 +322,7 @@ class CqlClient:
         if self._is_closed:
             request.resend(request)
             return True
-        return request.asked < MAX_ATTEMPTS and self._send_to_next(request)
+        return request.attempts < MAX_ATTEMPTS and self._send_to_next(request)
 
     def _send_to_next(self, request: CqlRequest) -> bool:
         """Sends a request to the next of its nodes that accepts it. Returns False if none does."""
