@@ -12,7 +12,7 @@ from tests.harness.nemesis import Step, Wave
 from tests.harness.plans import Plan, Record, plans, verify
 
 SILENCE = 8.0
-"""Seconds. A client replaces a silent connection before this (``driver/cql/client.py``, ``HEARTBEAT``)."""
+"""Seconds. A client replaces a silent connection before this (``protocol/client.py``, ``HEARTBEAT_INTERVAL``)."""
 WAVES: list[Wave] = [
     # A short cut, which loses all requests under way; and a cut long enough that attempts to connect fail.
     (Step("cut", "proxy-1", 0.1), Step("cut", "proxy-2", LATE, at=0.3), Step("cut", "proxy-1", 0.1, at=1.0)),
