@@ -60,7 +60,7 @@ class GroupUseCases:
     Args:
         store: The storage; its owner closes it.
         core: Event loop and clock.
-        rights: Returns a credential with its current rights; blocks. By default they never change.
+        rights: Returns a credential with its current rights. By default they never change.
         workers: The other workers of the service: if one changes a group, members at the others are woken. By
             default no others; polls find the changes of other processes.
 
@@ -190,9 +190,9 @@ class GroupUseCases:
         self,
         application: str,
         group: str,
-        member: str,
+        member_id: str,
         credential: MemberCredential,
-        beat: Heartbeat,
+        heartbeat: Heartbeat,
         waiter: Waiter | None = None,
         *,
         last: bool = False,
@@ -206,17 +206,17 @@ class GroupUseCases:
             MemberGone, GroupElsewhere, StoreUnavailable.
             InvalidRequest: The heartbeat names too many partitions.
         """
-        limits = ("owned", beat.owned, MAX_PARTITIONS), ("given_back", beat.given_back, MAX_GIVEN_BACK)
+        limits = ("owned", heartbeat.owned, MAX_PARTITIONS), ("given_back", heartbeat.given_back, MAX_GIVEN_BACK)
         for field, partitions, limit in limits:
             if max(len(partitions), sum(map(len, partitions.values()))) > limit:
                 raise InvalidRequest({field: f"Names more than {limit} partitions"})
-        return await self._get_local(application, group).heartbeat(member, credential, beat, waiter, last=last)
+        return await self._get_local(application, group).heartbeat(member_id, credential, heartbeat, waiter, last=last)
 
     async def leave(
         self,
         application: str,
         group: str,
-        member: str,
+        member_id: str,
         credential: MemberCredential,
         *,
         returns: bool,
@@ -230,14 +230,14 @@ class GroupUseCases:
             MemberGone, GroupElsewhere, StoreUnavailable.
         """
         await self._get_local(application, group).leave(
-            member, credential, returns=returns, is_own_request=is_own_request
+            member_id, credential, returns=returns, is_own_request=is_own_request
         )
 
     async def commit(
         self,
         access: QueueAccess,
         group: str,
-        member: str,
+        member_id: str,
         credential: MemberCredential,
         changes: Sequence[OffsetChange],
         epochs: Mapping[int, int],
@@ -250,7 +250,7 @@ class GroupUseCases:
             MemberGone, OffsetConflict, InvalidRequest, StoreUnavailable.
         """
         local = self._get_local(access.queue.application, group)
-        joined = await local.find_member(member, credential)
+        joined = await local.find_member(member_id, credential)
         await local.require_session(joined)
         fence = MemberCommit(joined.number, dict(epochs), dict(notes))
 

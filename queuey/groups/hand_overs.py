@@ -17,7 +17,7 @@ from queuey.model.groups import OwnedOffset, OwnedOffsets
 from queuey.model.messages import Queue
 
 MAX_ATTEMPTS = 20
-MAX_STATE_AGE = 0.5
+MAX_OWNERS_STATE_AGE = 0.5
 """Max age in seconds of the state by which owners are decided."""
 MAX_CONCURRENT_QUEUES = 8
 """Max queues that a call works on concurrently."""
@@ -34,9 +34,9 @@ class HandOvers:
     Args:
         context: The group.
         cache: The group's state.
-        to_tell: Returns the partitions of a queue whose notes members of this process need.
-        needs_plan: Called when a plan is due, because a partition cannot move again in this epoch.
-        moved: Called with the name of a queue, its rows, and those rows that this process has changed.
+        find_unconfirmed: Returns partitions of a queue that members here do not name yet; these need the notes.
+        request_plan: Called when a plan is due, because a partition cannot move again in this epoch.
+        wake_owners: Called with the name of a queue, its rows, and those rows that this process has changed.
 
     Attributes:
         rows: By queue, the tick after which its rows were read, and the rows; the oldest first.
@@ -47,16 +47,16 @@ class HandOvers:
         self,
         context: GroupContext,
         cache: StateCache,
-        to_tell: Callable[[str], set[int]],
-        needs_plan: Callable[[], None],
-        moved: Callable[[str, Rows, Sequence[OwnedOffset]], None],
+        find_unconfirmed: Callable[[str], set[int]],
+        request_plan: Callable[[], None],
+        wake_owners: Callable[[str, Rows, Sequence[OwnedOffset]], None],
     ) -> None:
-        self._store, self._core, (self._application, self._group) = context[:3]
-        self._counts = context.counts
+        self._store, self._core, self._counts = context.store, context.core, context.counts
+        self._application, self._group = context.key
         self._cache = cache
-        self._needed_notes = to_tell
-        self._needs_plan = needs_plan
-        self._moved = moved
+        self._find_unconfirmed = find_unconfirmed
+        self._request_plan = request_plan
+        self._wake_owners = wake_owners
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._give_backs: dict[str, dict[int, tuple[int, int]]] = {}
         self.rows: dict[str, tuple[int, Rows]] = {}
@@ -84,8 +84,8 @@ class HandOvers:
             StoreUnavailable: The hand-over may have been done.
         """
         waiting = self._give_backs.setdefault(name, {})
-        for number, word in give_backs.items():
-            waiting[number] = max(word, waiting.get(number, word), key=itemgetter(1))
+        for number, give_back in give_backs.items():
+            waiting[number] = max(give_back, waiting.get(number, give_back), key=itemgetter(1))
         lock = self._locks.get(name)
         if lock is None:
             lock = self._locks[name] = asyncio.Lock()
@@ -116,17 +116,17 @@ class HandOvers:
                 self._give_backs.pop(name, None)
                 return {}
             recorded, state = await self._read(queue)
-            words = dict(self._give_backs.get(name, {}))
+            give_backs = dict(self._give_backs.get(name, {}))
             leaving = {
                 number: (row.owner, row.epoch)
                 for number, row in recorded.rows.items()
                 if row.owner in self.leavers and row.epoch >= state.head.born
             }
-            decided = hand_over(state, queue.uid, recorded, words | leaving)
+            decided = hand_over(state, queue.uid, recorded, give_backs | leaving)
             if decided.needs_plan and await self._cache.refresh() is not state:
                 continue  # The rows belong to a later plan.
             if decided.needs_plan:
-                self._needs_plan()
+                self._request_plan()
             try:
                 is_written = not decided.owners or await self._store.offsets.hand_over(
                     queue, self._group, recorded.version, decided.owners
@@ -138,11 +138,11 @@ class HandOvers:
             if is_written:
                 self._counts.update(row.came for row in decided.owners if row.owner)
                 waiting = self._give_backs.get(name, {})
-                for number, word in words.items():
-                    if waiting.get(number) == word:
+                for number, give_back in give_backs.items():
+                    if waiting.get(number) == give_back:
                         del waiting[number]
                 rows = {**recorded.rows, **{row.partition: row for row in decided.owners}}
-                self._moved(name, rows, decided.owners)
+                self._wake_owners(name, rows, decided.owners)
                 return rows
             await asyncio.sleep(self._core.rng.random() * (self._core.boottime() - began))
         raise StoreBusy(f"The offsets of queue {name!r} are being changed by others. Try again.")
@@ -150,12 +150,12 @@ class HandOvers:
     async def _read(self, queue: Queue) -> tuple[OwnedOffsets, GroupState]:
         """Reads the rows of a queue with the notes that members here need, and a state at least as new."""
         while True:
-            needed_notes = self._needed_notes(queue.name)
-            recorded = await self._store.offsets.owned_offsets(queue, self._group, needed_notes)
-            state = await self._cache.refresh(MAX_STATE_AGE)
+            unconfirmed = self._find_unconfirmed(queue.name)
+            recorded = await self._store.offsets.owned_offsets(queue, self._group, unconfirmed)
+            state = await self._cache.refresh(MAX_OWNERS_STATE_AGE)
             if any(row.epoch > state.head.epoch for row in recorded.rows.values()):
                 state = await self._cache.refresh()
-            if self._needed_notes(queue.name) <= needed_notes:  # Otherwise a new plan needs more notes.
+            if self._find_unconfirmed(queue.name) <= unconfirmed:  # Otherwise a new plan needs more notes.
                 return recorded, state
 
     async def _find_planned_queue(self, name: str, *, fresh: bool) -> Queue | None:

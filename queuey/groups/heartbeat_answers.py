@@ -10,7 +10,7 @@ from queuey.groups.rules.group_state import GroupState, JoinedMember, PlannedQue
 from queuey.model import ids
 from queuey.model.groups import OwnedOffset
 
-MAX_PARTITIONS, MAX_ANSWER_BYTES = 1000, 240 << 10
+MAX_ANSWER_PARTITIONS, MAX_ANSWER_BYTES = 1000, 240 << 10
 """Max partitions of an answer, and its approximate max bytes."""
 _ENTRY_BYTES = 150
 _NONE: Mapping[int, int] = {}
@@ -72,16 +72,16 @@ class Targets:
 
 
 def answer_heartbeat(
-    targets: Targets, member: JoinedMember, beat: Heartbeat, rows: Mapping[str, Rows], *, seen: int, now: int
+    targets: Targets, member: JoinedMember, heartbeat: Heartbeat, rows: Mapping[str, Rows], *, seen: int, now: int
 ) -> HeartbeatAnswer:
     """Compares what a member names with what it owns: what it has lost, is to give back, and may take.
 
-    Stops at ``MAX_PARTITIONS`` or ``MAX_ANSWER_BYTES``; the next answer has more.
+    Stops at ``MAX_ANSWER_PARTITIONS`` or ``MAX_ANSWER_BYTES``; the next answer has more.
 
     Args:
         targets: Targets of the plan.
         member: The member.
-        beat: Its heartbeat.
+        heartbeat: Its heartbeat.
         rows: Rows of the queues to compare, read after the heartbeat was recorded.
         seen: When the member was last seen (ms).
         now: Clock at the arrival of the heartbeat (ms).
@@ -89,7 +89,7 @@ def answer_heartbeat(
     answer = HeartbeatAnswer(targets.epoch, (seen + member.session - now) / 1000, member.session / 3000)
     count = size = 0
     for name, recorded in rows.items():
-        owned_epochs = beat.owned.get(name, {})
+        owned_epochs = heartbeat.owned.get(name, {})
         planned = targets.queues[name].targets if name in targets.queues else {}
         for number in sorted(owned_epochs.keys() | recorded.keys()):
             row, target = recorded.get(number, OwnedOffset(number)), planned.get(number)
@@ -108,14 +108,14 @@ def answer_heartbeat(
                 continue
             count += 1
             size += _ENTRY_BYTES + len(name) + 2 * len(row.note or b"")
-            if count >= MAX_PARTITIONS or size >= MAX_ANSWER_BYTES:
+            if count >= MAX_ANSWER_PARTITIONS or size >= MAX_ANSWER_BYTES:
                 return answer
     return answer
 
 
-def find_highest_epoch(beat: Heartbeat) -> int:
+def find_highest_epoch(heartbeat: Heartbeat) -> int:
     """Returns the highest epoch under which a heartbeat names partitions, or 0."""
-    queues = filter(None, (*beat.owned.values(), *beat.given_back.values()))
+    queues = filter(None, (*heartbeat.owned.values(), *heartbeat.given_back.values()))
     return max(map(max, map(dict.values, queues)), default=0)
 
 

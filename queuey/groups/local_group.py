@@ -51,7 +51,7 @@ class _Beat:
     """The last heartbeat of a member that came to this process.
 
     Attributes:
-        content: The heartbeat.
+        heartbeat: The heartbeat.
         waiter: Wakes the request, if it waits.
         clock: Sample of the clock at its arrival.
         recorded: Tick from which on rows are read with the notes that it needs.
@@ -59,7 +59,7 @@ class _Beat:
         requested: What the last answer asked the member to give back.
     """
 
-    content: Heartbeat
+    heartbeat: Heartbeat
     waiter: Waiter | None
     clock: ClockSample
     recorded: int
@@ -85,12 +85,12 @@ class LocalGroup:
     """
 
     def __init__(self, context: GroupContext) -> None:
-        self._store, self._core, self._key = context[:3]
+        self._store, self._core, self._key = context.store, context.core, context.key
         self._counts, self._announce, self._forget = context.counts, context.announce, context.forget
         self.cache = StateCache(context, self._wake_all)
         self.changes = StateChanges(context, self.cache)
         self.owners = HandOvers(
-            context, self.cache, self._unconfirmed_partitions, self.changes.request_plan, self._wake_owners
+            context, self.cache, self._find_unconfirmed, self.changes.request_plan, self._wake_owners
         )
         self._targets = self.cache.targets
         self.used = self._core.boottime()
@@ -116,7 +116,7 @@ class LocalGroup:
 
     # Members
 
-    async def find_member(self, text: str, credential: MemberCredential) -> JoinedMember:
+    async def find_member(self, member_id: str, credential: MemberCredential) -> JoinedMember:
         """Returns a member by its id.
 
         Raises:
@@ -125,7 +125,7 @@ class LocalGroup:
         """
         for max_age in (MAX_STATE_AGE, 0.0):
             state = await self.cache.refresh(max_age)
-            number, _, secret = text.partition("-")
+            number, _, secret = member_id.partition("-")
             member = state.members.get(int(number)) if number.isdecimal() and len(number) < 20 else None  # noqa: PLR2004
             if (
                 member is not None
@@ -170,23 +170,29 @@ class LocalGroup:
                 raise MemberGone
 
     async def heartbeat(
-        self, text: str, credential: MemberCredential, content: Heartbeat, waiter: Waiter | None, *, last: bool
+        self,
+        member_id: str,
+        credential: MemberCredential,
+        heartbeat: Heartbeat,
+        waiter: Waiter | None,
+        *,
+        last: bool,
     ) -> HeartbeatAnswer | None:
         """Renews a member's session; returns its partitions to take and give back, or None if it may wait for news.
 
         A later heartbeat of the member takes the place of one that waits. With ``last``, it is always answered.
         """
         clock, now = self._store.groups.sample_clock(), self._core.boottime()
-        if find_highest_epoch(content) > self.cache.state.head.epoch:
+        if find_highest_epoch(heartbeat) > self.cache.state.head.epoch:
             await self.cache.refresh()  # The later plan may have a queue that was deleted and made again.
-        member = await self.find_member(text, credential)
+        member = await self.find_member(member_id, credential)
         number = member.number
         previous = beat = self._beats.get(number)
         is_late = waiter is not None and waiter.closed  # The member has sent a later heartbeat.
         if is_new := beat is None or waiter is None or beat.waiter is not waiter:
             # Rows that were read before it is recorded may lack the notes that it needs.
             recorded = self.cache.next_tick()
-            beat = _Beat(content, waiter, clock, recorded, now, beat.requested if beat is not None else frozenset())
+            beat = _Beat(heartbeat, waiter, clock, recorded, now, beat.requested if beat is not None else frozenset())
         if is_new and not is_late:
             self._beats[number] = beat
             if previous is not None and previous.waiter is not None and previous.waits:
@@ -231,7 +237,7 @@ class LocalGroup:
             if not await self._core.compute(self._count_queues(number, beat), is_overdue):
                 renewed = await self._store.groups.renew_session(*self._key, number, member.session)
                 self._renewed[number] = max(renewed, self._renewed.get(number, 0))
-        if beat.content.leaving and member.state in {"new", "present"}:
+        if beat.heartbeat.leaving and member.state in {"new", "present"}:
             await self.changes.apply(partial(GroupDraft.drain, number=number))
         elif member.state == "new":
             await self.changes.apply(partial(GroupDraft.make_present, number=number))
@@ -242,16 +248,16 @@ class LocalGroup:
 
     def _is_overdue(self, member: JoinedMember, beat: _Beat, now: int) -> bool:
         """Returns whether a member is late in giving back partitions that it names, or owns and was asked for."""
-        held = {name: dict(epochs) for name, epochs in beat.content.owned.items()}
+        held = {name: dict(epochs) for name, epochs in beat.heartbeat.owned.items()}
         for name in self._requested_queues(member.number):
             for partition, row in (self.owners.find_rows(name) or {}).items():
-                if row.owner == member.number and partition not in beat.content.given_back.get(name, {}):
+                if row.owner == member.number and partition not in beat.heartbeat.given_back.get(name, {}):
                     held.setdefault(name, {})[partition] = row.epoch
         return self.cache.targets.is_overdue(member, held, now - clock_slack(self._store))
 
     def _count_queues(self, number: int, beat: _Beat) -> int:
         """Returns the number of queues that are planned for a member, or that it names."""
-        return self.cache.targets.count_queues(number) + len(beat.content.owned) + len(beat.content.given_back)
+        return self.cache.targets.count_queues(number) + len(beat.heartbeat.owned) + len(beat.heartbeat.given_back)
 
     def _requested_queues(self, number: int) -> set[str]:
         """Returns queues with partitions that other members wait for and that a member may own without knowing."""
@@ -265,10 +271,12 @@ class LocalGroup:
         Carries out give-backs only if ``is_new``. Reads up to ``MAX_AT_ARRIVAL`` queues that the member names, and as
         many in which it misses partitions; the answer leaves out queues that were not read.
         """
-        number, given_back = member.number, beat.content.given_back
+        number, given_back = member.number, beat.heartbeat.given_back
         if is_new and given_back:
-            words = {name: {n: (number, epoch) for n, epoch in epochs.items()} for name, epochs in given_back.items()}
-            await self.owners.settle_all(words, beat.recorded, words)
+            give_backs = {
+                name: {n: (number, epoch) for n, epoch in epochs.items()} for name, epochs in given_back.items()
+            }
+            await self.owners.settle_all(give_backs, beat.recorded, give_backs)
         for _ in range(MAX_ATTEMPTS):
             targets, since = self.cache.targets, max(beat.recorded, self.cache.planned)
             count = self._count_queues(number, beat)
@@ -285,8 +293,8 @@ class LocalGroup:
 
         First such queues that the member names or is asked for, then those in which it misses partitions.
         """
-        targets, owned = self.cache.targets, beat.content.owned
-        named = self._requested_queues(number).union(targets.find_foreign(number, owned), beat.content.given_back)
+        targets, owned = self.cache.targets, beat.heartbeat.owned
+        named = self._requested_queues(number).union(targets.find_foreign(number, owned), beat.heartbeat.given_back)
         missing = set(targets.find_missing(number, owned)) - named
         unread = [{name for name in names if self.owners.find_rows(name, since) is None} for names in (named, missing)]
         return sorted(named | missing), sorted(unread[0]), sorted(unread[1])
@@ -297,18 +305,18 @@ class LocalGroup:
         rows_by_name = {name: self.owners.find_rows(name, since) for name in names}
         rows = {name: recorded for name, recorded in rows_by_name.items() if recorded is not None}
         return answer_heartbeat(
-            targets, member, beat.content, rows, seen=self._find_last_seen_ms(member), now=beat.clock.now
+            targets, member, beat.heartbeat, rows, seen=self._find_last_seen_ms(member), now=beat.clock.now
         )
 
-    async def leave(self, text: str, credential: MemberCredential, *, returns: bool, is_own_request: bool) -> None:
+    async def leave(self, member_id: str, credential: MemberCredential, *, returns: bool, is_own_request: bool) -> None:
         """Removes a member. By its own request and from its own caller, its partitions count as given back.
 
         With ``returns``, its targets are kept until its instance joins again.
         """
-        member = await self.find_member(text, credential)
+        member = await self.find_member(member_id, credential)
         number = member.number
         beat = self._beats.pop(number, None)
-        names = self.cache.targets.find_queues(number).union(beat.content.owned if beat is not None else ())
+        names = self.cache.targets.find_queues(number).union(beat.heartbeat.owned if beat is not None else ())
         if (
             is_own_request
             and self.cache.state.subscriptions[member.subscription].credential.caller == credential.caller
@@ -322,14 +330,14 @@ class LocalGroup:
         finally:
             self.owners.leavers.discard(number)
 
-    def _unconfirmed_partitions(self, name: str) -> set[int]:
+    def _find_unconfirmed(self, name: str) -> set[int]:
         """Returns partitions of a queue that are planned for members here and that these do not name yet."""
         planned = self.cache.targets.queues.get(name)
         return {
             number
             for number, target in (planned.targets.items() if planned is not None else ())
             if (beat := self._beats.get(target.member)) is not None
-            and beat.content.owned.get(name, {}).get(number, 0) < target.epoch
+            and beat.heartbeat.owned.get(name, {}).get(number, 0) < target.epoch
         }
 
     # Periodic work
@@ -360,7 +368,7 @@ class LocalGroup:
             (number, beat)
             for number, beat in beats
             for find in (targets.find_missing, targets.find_foreign)
-            for _ in find(number, beat.content.owned)
+            for _ in find(number, beat.heartbeat.owned)
         )
         await self._core.for_each(queues, lambda item: moving.update([item]))
         for beat in moving.values():
@@ -375,7 +383,7 @@ class LocalGroup:
             beat = self._beats.get(row.owner)
             if beat is None or (name, row.partition, row.epoch) in beat.requested:
                 continue
-            if beat.content.owned.get(name, {}).get(row.partition) != row.epoch:
+            if beat.heartbeat.owned.get(name, {}).get(row.partition) != row.epoch:
                 _wake(beat)
         if any(row.owner and row.owner not in self._beats for row in moved):
             self._announce()
@@ -415,7 +423,7 @@ class LocalGroup:
         # Counted from the last check, not the last read: requests that show the group read the sessions, too.
         if now - self._sessions_checked >= min(shortest, SEARCH_INTERVAL):
             if make_draft(state, await self.changes.read_sessions(), clock_slack(self._store)).end_sessions():
-                self.changes.apply(GroupDraft.is_plan_due)
+                self.changes.apply_due()
             self._sessions_checked = now
         if now - self._rights_read >= RIGHTS_CHECK_INTERVAL:
             self._rights_read = now
@@ -430,7 +438,7 @@ class LocalGroup:
             ) / 1000
             pause = min(pause, max(remaining, 0.0))
             if remaining <= 0:
-                await self.changes.apply(GroupDraft.is_plan_due)
+                await self.changes.apply_due()
         return pause
 
     def _drop_silent(self, state: GroupState, now: float) -> None:
@@ -456,11 +464,11 @@ class LocalGroup:
         def add_waiting(item: tuple[int, _Beat, str]) -> None:
             number, beat, name = item
             rows = self.owners.find_rows(name) or {}
-            missing = targets.find_missing_in(number, name, beat.content.owned)
+            missing = targets.find_missing_in(number, name, beat.heartbeat.owned)
             if unowned := {n for n in missing if n not in rows or rows[n].owner != number}:
                 waiting[number][name] = unowned
 
-        queues = ((n, beat, name) for n, beat in beats for name in targets.find_missing(n, beat.content.owned))
+        queues = ((n, beat, name) for n, beat in beats for name in targets.find_missing(n, beat.heartbeat.owned))
         await self._core.for_each(queues, add_waiting)
         names = sorted(set().union(*waiting.values()))
         first = bisect_right(names, self._last_queue)

@@ -61,17 +61,17 @@ class GroupViews(Views):
         credential = self._authorization.find_former_credential(request)
         try:
             credential = await self._authorization.find_member_credential(request)
-            beat = await request.read(partial(self._read_heartbeat, request))
+            heartbeat = await request.read(partial(self._read_heartbeat, request))
             ends = (await self._authorization.identify(request)).expires
             # The wait ends before the token expires, because that would end the membership.
-            remaining = beat.wait if ends is None else max(ends - time.time(), 0.0)
-            poll = request.make_long_poll(wait := min(beat.wait, self._limits.max_wait, remaining))
+            remaining = heartbeat.wait if ends is None else max(ends - time.time(), 0.0)
+            poll = request.make_long_poll(wait := min(heartbeat.wait, self._limits.max_wait, remaining))
             poll.is_heartbeat = True
             async with poll:
                 answer, last = None, not wait
                 while answer is None:
                     credential = await self._authorization.find_member_credential(request)
-                    answer = await self._groups.heartbeat(*names, credential, beat, poll, last=last)
+                    answer = await self._groups.heartbeat(*names, credential, heartbeat, poll, last=last)
                     last = answer is None and not await _wait_for_attempt(poll)
         except NotAuthenticated:
             # The membership ends with its credential, so others need not wait for the session to time out.
@@ -141,11 +141,11 @@ class GroupViews(Views):
         body = read_object(read_body(request, MAX_HEARTBEAT))
         fields, errors = self.fields(api.Heartbeat), Errors()
         fields.record_unknown_names(request, body)
-        beat = fields.read(body, errors)
-        owned = errors.parse_field("owned", _read_partitions, beat.owned) or {}
-        given_back = errors.parse_field("given_back", _read_partitions, beat.given_back) or {}
+        heartbeat = fields.read(body, errors)
+        owned = errors.parse_field("owned", _read_partitions, heartbeat.owned) or {}
+        given_back = errors.parse_field("given_back", _read_partitions, heartbeat.given_back) or {}
         errors.check()
-        return msgspec.structs.replace(beat, owned=owned, given_back=given_back)
+        return msgspec.structs.replace(heartbeat, owned=owned, given_back=given_back)
 
 
 async def _wait_for_attempt(poll: LongPoll) -> bool:

@@ -66,7 +66,7 @@ class StateCache:
     """
 
     def __init__(self, context: GroupContext, changed: Callable[[], None]) -> None:
-        self._store, self._core, self._key = context[:3]
+        self._store, self._core, self._key = context.store, context.core, context.key
         self._changed = changed
         self._reading = asyncio.Lock()
         self._read_serially_at = -math.inf

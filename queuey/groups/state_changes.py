@@ -47,7 +47,8 @@ class StateChanges:
     """
 
     def __init__(self, context: GroupContext, cache: StateCache) -> None:
-        self._store, self._core, self._key, self._rights, self._searching, self._counts = context[:6]
+        self._store, self._core, self._key = context.store, context.core, context.key
+        self._rights, self._searching, self._counts = context.rights, context.searching, context.counts
         self._cache = cache
         self._acts: list[tuple[Act, asyncio.Future[Any]]] = []
         self.sessions, self.sessions_read = GroupSessions(0, 0, {}), -math.inf
@@ -71,6 +72,10 @@ class StateChanges:
         if self.task is None or self.task.done():
             self.task = self._core.spawn(self._apply_waiting())
         return done
+
+    def apply_due(self) -> asyncio.Future[None]:
+        """Ends sessions that are over, and makes a plan that is due, as each transaction does."""
+        return self.apply(lambda _draft: None)
 
     def request_plan(self) -> None:
         if self._cache.state.head.due is None:
