@@ -60,7 +60,7 @@ def make_resources(
     """Returns the name, pattern and views of every page; with ``is_local`` also of links that log in once."""
     saver = ScheduleSaver(authorization, service.limits, service.schedules, service.messages)
     page_requests = PageRequestFactory(service, authorization, callers, saver, history)
-    view, acts, charts = page_requests.make_view, ActViews(page_requests), ChartView(service, authorization, history)
+    page, acts, charts = page_requests.make_view, ActViews(page_requests), ChartView(service, authorization, history)
     groups, health = GroupPages(page_requests), HealthView(page_requests, examine)
     figures = OverviewPages(page_requests, groups, health.find_visible_findings)
     doing: dict[str, View | Handler] = {"GET": View(acts.show, asks=True), "POST": acts.do}
@@ -73,44 +73,44 @@ def make_resources(
     ]
     return [
         *(once if is_local else ()),
-        ("console.applications", "/console{_:/?}", {"GET": view(applications.show_applications, applications.FIELDS)}),
+        ("console.applications", "/console{_:/?}", {"GET": page(applications.show_applications, applications.FIELDS)}),
         ("console.login", "/console/login", {"GET": View(login.show_form, asks=True), "POST": login.log_in}),
         ("console.provider", "/console/login/{provider}", {"GET": View(logins.redirect_to_provider, asks=True)}),
         ("console.back", "/console/login/{provider}/back", {"GET": View(logins.finish_login, asks=True)}),
         ("console.logout", "/console/logout", {"POST": login.log_out}),
         ("console.health", "/console/health", {"GET": View(health.show)}),
         ("console.static", pages.FILE_ROUTE, {"GET": pages.show_file}),
-        ("console.keys", APP + "/_keys", {"GET": view(applications.show_keys)}),
-        ("console.audit", APP + "/_audit", {"GET": view(applications.show_log, applications.LOG_FIELDS)}),
-        ("console.entry", APP + "/_audit/{place}", {"GET": view(applications.show_entry)}),
+        ("console.keys", APP + "/_keys", {"GET": page(applications.show_keys)}),
+        ("console.audit", APP + "/_audit", {"GET": page(applications.show_log, applications.LOG_FIELDS)}),
+        ("console.entry", APP + "/_audit/{place}", {"GET": page(applications.show_entry)}),
         (
             "console.schedules",
             APP + "/_schedules",
-            {"GET": view(applications.show_schedules, applications.SCHEDULES_FIELDS)},
+            {"GET": page(applications.show_schedules, applications.SCHEDULES_FIELDS)},
         ),
-        ("console.schedule", APP + "/_schedules/{schedule}", {"GET": view(applications.show_schedule)}),
+        ("console.schedule", APP + "/_schedules/{schedule}", {"GET": page(applications.show_schedule)}),
         ("console.groups", APP + "/_groups", {"GET": View(groups.show_all, asks=True)}),
         ("console.group", APP + "/_groups/{group}", {"GET": View(groups.show, asks=True)}),
         ("console.application_act", APP + "/_acts/{act}", doing),
         ("console.queue_act", QUEUE + "/acts/{act}", doing),
-        ("console.overview", APP, {"GET": view(overview.show, overview.FIELDS)}),
+        ("console.overview", APP, {"GET": page(overview.show, overview.FIELDS)}),
         ("console.figures", APP + "/_overview", {"GET": View(figures.show)}),
-        ("console.queues", APP + "/_queues", {"GET": view(applications.show_queues, applications.QUEUES_FIELDS)}),
+        ("console.queues", APP + "/_queues", {"GET": page(applications.show_queues, applications.QUEUES_FIELDS)}),
         (
             "console.failures",
             APP + "/_failures",
-            {"GET": view(applications.show_failures, applications.FAILURES_FIELDS, page=True)},
+            {"GET": page(applications.show_failures, applications.FAILURES_FIELDS, reserves=True)},
         ),
-        ("console.queue", QUEUE, {"GET": view(queue.show, queue.FIELDS, page=True)}),
+        ("console.queue", QUEUE, {"GET": page(queue.show, queue.FIELDS, reserves=True)}),
         (
             "console.tab",
             QUEUE + f"/{{tab:{'|'.join(queue.TABS)}}}",
-            {"GET": view(queue.show_tab, queue.TAB_FIELDS, page=True)},
+            {"GET": page(queue.show_tab, queue.TAB_FIELDS, reserves=True)},
         ),
         ("console.live", QUEUE + "/live", {"GET": View(charts.live, reads=True, asks=True)}),
-        ("console.messages", QUEUE + "/messages", {"GET": view(messages.show_list, messages.FIELDS, page=True)}),
-        ("console.message", QUEUE + "/messages/{place}", {"GET": view(messages.show, page=True)}),
-        ("console.body", QUEUE + "/messages/{place}/body", {"GET": view(messages.download, page=True)}),
+        ("console.messages", QUEUE + "/messages", {"GET": page(messages.show_list, messages.FIELDS, reserves=True)}),
+        ("console.message", QUEUE + "/messages/{place}", {"GET": page(messages.show, reserves=True)}),
+        ("console.body", QUEUE + "/messages/{place}/body", {"GET": page(messages.download, reserves=True)}),
     ]
 
 
@@ -145,8 +145,8 @@ def make_console(
         if samples:
             work = partial(sample_depths, service, history, service.stopping.wait)
             threading.Thread(target=work, name="queuey-depths", daemon=True).start()
-        pages = make_resources(service, authorization, examine, history, callers, providers, is_local=is_local)
-        for name, pattern, views in pages:
+        resources = make_resources(service, authorization, examine, history, callers, providers, is_local=is_local)
+        for name, pattern, views in resources:
             config.add_resource(name, pattern, views)
 
     return includeme

@@ -225,11 +225,11 @@ class PageRequestFactory(NamedTuple):
         answer: Callable[[PageRequest], Awaitable[Response]],
         fields: frozenset[str] = frozenset(),
         *,
-        page: bool = False,
+        reserves: bool = False,
     ) -> View:
         """Returns a view that calls ``answer`` with the caller.
 
-        Other query fields than ``fields`` cause a warning. With ``page``, memory for a page of messages is reserved
+        Other query fields than ``fields`` cause a warning. With ``reserves``, memory for a page of messages is reserved
         first.
 
         The view raises NotAuthenticated without a session.
@@ -237,7 +237,7 @@ class PageRequestFactory(NamedTuple):
 
         async def show(request: Request, match: Match) -> Response:
             page_request = await self.identify(request, match, read_query(request, fields))
-            if page:
+            if reserves:
                 await request.share.reserve(self.service.limits.page_bytes)
             return await answer(page_request)
 

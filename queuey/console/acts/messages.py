@@ -143,7 +143,7 @@ class ReleaseJob(MessageAct):
         receipt = ClaimReceipt(number, *position)
         access = await page_request.enter("admin")
         (settled,) = await access.apply(partial(claims.release, receipts=[receipt], retry=retry))
-        if settled.status is not ReceiptStatus.DONE:
+        if settled.status is not ReceiptStatus.ACCEPTED:
             return ActResult(text="No worker has this message, or it is already done, so nothing was released.")
         return ActResult(text="Released: another worker gets it." if retry else "Gave it up: it becomes a dead letter.")
 
