@@ -227,7 +227,7 @@ class ClaimUseCases:
         if parts and parts.keys() != {order[0]} and not self._has_entries(queue, parts):
             # If a receipt names an entry that never existed, nothing may be claimed.
             await self._check_receipts(queue, parts)
-        settles = {number: SettleRequest(queue, "acknowledge", receipts) for number, receipts in parts.items()}
+        settles = {partition: SettleRequest(queue, "acknowledge", group) for partition, group in parts.items()}
         poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes), worker)
         search = ClaimSearch(self._log_cache, self._rotation, queue, poll, settles, gather)
         deliveries = search.deliveries
@@ -332,18 +332,16 @@ class ClaimUseCases:
         if partitions is not None and len(partitions) == 1:
             return partitions
         order = self._rotation.order(
-            queue.qid, queue.partitions, lambda number: self._log_cache.find_last_conflict((queue.qid, number))
+            queue.qid, queue.partitions, lambda partition: self._log_cache.find_last_conflict((queue.qid, partition))
         )
         if partitions is not None:
             requested = set(partitions)
-            order = [number for number in order if number in requested]
+            order = [partition for partition in order if partition in requested]
 
-        def count_pending(number: int) -> int:
-            return self._log_cache.count_pending_ids((queue.qid, number))
+        def count_pending(partition: int) -> int:
+            return self._log_cache.count_pending_ids((queue.qid, partition))
 
-        has_room = (
-            number for number in order if not (pending := count_pending(number)) or pending + limit <= MAX_PENDING_IDS
-        )
+        has_room = (p for p in order if not (pending := count_pending(p)) or pending + limit <= MAX_PENDING_IDS)
         start = order.index(next(has_room, None) or min(order, key=count_pending))
         return [*order[start:], *order[:start]] if start else order
 
@@ -375,7 +373,7 @@ class ClaimUseCases:
             return
         now = self._store.claim_logs.claim_now() / 1000
         settled = await self._settle(queue, "verify", list(results))
-        valid = [settlement.receipt for settlement in settled if settlement.status is ReceiptStatus.DONE]
+        valid = [settlement.receipt for settlement in settled if settlement.status is ReceiptStatus.ACCEPTED]
         await self._write_concurrently(
             [partial(self._results.write_result, queue, receipt, results[receipt], now) for receipt in valid]
         )
@@ -437,7 +435,7 @@ class ClaimUseCases:
         """
         settled = await self._settle(queue, "verify", list(states))
         now = self._store.claim_logs.claim_now() / 1000
-        for receipt in [result.receipt for result in settled if result.status is ReceiptStatus.DONE]:
+        for receipt in [result.receipt for result in settled if result.status is ReceiptStatus.ACCEPTED]:
             state = JobState(receipt.number, now, states[receipt])
             await self._attempts.set_state(queue, receipt.partition, receipt.position, state)
         return settled
@@ -446,7 +444,7 @@ class ClaimUseCases:
         """Records the reason for the receipts that are valid now, before the claims end and may leave dead letters."""
         parts = group_by_partition(receipts)
         self.logs.check(queue, list(parts))
-        queries = {number: StateQuery(queue, partial(_find_workers, group)) for number, group in parts.items()}
+        queries = {partition: StateQuery(queue, partial(_find_workers, group)) for partition, group in parts.items()}
         answers_by_partition = await self.logs.ask(queue, queries)
         now = self._store.claim_logs.claim_now() / 1000
         for receipt, worker in chain.from_iterable(answers_by_partition.values()):
@@ -464,7 +462,7 @@ class ClaimUseCases:
         self.logs.check(queue, list(parts))
         if len(parts) > 1 and not self._has_entries(queue, parts):
             await self._check_receipts(queue, parts)
-        requests = {number: SettleRequest(queue, kind, group, ttl, begun=begun) for number, group in parts.items()}
+        requests = {p: SettleRequest(queue, kind, group, ttl, begun=begun) for p, group in parts.items()}
         settled = order_settlements(await self.logs.ask(queue, requests), receipts)
         if settled and kind == "renew" and self._is_late(ttl, min(request.decided for request in requests.values())):
             raise too_late_error()
@@ -472,32 +470,32 @@ class ClaimUseCases:
 
     async def _check_receipts(self, queue: Queue, parts: Mapping[int, Sequence[ClaimReceipt]]) -> None:
         """Raises ``InvalidRequest`` if a receipt names an entry that its log never had."""
-        await self.logs.ask(queue, {number: SettleRequest(queue, "check", group) for number, group in parts.items()})
+        await self.logs.ask(queue, {p: SettleRequest(queue, "check", group) for p, group in parts.items()})
 
     def _has_entries(self, queue: Queue, parts: Mapping[int, Sequence[ClaimReceipt]]) -> bool:
-        return all(self._log_cache.has_entries((queue.qid, number), group) for number, group in parts.items())
+        return all(self._log_cache.has_entries((queue.qid, partition), group) for partition, group in parts.items())
 
     # Names
 
     async def supersede(self, queue: Queue, location: Location) -> None:
         """Ends a message that was removed because a newer value took its name; its receipts become superseded."""
-        number, position = location
-        self.logs.check(queue, [number])
-        await self.logs.ask(queue, {number: ChangeRequest(queue, lambda draft: draft.supersede([position]))})
+        partition, position = location
+        self.logs.check(queue, [partition])
+        await self.logs.ask(queue, {partition: ChangeRequest(queue, lambda draft: draft.supersede([position]))})
 
     async def is_done(self, queue: Queue, location: Location) -> bool:
         return await self.find_status(queue, location) is None
 
     async def find_status(self, queue: Queue, location: Location) -> JobStatus | None:
         """Returns the status of a message as a job, or None if it is done."""
-        number, position = location
+        partition, position = location
 
         def find(state: State, expired: int) -> JobStatus | None:
             if position in state.outstanding:
                 return state.find_status(position, expired)
             return None if state.is_done(position) else "waiting"
 
-        return (await self.logs.query_states(queue, find, [number]))[number]
+        return (await self.logs.query_states(queue, find, [partition]))[partition]
 
     # Moves to another queue
 
@@ -519,8 +517,8 @@ class ClaimUseCases:
     async def keep_expired(self, queue: Queue) -> None:
         """Marks the logs of a queue so that reads for claims include expired messages."""
         self.logs.check(queue)
-        numbers = range(1, queue.partitions + 1)
-        await self.logs.ask(queue, {number: ChangeRequest(queue, EntryDraft.keep_expired) for number in numbers})
+        partitions = range(1, queue.partitions + 1)
+        await self.logs.ask(queue, {p: ChangeRequest(queue, EntryDraft.keep_expired) for p in partitions})
 
     async def expire(self, queue: Queue, partition: int, start: Position) -> ExpiryTurn:
         """Makes dead letters of a partition's expired messages, beginning at ``start``.
@@ -538,9 +536,8 @@ class ClaimUseCases:
 
     async def release_all(self, queue: Queue) -> None:
         self.logs.check(queue)
-        await self.logs.ask(
-            queue, {number: ChangeRequest(queue, EntryDraft.release_all) for number in range(1, queue.partitions + 1)}
-        )
+        partitions = range(1, queue.partitions + 1)
+        await self.logs.ask(queue, {p: ChangeRequest(queue, EntryDraft.release_all) for p in partitions})
 
 
 async def _skip_expiry(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:

@@ -315,6 +315,6 @@ def _answer_finished(settlements: Sequence[ReceiptOutcome]) -> Response:
     Raises:
         TicketSpent: The item was changed or finished, or was fetched again.
     """
-    if any(settlement.status is not ReceiptStatus.DONE for settlement in settlements):
+    if any(settlement.status is not ReceiptStatus.ACCEPTED for settlement in settlements):
         raise TicketSpent("The item was changed, finished, or fetched again by somebody else.")
     return Response(200, b"Well done, sir!", HTML)

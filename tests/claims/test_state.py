@@ -146,9 +146,9 @@ class Run:
             claim = model.claims.get(n)
             number = 0 if extra % 3 == 0 else (claim[0] if claim and extra % 3 == 1 else max(1, model.number - 1))
             if claim is None:
-                expected = ReceiptStatus.FINAL if number or model.is_done(n) else ReceiptStatus.DONE
+                expected = ReceiptStatus.FINAL if number or model.is_done(n) else ReceiptStatus.ACCEPTED
             else:
-                expected = ReceiptStatus.DONE if number in {0, claim[0]} else ReceiptStatus.SUPERSEDED
+                expected = ReceiptStatus.ACCEPTED if number in {0, claim[0]} else ReceiptStatus.SUPERSEDED
             calls: dict[str, Callable[[list[ClaimReceipt]], list[ReceiptOutcome]]] = {
                 "ack": draft.acknowledge,
                 "release": draft.release,
@@ -159,7 +159,7 @@ class Run:
             }
             [settlement] = calls[what]([receipt(n, number)])
             assert settlement.status is expected, (what, n, number, claim)
-            if expected is ReceiptStatus.DONE:
+            if expected is ReceiptStatus.ACCEPTED:
                 self._update_model(what, n, extra, by_id=not number)
 
     def _update_model(self, what: str, n: int, extra: int, *, by_id: bool) -> None:
@@ -249,10 +249,10 @@ def test_bounds() -> None:
     assert poll.given == []
     assert settle(state, "renew", receipt(MAX_OUTSTANDING + 1), receipt(1)) == [
         ReceiptStatus.REFUSED,
-        ReceiptStatus.DONE,
+        ReceiptStatus.ACCEPTED,
     ]
     everything = [receipt(n + 1, 0) for n in range(MAX_OUTSTANDING)]
-    assert set(settle(state, "acknowledge", *everything)) == {ReceiptStatus.DONE}
+    assert set(settle(state, "acknowledge", *everything)) == {ReceiptStatus.ACCEPTED}
     assert len(state.above) == MAX_ABOVE
     assert settle(state, "acknowledge", receipt(MAX_OUTSTANDING + 1)) == [ReceiptStatus.REFUSED]
     draft = EntryDraft(state, NOW, TIMING)
@@ -333,7 +333,7 @@ def test_a_claim_from_the_future_is_renewed_by_the_clock_of_now() -> None:
     """The holder of a claim from the future keeps it by a renewal, which ends when a renewal made now does."""
     state = State()
     number = claim(state, 1, now=NOW + YEAR)
-    assert settle(state, "renew", receipt(1, number)) == [ReceiptStatus.DONE]
+    assert settle(state, "renew", receipt(1, number)) == [ReceiptStatus.ACCEPTED]
     assert state.outstanding[at(1)].expires == NOW + 30_000
     assert state.is_live(at(1), TIMING.expiry_limit(NOW))
     assert state.find_ended(TIMING.expiry_limit(NOW), 10) == []
@@ -373,4 +373,4 @@ def test_an_expired_claim_is_not_made_longer_by_a_release() -> None:
     first = [receipt(1, 1), receipt(2, 1)]
     assert [one.status for one in begin(40).release(first, 30.0)] == [ReceiptStatus.SUPERSEDED] * 2
     for seconds, delay in ((40, 0.0), (40, lambda *_: 5.0), (80, 30.0)):
-        assert [one.status for one in begin(seconds).release(first[1:], delay)] == [ReceiptStatus.DONE]
+        assert [one.status for one in begin(seconds).release(first[1:], delay)] == [ReceiptStatus.ACCEPTED]

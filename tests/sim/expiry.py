@@ -284,7 +284,7 @@ class History:
 
         def done(settled: Iterable[ReceiptOutcome] | None, error: Exception | None) -> None:
             for one in settled or ():
-                if one.status in {ReceiptStatus.DONE, ReceiptStatus.FINAL}:
+                if one.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.FINAL}:
                     self.done.add(position)
             if settled is not None or (isinstance(error, StoreUnavailable) and error.outcome == "none"):
                 self.in_doubt[position] -= 1

@@ -41,7 +41,7 @@ from tests.sim.world import World, begin
 
 QUEUE = Queue(application="acme", name="orders", uid=1, qid=1)
 OUTCOMES: Mapping[ReceiptStatus, Outcome] = {
-    ReceiptStatus.DONE: "done",
+    ReceiptStatus.ACCEPTED: "done",
     ReceiptStatus.FINAL: "final",
     ReceiptStatus.SUPERSEDED: "superseded",
     ReceiptStatus.REFUSED: "none",
@@ -242,7 +242,7 @@ class Client:
         def done(settled: list[ReceiptOutcome] | None, error: Exception | None) -> None:
             now = self._world.now
             for (job, _), one in zip(jobs, settled or [], strict=False):
-                if one.status is ReceiptStatus.DONE:
+                if one.status is ReceiptStatus.ACCEPTED:
                     job.lives.append((now, one.expires - web.process.offset))
                     job.renewals[now] = asked
             self._world.after(self._world.random_time(1.5), partial(self._acknowledge, jobs))
@@ -286,7 +286,7 @@ class Client:
         def done(settled: list[ReceiptOutcome] | None, _error: Exception | None) -> None:
             now = self._world.now
             for (job, receipt), one in zip(jobs, settled or [], strict=False):
-                if one.status is ReceiptStatus.DONE:
+                if one.status is ReceiptStatus.ACCEPTED:
                     lives = [(now, one.expires - web.process.offset)]
                     resumed = Delivery(job.position, job.number, asked, now, lives, partition=job.partition)
                     self._history.deliveries.append(resumed)

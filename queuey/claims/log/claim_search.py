@@ -183,38 +183,40 @@ class QueueLogs:
         """Raises ``ClaimsRefused``, or ``InvalidRequest`` if the queue does not have one of the partitions."""
         if (refusal := self._store.claim_logs.claims_refusal(queue)) is not None:
             raise ClaimsRefused(refusal)
-        for number in partitions or ():
-            if not 1 <= number <= queue.partitions:
-                raise InvalidRequest({"partitions": outside_text(number, queue.partitions)})
+        for partition in partitions or ():
+            if not 1 <= partition <= queue.partitions:
+                raise InvalidRequest({"partitions": outside_text(partition, queue.partitions)})
 
     async def ask(self, queue: Queue, requests: Mapping[int, LogRequest]) -> dict[int, Any]:
         """Sends requests to the logs of partitions; returns their answers by partition."""
-        for number, request in requests.items():
-            self._logs.add((queue.qid, number), request)
+        for partition, request in requests.items():
+            self._logs.add((queue.qid, partition), request)
         return await gather_answers(requests)
 
     async def query_states(
-        self, queue: Queue, query: Callable[[State, int], T], numbers: Sequence[int] | None = None
+        self, queue: Queue, query: Callable[[State, int], T], partitions: Sequence[int] | None = None
     ) -> dict[int, T]:
         """Returns the result of ``query`` for each partition.
+
+        Each log begins a round for it, as for a claim: that may delete messages and publish dead letters.
 
         Args:
             queue: The queue's row.
             query: Called once per partition, with the state and a time in milliseconds since 1970. Claims that expire
                 before it are over for every process.
-            numbers: Partitions; None for all.
+            partitions: Partitions; None for all.
 
         Raises:
             ClaimsRefused: The queue's consistency level does not allow claims.
             InvalidRequest: The queue does not have one of the partitions.
         """
-        numbers = range(1, queue.partitions + 1) if numbers is None else numbers
-        self.check(queue, numbers)
+        partitions = range(1, queue.partitions + 1) if partitions is None else partitions
+        self.check(queue, partitions)
 
         def query_now(state: State) -> T:
             return query(state, self._timing.expiry_limit(self._store.claim_logs.claim_now()))
 
-        return await self.ask(queue, {number: StateQuery(queue, query_now) for number in numbers})
+        return await self.ask(queue, {partition: StateQuery(queue, query_now) for partition in partitions})
 
 
 class PiggybackedAck(msgspec.Struct):
@@ -292,10 +294,10 @@ class PartitionRotation:
                 self._start_next(turn, now, last_conflict)
             return turn.order
 
-    def end_turn(self, qid: int, number: int) -> None:
+    def end_turn(self, qid: int, partition: int) -> None:
         with self._lock:
             turn = self._turns.get(qid)
-            if turn is not None and turn.order[0] == number:
+            if turn is not None and turn.order[0] == partition:
                 turn.ends = -1e9
 
     def _add_queue(self, qid: int, partitions: int) -> _Turn:
@@ -347,15 +349,15 @@ class ClaimSearch(msgspec.Struct):
         Returns the error that ended the search or may have hidden messages.
         """
         first, failure = partitions[0], None
-        for number, settle in self.settles.items():
-            if number != first:
-                self.logs.add((self.queue.qid, number), settle)
+        for partition, settle in self.settles.items():
+            if partition != first:
+                self.logs.add((self.queue.qid, partition), settle)
         poll = self.poll
-        for number in partitions:
+        for partition in partitions:
             request = PollRequest(self.queue, poll, self.settles.values())
             self.requests.append(request)
-            acks = [self.settles[first]] if number == first and first in self.settles else []
-            self.logs.add((self.queue.qid, number), *acks, request)
+            acks = [self.settles[first]] if partition == first and first in self.settles else []
+            self.logs.add((self.queue.qid, partition), *acks, request)
             try:
                 claimed: list[ClaimDelivery] = await request.future
             except (TooManyClaims, ClaimUndecided) as error:
@@ -363,10 +365,10 @@ class ClaimSearch(msgspec.Struct):
             except QueueyError as error:
                 return error
             if not claimed:
-                self.turns.end_turn(self.queue.qid, number)
+                self.turns.end_turn(self.queue.qid, partition)
                 continue
             if self.deliveries and claimed[0].suspected:  # A suspected message is delivered alone.
-                self.logs.add((self.queue.qid, number), make_release_request(self.queue, request.give_up()))
+                self.logs.add((self.queue.qid, partition), make_release_request(self.queue, request.give_up()))
                 return None
             self.decided = min(self.decided, request.decided)
             self.deliveries += claimed
@@ -402,5 +404,5 @@ def order_settlements(
     if len(settled) == 1:
         [only] = settled.values()
         return [*only]
-    remaining = {number: iter(results) for number, results in settled.items()}
+    remaining = {partition: iter(results) for partition, results in settled.items()}
     return [next(remaining[receipt.partition]) for receipt in receipts]

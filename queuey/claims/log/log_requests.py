@@ -384,7 +384,8 @@ class ClaimTotals:
             for request in requests:
                 if isinstance(request, SettleRequest):
                     for result in request.settlements:
-                        counts["acknowledged"] += result.status is ReceiptStatus.DONE and request.kind == "acknowledge"
+                        is_accepted = result.status is ReceiptStatus.ACCEPTED
+                        counts["acknowledged"] += is_accepted and request.kind == "acknowledge"
                         counts["superseded"] += result.status is ReceiptStatus.SUPERSEDED
             if entry is None:
                 return

@@ -2,11 +2,13 @@
 
 ::
 
-    requests wait ─► decide ─► append ──applied──────────────────────────► apply, answer ─► next round
-                      ▲          │ ▲ └──refused─► read, apply ────────────┐
-                      │          │ └─in doubt: the same entry again       │ the entry there is ours: it was applied
-                      │          └──certainly not: the error is answered  │
-                      └──────────────── it is another's: decide again ◄───┘
+    requests wait ─► decide ─┬─► append ──applied──────────────────────────► written: apply, answer ─► next round
+                      ▲      │     │ ▲ └──refused─► read, apply ────────────┐
+                      │      │     │ └─in doubt: the same entry again       │ the entry there is ours: it was written
+                      │      │     └──certainly not: the error is answered  │
+                      ├──────│───────────────── it is another's: refused ◄──┘
+                      ├──────┼─ outdated, or postponed
+                             └─ unneeded ──────────────────────────────────► answer ─► next round
 
 One round is under way at a time; requests that come meanwhile wait for the next one and share its entry.
 """
@@ -520,7 +522,7 @@ class PartitionLog:
                 request.decided = end.decided
                 statuses = {*map(_status_of, request.settlements)}
                 if ReceiptStatus.REFUSED in statuses:
-                    outcome: Outcome = "unknown" if ReceiptStatus.DONE in statuses else "none"
+                    outcome: Outcome = "unknown" if ReceiptStatus.ACCEPTED in statuses else "none"
                     request.answer(None, too_many_claims_error(self._partition, outcome))
                 else:
                     request.answer(request.settlements)

@@ -116,7 +116,7 @@ class EntryDraft:
         for receipt in receipts:
             position = receipt.ticks, receipt.low
             status = self._check_receipt(receipt, position)
-            if status is ReceiptStatus.DONE:
+            if status is ReceiptStatus.ACCEPTED:
                 if position not in state.outstanding and len(state.above) + len(self._finals) >= MAX_ABOVE:
                     status = ReceiptStatus.REFUSED
                 else:
@@ -142,7 +142,7 @@ class EntryDraft:
             position = receipt.position
             status = self._check_receipt(receipt, position)
             until = 0
-            if status is ReceiptStatus.DONE:
+            if status is ReceiptStatus.ACCEPTED:
                 is_outstanding = position in self._state.outstanding
                 if not is_outstanding and (position > self.latest_position() or self._key_of is not None):
                     status = ReceiptStatus.FINAL
@@ -208,9 +208,9 @@ class EntryDraft:
         for receipt in receipts:
             position = receipt.position
             status = self._check_receipt(receipt, position)
-            if is_ordered_delay and status is ReceiptStatus.DONE and position in self._state.outstanding:
+            if is_ordered_delay and status is ReceiptStatus.ACCEPTED and position in self._state.outstanding:
                 status = ReceiptStatus.SUPERSEDED if keys.has_another(position) else status
-            until = self._release(receipt, delay, begun=begun) if status is ReceiptStatus.DONE else 0
+            until = self._release(receipt, delay, begun=begun) if status is ReceiptStatus.ACCEPTED else 0
             settlements.append(ReceiptOutcome(receipt, status, until / 1000))
         return settlements
 
@@ -272,18 +272,18 @@ class EntryDraft:
         return [ReceiptOutcome(receipt, self._check_receipt(receipt, receipt.position)) for receipt in receipts]
 
     def _check_receipt(self, receipt: ClaimReceipt, position: Position) -> ReceiptStatus:
-        """Returns ``ReceiptStatus.DONE`` if a request with this receipt may be carried out; changes nothing."""
+        """Returns ``ReceiptStatus.ACCEPTED`` if a request with this receipt may be carried out; changes nothing."""
         number = receipt.number
         claim = self._state.outstanding.get(position)
         if position in self._superseded or (number and position in self._state.superseded):
             return ReceiptStatus.SUPERSEDED if number else ReceiptStatus.FINAL
         if claim is None:
             is_final = number or position in self._finals or self._state.is_done(position)
-            return ReceiptStatus.FINAL if is_final else ReceiptStatus.DONE
+            return ReceiptStatus.FINAL if is_final else ReceiptStatus.ACCEPTED
         if position in self._finals:
             return ReceiptStatus.FINAL
         good = not number or ((number, receipt.secret) == (claim.number, claim.secret))
-        return ReceiptStatus.DONE if good else ReceiptStatus.SUPERSEDED
+        return ReceiptStatus.ACCEPTED if good else ReceiptStatus.SUPERSEDED
 
     def supersede(self, positions: Iterable[Position]) -> None:
         """Ends messages whose names have been taken by newer values, even if they are claimed."""
@@ -345,7 +345,7 @@ class EntryDraft:
             status = self._check_receipt(receipt, position)
             if position not in self._state.outstanding:
                 status = ReceiptStatus.FINAL
-            elif status is ReceiptStatus.DONE:
+            elif status is ReceiptStatus.ACCEPTED:
                 self._renewals.pop(position, None)
                 self._releases.pop(position, None)
                 self._changed.add(position)

@@ -18,7 +18,7 @@ MAX_KNOWN_WITH_EARLY = MAX_ABOVE // 2
 """Max messages outstanding or done above the cursor for a message to be delivered early. An early message is remembered
 until it is due, and a partition that remembers ``MAX_ABOVE`` messages is not read any further."""
 _STANDING_BY_STATUS: dict[ReceiptStatus, JobStanding] = {
-    ReceiptStatus.DONE: "removed",
+    ReceiptStatus.ACCEPTED: "removed",
     ReceiptStatus.REFUSED: "refused",
 }
 
@@ -43,7 +43,7 @@ def cancel(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
     if draft.is_live(position):
         draft.ask_to_stop(position)
         return "claimed"
-    is_known = draft.was_delivered(position) or draft.verify([message])[0].status is not ReceiptStatus.DONE
+    is_known = draft.was_delivered(position) or draft.verify([message])[0].status is not ReceiptStatus.ACCEPTED
     if not is_known and position > draft.latest_position():
         return "delayed"
     return _STANDING_BY_STATUS.get(draft.acknowledge([message])[0].status, "done")
@@ -62,7 +62,7 @@ def make_available_now(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
     position = message.position
     if draft.is_live(position):
         return "claimed"
-    if draft.is_ended_here(position) or draft.verify([message])[0].status is not ReceiptStatus.DONE:
+    if draft.is_ended_here(position) or draft.verify([message])[0].status is not ReceiptStatus.ACCEPTED:
         return "done"
     if draft.was_delivered(position):
         draft.release([message])

@@ -115,12 +115,12 @@ class LastDelivery(msgspec.Struct, gc=False):
 class ReceiptStatus(enum.Enum):
     """Result of a request for one receipt.
 
-    ``DONE``: the request was carried out. With all other results nothing was changed. ``SUPERSEDED``: the message was
+    ``ACCEPTED``: the request is carried out. With all other results nothing is changed. ``SUPERSEDED``: the message was
     delivered again since, or a newer value has taken its name. ``FINAL``: the message was acknowledged before or is
     gone. ``REFUSED``: the partition has its max number of claims or of remembered messages.
     """
 
-    DONE = "done"
+    ACCEPTED = "done"
     SUPERSEDED = "superseded"
     FINAL = "final"
     REFUSED = "refused"

@@ -237,7 +237,7 @@ class MessageActions:
         async def change(queue: Queue) -> Result:
             receipt = _read_handle(parameters.receipt_handle, queue, seconds)
             [settled] = await self._claims.release(queue, [receipt], float(seconds))
-            if settled.status is not ReceiptStatus.DONE:
+            if settled.status is not ReceiptStatus.ACCEPTED:
                 raise _make_refusal(settled, parameters.receipt_handle)
             return {}
 
@@ -264,7 +264,7 @@ class MessageActions:
                 receipts = [(entry.id, receipt) for entry, (timeout, receipt) in parsed if timeout == seconds]
                 done = await self._claims.release(queue, [receipt for _, receipt in receipts], float(seconds))
                 settled |= {name: settlement for (name, _), settlement in zip(receipts, done, strict=True)}
-            refused = {name: result for name, result in settled.items() if result.status is not ReceiptStatus.DONE}
+            refused = {name: result for name, result in settled.items() if result.status is not ReceiptStatus.ACCEPTED}
             handles = {entry.id: entry.receipt_handle for entry, _ in parsed}
             failed += [_make_failure(name, _make_refusal(result, handles[name])) for name, result in refused.items()]
             return _batch_result([{"Id": entry.id} for entry, _ in parsed if entry.id not in refused], failed)

@@ -56,7 +56,7 @@ class Scene:
         why = HandlerFailure(reason) if reason else None
         receipts: list[ClaimReceipt] = [self.last.receipt]
         [settled] = self.claims.release(self.access, receipts, delay, why, begun=begun)
-        assert settled.status is ReceiptStatus.DONE
+        assert settled.status is ReceiptStatus.ACCEPTED
         return round(settled.expires - self.store.claim_logs.claim_now() / 1000, 1) if settled.expires else 0.0
 
 
@@ -143,7 +143,7 @@ def test_a_result_of_an_uncounted_delivery_is_void(store: Store) -> None:
     first = scene.claim()
     scene.write(first)
     scene.claims.release(scene.access, [first], begun=False)
-    assert scene.acknowledge(scene.claim()) is ReceiptStatus.DONE
+    assert scene.acknowledge(scene.claim()) is ReceiptStatus.ACCEPTED
     assert scene.end() == ("done", None)
 
 

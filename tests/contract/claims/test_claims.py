@@ -64,9 +64,10 @@ def test_from_claim_to_acknowledgement(store: Store, other: Store) -> None:
     for service, way in ((one, access), (peer, peer_access)):
         assert blocking(service.claims).claim(way, limit=9, ttl=60) == []
     receipts = [claimed.receipt for claimed in first]
-    assert statuses(blocking(peer.claims).acknowledge(peer_access, receipts[:1])) == [ReceiptStatus.DONE]
+    assert statuses(blocking(peer.claims).acknowledge(peer_access, receipts[:1])) == [ReceiptStatus.ACCEPTED]
     assert statuses(blocking(one.claims).acknowledge(access, receipts[:1])) == [ReceiptStatus.FINAL]
-    assert statuses(blocking(peer.claims).release(peer_access, receipts)) == [ReceiptStatus.FINAL, ReceiptStatus.DONE]
+    released = blocking(peer.claims).release(peer_access, receipts)
+    assert statuses(released) == [ReceiptStatus.FINAL, ReceiptStatus.ACCEPTED]
     assert [
         (claimed.message.body, claimed.deliveries) for claimed in blocking(one.claims).claim(access, limit=9, ttl=60)
     ] == [("b", 2)]
@@ -88,8 +89,8 @@ def test_a_claim_expires(store: Store, clock: Clock) -> None:
     assert (new_one.message.body, new_one.deliveries) == ("a", 2)
     assert statuses(blocking(service.claims).acknowledge(access, [old.receipt, new_one.receipt, kept.receipt])) == [
         ReceiptStatus.SUPERSEDED,
-        ReceiptStatus.DONE,
-        ReceiptStatus.DONE,
+        ReceiptStatus.ACCEPTED,
+        ReceiptStatus.ACCEPTED,
     ]
     clock.advance(1000)
     assert blocking(service.claims).claim(access, limit=2, ttl=30) == []
@@ -108,7 +109,7 @@ def test_partitions(store: Store) -> None:
     bare = ClaimReceipt(2, *ids.parse_position(d.message.id))
     settled = blocking(service.claims).acknowledge(access, [d.receipt, bare, c.receipt])
     assert [settlement.receipt for settlement in settled] == [d.receipt, bare, c.receipt]
-    assert statuses(settled) == [ReceiptStatus.DONE] * 3
+    assert statuses(settled) == [ReceiptStatus.ACCEPTED] * 3
     with pytest.raises(InvalidRequest, match="4 is not a partition"):
         blocking(service.claims).claim(access, limit=9, ttl=60, partitions=[4])
     with pytest.raises(InvalidRequest, match="4 is not a partition"):
@@ -135,7 +136,8 @@ def test_what_fails_in_one_of_several_partitions(store: Store) -> None:
             blocking(service.claims).acknowledge(access, some)
         assert caught.value.outcome == outcome
     failing.restore(ClaimLogs.append_entry)
-    assert statuses(blocking(service.claims).acknowledge(access, receipts)) == [ReceiptStatus.DONE, ReceiptStatus.FINAL]
+    settled = blocking(service.claims).acknowledge(access, receipts)
+    assert statuses(settled) == [ReceiptStatus.ACCEPTED, ReceiptStatus.FINAL]
 
 
 def test_what_fails_after_a_message_was_claimed(store: Store) -> None:
@@ -195,7 +197,7 @@ def test_receipts_of_several_partitions(store: Store, other: Store) -> None:
         counts = process.core.run(process.claims.overview.count_claims(way)).partitions.values()
         assert [(each.claimed, each.waiting) for each in counts] == [(1, 0)] * 3
     fresh, way = enter(other, queue)
-    assert statuses(blocking(fresh.claims).acknowledge(way, receipts)) == [ReceiptStatus.DONE] * 3
+    assert statuses(blocking(fresh.claims).acknowledge(way, receipts)) == [ReceiptStatus.ACCEPTED] * 3
 
 
 def test_a_purged_and_a_deleted_queue(store: Store) -> None:
@@ -285,15 +287,15 @@ def test_acknowledge_and_claim(store: Store) -> None:
     ack = PiggybackedAck([a.receipt])
     [b] = blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[1], ack=ack)
     assert b.message.position == places[1]
-    assert statuses(ack.settled or []) == [ReceiptStatus.DONE]
+    assert statuses(ack.settled or []) == [ReceiptStatus.ACCEPTED]
     assert bridge.run(store.claim_logs.read_log(queue, 1, 1)).last == number + 1
     again = PiggybackedAck([a.receipt, b.receipt])
     [d] = blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[2], ack=again)
     assert d.message.body == "d"
-    assert statuses(again.settled or []) == [ReceiptStatus.FINAL, ReceiptStatus.DONE]
+    assert statuses(again.settled or []) == [ReceiptStatus.FINAL, ReceiptStatus.ACCEPTED]
     both = PiggybackedAck([d.receipt, a.receipt])
     assert claimed_bodies(blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[1], ack=both)) == ["c"]
-    assert statuses(both.settled or []) == [ReceiptStatus.DONE, ReceiptStatus.FINAL]
+    assert statuses(both.settled or []) == [ReceiptStatus.ACCEPTED, ReceiptStatus.FINAL]
     assert blocking(service.claims).claim(access, limit=1, ttl=60, ack=both) == []
     assert service.core.run(service.claims.overview.count_claims(access)).claimed == 1
 
@@ -313,7 +315,7 @@ def test_acknowledge_what_another_process_gave(store: Store, other: Store, parti
     assert one.core.run(one.claims.overview.count_claims(access)).claimed == 2
     ack = PiggybackedAck(held)
     assert claimed_bodies(blocking(two.claims).claim(there, limit=1, ttl=60, partitions=partitions, ack=ack)) == ["b"]
-    assert statuses(ack.settled or []) == [ReceiptStatus.DONE] * 2
+    assert statuses(ack.settled or []) == [ReceiptStatus.ACCEPTED] * 2
 
 
 def test_snapshots(store: Store, other: Store) -> None:
@@ -324,7 +326,7 @@ def test_snapshots(store: Store, other: Store) -> None:
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=600)
     assert bridge.run(store.claim_logs.read_log(queue, 1, 1)).snapshot is not None
     late, there = enter(other, queue)
-    assert statuses(blocking(late.claims).acknowledge(there, [claimed.receipt])) == [ReceiptStatus.DONE]
+    assert statuses(blocking(late.claims).acknowledge(there, [claimed.receipt])) == [ReceiptStatus.ACCEPTED]
     assert late.core.run(late.claims.overview.count_claims(there)).partitions[1].claimed == 299
 
 
@@ -383,12 +385,12 @@ def test_deleted_after_the_acknowledgement(store: Store, other: Store) -> None:
     failing = InterposedStore(store)
     service, access = enter(failing.store, queue)
     claimed = blocking(service.claims).claim(access, limit=3, ttl=600)
-    assert statuses(blocking(service.claims).acknowledge(access, [claimed[0].receipt])) == [ReceiptStatus.DONE]
+    assert statuses(blocking(service.claims).acknowledge(access, [claimed[0].receipt])) == [ReceiptStatus.ACCEPTED]
     assert bodies(bridge.run(store.messages.fetch(queue, [(1, place) for place in places]))) == ["b", "c"]
     failing.instead(Messages.delete, raise_unavailable)
-    assert statuses(blocking(service.claims).acknowledge(access, [claimed[1].receipt])) == [ReceiptStatus.DONE]
+    assert statuses(blocking(service.claims).acknowledge(access, [claimed[1].receipt])) == [ReceiptStatus.ACCEPTED]
     failing.restore(Messages.delete)
-    assert statuses(blocking(service.claims).acknowledge(access, [claimed[2].receipt])) == [ReceiptStatus.DONE]
+    assert statuses(blocking(service.claims).acknowledge(access, [claimed[2].receipt])) == [ReceiptStatus.ACCEPTED]
     assert bodies(bridge.run(store.messages.fetch(queue, [(1, place) for place in places]))) == ["b"]
     with replace_in(Core, Core.boottime, lambda: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE_SECONDS):
         append_bodies(store, queue, "d")
@@ -413,9 +415,9 @@ def test_made_up_receipts_of_what_was_renewed_by_its_id(store: Store) -> None:
     [place] = append_bodies(store, queue, "a")
     service, access = enter(store, queue)
     bare = ClaimReceipt(1, *place)
-    assert statuses(blocking(service.claims).renew(access, [bare], 60)) == [ReceiptStatus.DONE]
+    assert statuses(blocking(service.claims).renew(access, [bare], 60)) == [ReceiptStatus.ACCEPTED]
     refuse_made_up_receipts(store, access, place)
-    assert statuses(blocking(service.claims).acknowledge(access, [bare])) == [ReceiptStatus.DONE]
+    assert statuses(blocking(service.claims).acknowledge(access, [bare])) == [ReceiptStatus.ACCEPTED]
 
 
 def test_levels_that_cannot_be_claimed(store: Store) -> None:

@@ -59,7 +59,7 @@ def claim_soon(way: tuple[Service, QueueAccess], limit: int = 9) -> list[ClaimDe
 def acknowledge(way: tuple[Service, QueueAccess], *claimed: ClaimDelivery) -> None:
     service, access = way
     settled = blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in claimed])
-    assert statuses(settled) == [ReceiptStatus.DONE] * len(claimed)
+    assert statuses(settled) == [ReceiptStatus.ACCEPTED] * len(claimed)
 
 
 def test_what_is_posted_later_comes_later(store: Store) -> None:
@@ -293,5 +293,5 @@ def test_a_bare_id_is_not_renewed(store: Store) -> None:
     places = send(service, access, "a1", "a2")
     receipts = [ClaimReceipt(number, *position) for number, position in places]
     assert statuses(blocking(service.claims).renew(access, receipts, 60)) == [ReceiptStatus.FINAL] * 2
-    assert statuses(blocking(service.claims).acknowledge(access, receipts[:1])) == [ReceiptStatus.DONE]
+    assert statuses(blocking(service.claims).acknowledge(access, receipts[:1])) == [ReceiptStatus.ACCEPTED]
     assert claimed_bodies(claim((service, access))) == ["a2"]

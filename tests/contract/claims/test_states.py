@@ -43,9 +43,9 @@ def test_all_processes_see_the_last_state(store: Store, other: Store) -> None:
     first, _ = append_bodies(store, queue, "a", "b")
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     a, b = blocking(service.claims).claim(access, limit=2, ttl=60)
-    assert put(service, access, a.receipt, b'{"done":1}') is ReceiptStatus.DONE
+    assert put(service, access, a.receipt, b'{"done":1}') is ReceiptStatus.ACCEPTED
     assert shown(peer, peer_access) == [b'{"done":1}', None]
-    assert put(peer, peer_access, a.receipt, b'{"done":2}') is ReceiptStatus.DONE
+    assert put(peer, peer_access, a.receipt, b'{"done":2}') is ReceiptStatus.ACCEPTED
     assert shown(service, access) == [b'{"done":2}', None]
     assert find_state_reasons(service, access, first) == ['{"done":2}']
     assert [each.state for each in service.core.run(service.claims.overview.list_jobs(access, 9))] == [UNSET, UNSET]
@@ -62,13 +62,13 @@ def test_who_has_lost_the_message_is_refused(store: Store, other: Store, clock: 
     [place] = append_bodies(store, queue, "a")
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     [old] = blocking(service.claims).claim(access, limit=1, ttl=10)
-    assert put(service, access, old.receipt, b'"old"') is ReceiptStatus.DONE
+    assert put(service, access, old.receipt, b'"old"') is ReceiptStatus.ACCEPTED
     clock.advance(60)
     assert shown(peer, peer_access) == [b'"old"']
     [new] = blocking(peer.claims).claim(peer_access, limit=1, ttl=60)
     assert put(service, access, old.receipt, b'"late"') is ReceiptStatus.SUPERSEDED
     assert shown(service, access) == [None]
-    assert put(peer, peer_access, new.receipt, b'"new"') is ReceiptStatus.DONE
+    assert put(peer, peer_access, new.receipt, b'"new"') is ReceiptStatus.ACCEPTED
     late = JobState(old.receipt.number, 0.0, b'"checked before, written late"')
     bridge.run(AttemptRecords(store.ledger).set_state(queue, 1, place, late))
     assert shown(service, access) == [b'"new"']

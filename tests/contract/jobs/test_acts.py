@@ -58,8 +58,8 @@ def test_who_works_on_it_is_asked_to_stop(store: Store, other: Store, clock: Clo
     assert blocking(peer.claims).cancel(peer_access, place) == "claimed"
     renewed = blocking(service.claims).renew(access, [job.receipt, neighbour.receipt], 60)
     assert [(settlement.status, settlement.cancelled) for settlement in renewed] == [
-        (ReceiptStatus.DONE, True),
-        (ReceiptStatus.DONE, False),
+        (ReceiptStatus.ACCEPTED, True),
+        (ReceiptStatus.ACCEPTED, False),
     ]
     receipts = [job.receipt, neighbour.receipt]
     match end:
@@ -87,7 +87,7 @@ def test_a_mark_comes_too_late(store: Store, other: Store) -> None:
     [job] = blocking(service.claims).claim(access, limit=1, ttl=60)
     assert blocking(peer.claims).cancel(there, place) == "claimed"
     [settled] = blocking(service.claims).acknowledge(access, [job.receipt])
-    assert settled.status is ReceiptStatus.DONE
+    assert settled.status is ReceiptStatus.ACCEPTED
     assert (
         blocking(peer.claims).cancel(there, place) == blocking(peer.claims).make_available_now(there, place) == "done"
     )

@@ -82,7 +82,7 @@ class Process:
         receipt = self.job.held
         written = dict.fromkeys([receipt], *results) if results else None
         [settled] = self.claims.acknowledge(self.access, [receipt], written)
-        if settled.status is ReceiptStatus.DONE:
+        if settled.status is ReceiptStatus.ACCEPTED:
             self.job.has_accepted = results[0] if results else b"null"
 
     def end(self) -> tuple[str, bytes | None]:

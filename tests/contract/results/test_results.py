@@ -87,7 +87,7 @@ def test_a_result_is_that_of_the_acknowledgement(store: Store, other: Store) -> 
     assert scene.job().status == "waiting"
     receipt = scene.claim()
     assert scene.job().status == "claimed"
-    assert scene.acknowledge(receipt, b'{"x":1}') is ReceiptStatus.DONE
+    assert scene.acknowledge(receipt, b'{"x":1}') is ReceiptStatus.ACCEPTED
     assert scene.acknowledge(receipt, b"2") is ReceiptStatus.FINAL
     scene.use(other)
     assert scene.end() == ("done", b'{"x":1}')
@@ -99,7 +99,7 @@ def test_none_writes_nothing(store: Store) -> None:
     calls = InterposedStore(store)
     calls.before(Ledger.enter, lambda: pytest.fail("something was written"))
     scene.use(calls.store)
-    assert scene.acknowledge(scene.claim()) is ReceiptStatus.DONE
+    assert scene.acknowledge(scene.claim()) is ReceiptStatus.ACCEPTED
     assert scene.end() == ("done", None)
 
 
@@ -111,7 +111,7 @@ def test_queues_without_results(store: Store) -> None:
     receipt = scene.claim()
     for call in (Ledger.enter, Ledger.entry, ClaimLogs.read_log, ClaimLogs.read_log):
         calls.before(call, lambda: pytest.fail("a call of the store"))
-    assert scene.acknowledge(receipt, b"1") is ReceiptStatus.DONE
+    assert scene.acknowledge(receipt, b"1") is ReceiptStatus.ACCEPTED
     scene.use(store)
     assert (scene.end(), scene.job().kept) == (("done", UNSET), 0)
 
@@ -124,7 +124,7 @@ def test_a_row_alone_shows_nothing(store: Store) -> None:
     assert scene.job().status == "claimed"
     scene.claims.release(scene.access, [receipt])
     assert scene.job().status == "waiting"
-    assert scene.acknowledge(receipt, b"2") is ReceiptStatus.DONE
+    assert scene.acknowledge(receipt, b"2") is ReceiptStatus.ACCEPTED
     assert scene.end() == ("done", b"1")
 
 
@@ -140,7 +140,7 @@ def test_a_later_attempt_without_a_result(store: Store, other: Store, clock: Clo
     second = scene.claim()
     if is_late:
         scene.write(first)
-    assert scene.acknowledge(second) is ReceiptStatus.DONE
+    assert scene.acknowledge(second) is ReceiptStatus.ACCEPTED
     assert scene.end() == ("done", None)
     assert scene.acknowledge(first, b"1") is ReceiptStatus.FINAL
     assert scene.end() == ("done", None)
@@ -154,7 +154,7 @@ def test_a_later_attempt_with_a_result(store: Store, other: Store, clock: Clock)
     scene.use(other)
     second = scene.claim()
     assert scene.acknowledge(first, b"1") is ReceiptStatus.SUPERSEDED
-    assert scene.acknowledge(second, b"2") is ReceiptStatus.DONE
+    assert scene.acknowledge(second, b"2") is ReceiptStatus.ACCEPTED
     scene.write(first)
     assert scene.end() == ("done", b"2")
 
@@ -183,7 +183,7 @@ def test_no_receipt_leaves_before_its_mark(store: Store, clock: Clock) -> None:
     with pytest.raises(StoreUnavailable):
         scene.claim()
     failing.restore(Ledger.enter)
-    assert scene.acknowledge(scene.claim()) is ReceiptStatus.DONE
+    assert scene.acknowledge(scene.claim()) is ReceiptStatus.ACCEPTED
     assert scene.end() == ("done", None)
 
 
@@ -275,7 +275,7 @@ def test_cancelled(store: Store, clock: Clock, *, is_repeated: bool) -> None:
             clock.advance(20)
             assert scene.claims.claim(scene.access, limit=1, ttl=60) == []
         elif receipt is not None and end == "acknowledged":
-            assert scene.acknowledge(receipt, b"7") is ReceiptStatus.DONE
+            assert scene.acknowledge(receipt, b"7") is ReceiptStatus.ACCEPTED
         elif receipt is not None:
             scene.write(receipt)
         assert scene.end() == (("done", b"7") if end == "acknowledged" else ("removed", UNSET)), end
@@ -289,7 +289,7 @@ def test_a_result_of_a_message_that_was_deleted(store: Store, clock: Clock) -> N
     second = scene.claim()
     scene.service.core.run(scene.service.messages.delete(scene.access, [scene.place]))
     scene.write(first)
-    assert scene.acknowledge(second) is ReceiptStatus.DONE
+    assert scene.acknowledge(second) is ReceiptStatus.ACCEPTED
     assert scene.end() == ("done", None)
 
 
@@ -363,7 +363,7 @@ def test_unfinished_jobs(store: Store, clock: Clock) -> None:
 def test_too_large(store: Store) -> None:
     """The job is done, and the answer has the size in place of the result."""
     scene = Scene(store)
-    assert scene.acknowledge(scene.claim(), 20_000) is ReceiptStatus.DONE
+    assert scene.acknowledge(scene.claim(), 20_000) is ReceiptStatus.ACCEPTED
     job = scene.job()
     assert (job.status, job.result, job.size) == ("done", UNSET, 20_000)
 

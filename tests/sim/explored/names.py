@@ -225,7 +225,7 @@ def _claimer_worlds(world: World, mutation: Mutation) -> Iterator[World]:
     elif claimer.given and claimer.acknowledged is None:
         draft = EntryDraft(state, 0, ClaimTiming())
         settled = draft.acknowledge([ClaimReceipt(1, *_position(id_), number) for number, id_ in claimer.given])
-        done = tuple(one.receipt.ticks for one in settled if one.status is ReceiptStatus.DONE)
+        done = tuple(one.receipt.ticks for one in settled if one.status is ReceiptStatus.ACCEPTED)
         log = (*world.log, encode_entry(draft.make_entry(0))) if draft.has_changes_beyond_cursor else world.log
         yield replace(world, claimer=replace(claimer, acknowledged=done), log=log)
 
