@@ -265,7 +265,9 @@ class _Interposed(LastingDriver):
             else:
                 request = with_fields(request, decode=partial(self._decode_and_count, request.decode))
         try:
-            if not request.statement.reads:
+            if request.statement.reads:
+                self._deadline.time_left()
+            else:
                 self._deadline.mark_sent()
         except StoreUnavailable as error:
             done(None, error)
