@@ -13,6 +13,7 @@ WALKS = {
     ("walk-read.md", ""): "GET",
     ("walk-claim.md", ""): "claim",
     ("walk-group.md", ""): "fetch to commit",
+    ("walk-console.md", ""): "console page",
     ("walk-post.md", "queuey/storage/cassandra/"): "Cassandra append",
     ("walk-read.md", "queuey/storage/cassandra/"): "Cassandra read",
 }
