@@ -8,26 +8,11 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from bench.call_counts import record
-from bench.call_counts.code_lines import count_code_lines
 from bench.call_counts.operations import count_all
-from bench.call_counts.profiler import Count, Profiler, make_count
-from bench.harness import Void
+from bench.call_counts.profiler import Profiler, make_count
 from queuey.model import ids
 from tests.docs.test_walks import WALKS, rows_of_walk
-
-RECORDED = {"a": Count(2, 10), "b": Count(5, 50)}
-SOURCE = '''"""A module."""
-
-LIMIT = 1  # a comment
-"""Text below a constant."""
-
-# a comment
-TEXT = """two
-lines"""
-'''
 
 
 def strays(calls: Mapping[str, Counter[str]]) -> list[str]:
@@ -59,27 +44,6 @@ def test_no_operation_crosses_more_files_or_calls_than_recorded(tmp_path: Path) 
         sys.stdout.write(record.HOW_TO_LOWER)
 
 
-def test_the_record_is_only_lowered(tmp_path: Path) -> None:
-    """Higher figures, and those without a record, are reported; the lower figure of each operation is written.
-
-    A later Python counts fewer calls of the same code, so it writes no record.
-    """
-    assert record.find_exceeded(RECORDED | {"a": Count(1, 9)}, RECORDED) == []
-    assert record.find_exceeded({"a": Count(3, 9), "b": Count(5, 51), "c": Count(1, 1)}, RECORDED) == [
-        "c has no record",
-        "a crosses 3 files by 9 calls; recorded: 2 and 10",
-        "b crosses 5 files by 51 calls; recorded: 5 and 50",
-    ]
-    path = tmp_path / "record.json"
-    text = '{"python": "PYTHON", "operations": {"a": {"files": 2, "calls": 10}}}'
-    path.write_text(text.replace("PYTHON", record.PYTHON), encoding="utf-8")
-    record.lower_record({"a": Count(1, 11)}, path)
-    assert record.read_record(path) == {"a": Count(1, 10)}
-    path.write_text(text.replace("PYTHON", "2.7"), encoding="utf-8")
-    with pytest.raises(Void, match=r"Python 2\.7"):
-        record.lower_record({"a": Count(1, 1)}, path)
-
-
 def test_calls_are_counted_in_every_thread_and_only_while_counting() -> None:
     """Functions of the product count in every thread; calls before and after do not count."""
     before, profiler = sys.getprofile(), Profiler()
@@ -99,8 +63,3 @@ def test_calls_are_counted_in_every_thread_and_only_while_counting() -> None:
     finally:
         profiler.remove()
         sys.setprofile(before)
-
-
-def test_code_lines_leave_out_docstrings_comments_and_blank_lines() -> None:
-    """A string that is not a docstring counts with each of its lines."""
-    assert count_code_lines(SOURCE) == 4

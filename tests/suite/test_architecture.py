@@ -98,24 +98,3 @@ def test_rules_of_tests(rule: str) -> None:
         for line in RULES[rule](path.read_text("utf-8"))
     ]
     assert not lines, f"{rule}: {', '.join(lines)}"
-
-
-@pytest.mark.parametrize(
-    ("find", "source", "found"),
-    [
-        (find_named_by_string, 'monkeypatch.setattr(fences, "KEPT", 5)', [1]),
-        (find_named_by_string, 'object.__setattr__(store.options, "interval", 0.05)', [1]),
-        (find_named_by_string, 'with mock.patch("qdo.workers.wait"): pass', [1]),
-        (find_named_by_string, 'vars(store)["_closing"] = Waiting()', [1]),
-        (find_named_by_string, 'monkeypatch.setattr(sys, "argv", [])\nmonkeypatch.setattr("os.getpid", later)', []),
-        (find_timed_at_import, "NOW = time.time()", [1]),
-        (find_timed_at_import, '@parametrize("until", [time.time() + 60])\ndef test(until): ...', [1]),
-        (find_timed_at_import, "later = lambda: time.time()\ndef test():\n    assert time.time()", []),
-        (find_unlimited, "thread.join()\nfuture.result()", [1, 2]),
-        (find_unlimited, "def test():\n    while not done():\n        sleep(1)", [2]),
-        (find_unlimited, "async def test():\n    await event.wait()\n    task.result()\n    thread.join(5)", []),
-    ],
-)
-def test_breaches_are_found(find: Callable[[str], Iterator[int]], source: str, found: list[int]) -> None:
-    """Each rule finds its breaches, in their lines, and nothing else."""
-    assert list(find(source)) == found
