@@ -15,11 +15,13 @@ notebook, where a loop is running in the same thread, and in forked children wit
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 T = TypeVar("T")
 
@@ -32,7 +34,7 @@ class _ThreadState(threading.local):
 
 
 thread_state = _ThreadState()
-service_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+service_loops: WeakSet[AbstractEventLoop] = WeakSet()
 """The loops of services, in whose threads a call must not block."""
 
 
@@ -47,9 +49,12 @@ def run(call: Coroutine[Any, Any, T], *, as_one: bool = False) -> T:
         RuntimeError: The coroutine awaits something else, or this is the thread of a service's loop.
         Exception: The error of the coroutine.
     """
-    if (loop := asyncio._get_running_loop()) is not None and loop in service_loops:  # noqa: SLF001 - None is usual
-        call.close()
-        raise RuntimeError("This would block the service's loop. Await the call.")
+    if service_loops:
+        from asyncio import _get_running_loop  # noqa: PLC0415 - commands that run no loop are light
+
+        if (loop := _get_running_loop()) is not None and loop in service_loops:
+            call.close()
+            raise RuntimeError("This would block the service's loop. Await the call.")
     before = thread_state.shared
     thread_state.runs += 1
     if as_one and before is None:
