@@ -114,7 +114,7 @@ class Authenticator:
         entry = self._cache.get(header) or self._find_entry(header)
         return entry[0] if entry is not None and entry[1] > self._clock() else None
 
-    def stale_tenant(self, header: str | None) -> str | None:
+    def known_tenant(self, header: str | None) -> str | None:
         """Returns the tenant of a cached caller, even shortly after its entry expired; it gives no permission.
 
         Requests count for this tenant; all without a header have one. Returns None if the header is unknown, or was
@@ -125,7 +125,7 @@ class Authenticator:
         entry = self._cache.get(header) or self._find_entry(header)
         return entry[0].tenant if entry is not None and entry[1] + MAX_STALE > self._clock() else None
 
-    def stale_caller(self, header: str) -> Caller | None:
+    def known_caller(self, header: str) -> Caller | None:
         entry = self._find_entry(header)
         return None if entry is None else entry[0]
 
@@ -286,7 +286,7 @@ class Authorization:
 
     def find_former_credential(self, request: Request) -> MemberCredential | None:
         """Returns a member's credential, without rights, if the caller is cached, however old its entry; else None."""
-        if self.stale_caller(request) is None:
+        if self.known_caller(request) is None:
             return None
         return credential_of(self._authenticate.list_key_digests(request.headers.get("authorization", "")), ANYBODY)
 
@@ -300,13 +300,13 @@ class Authorization:
         if (header := request.headers.get("authorization")) is not None:
             self._authenticate.forget(header)
 
-    def stale_caller(self, request: Request) -> Caller | None:
+    def known_caller(self, request: Request) -> Caller | None:
         """Returns the cached caller, even if its entry has expired; it gives no permission.
 
         Returns ``ANYBODY`` without a header, and None if the credential has not been read or is not valid.
         """
         header = request.headers.get("authorization")
-        return ANYBODY if header is None else self._authenticate.stale_caller(header)
+        return ANYBODY if header is None else self._authenticate.known_caller(header)
 
     async def find(self, request: Request, match: dict[str, str]) -> Queue:
         """Returns the queue that the path names.

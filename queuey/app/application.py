@@ -54,7 +54,7 @@ def _add_resource(
     views: Mapping[str, View | Handler],
     *,
     original: bool = False,
-    operation: bool = False,
+    for_monitors: bool = False,
 ) -> None:
     """Adds a resource: the directive ``config.add_resource``, for :class:`~queuey.web.endpoint.Endpoint`.
 
@@ -63,7 +63,7 @@ def _add_resource(
     path = f"{config.route_prefix.rstrip('/')}/{pattern.lstrip('/')}" if config.route_prefix else pattern
     config.action(("route-connect", name), partial(config.get_routes_mapper().connect, name, path))
     app: App = config.registry.app
-    app.endpoints[name] = Endpoint(name, views, original=original, operation=operation)
+    app.endpoints[name] = Endpoint(name, views, original=original, for_monitors=for_monitors)
 
 
 def _add_operator_resources(config: Any, app: App) -> None:  # noqa: ANN401 - Pyramid's objects have no types
@@ -92,7 +92,7 @@ def _add_operator_resources(config: Any, app: App) -> None:  # noqa: ANN401 - Py
         path = "/metrics" if app.own_api else "/__metrics__"
         resources.append(("ops.metrics", path, views.metrics))
     for name, path, view in resources:
-        config.add_resource(name, path + "{_:/?}", {"GET": view}, operation=True)
+        config.add_resource(name, path + "{_:/?}", {"GET": view}, for_monitors=True)
 
 
 def make_app(  # noqa: PLR0913 - what a service is made of

@@ -40,7 +40,7 @@ from queuey.runtime.workers import WorkerIdentity, Workers
 from queuey.schedules.schedules import ScheduleUseCases
 from queuey.storage import Store
 from queuey.web.endpoint import Endpoint, Resources
-from queuey.web.requests import Protocol
+from queuey.web.requests import PathProtocol
 
 
 class Service:
@@ -162,7 +162,7 @@ class App:
         on_loopback: Only this machine can connect.
         publish_metrics: Metrics are served at ``/metrics``.
         endpoints: Endpoints by the names of their routes. Includes add some (``config.add_resource``).
-        facades: The protocols other than version 1, each for some paths. Includes add some.
+        facades: The facades and the console. Their includes append them.
         resources: Finds resources by path; set when all includes have been called.
     """
 
@@ -175,5 +175,5 @@ class App:
     on_loopback: bool
     publish_metrics: bool
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
-    facades: list[Protocol] = field(default_factory=list)
+    facades: list[PathProtocol] = field(default_factory=list)
     resources: Resources = field(init=False)

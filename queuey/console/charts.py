@@ -168,7 +168,7 @@ class ChartView:
         holder = (await self._service.sessions.find(token)).holder
         request.headers["accept"] = "text/event-stream"  # Errors are sent as events from here on.
         source = ChartEvents(self, request, match, holder, tiles=tiles)
-        return await request.stream(source, self._authorization.stale_caller(request), *pages.HEADERS)
+        return await request.stream(source, self._authorization.known_caller(request), *pages.HEADERS)
 
     def count_stream(self, holder: bytes | UserLogin, turn: LongPoll) -> None:
         """Counts a stream that is about to begin for its key or user, and forgets ended streams.

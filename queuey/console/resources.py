@@ -153,7 +153,7 @@ def make_console(
 
 
 class Console:
-    """The protocol of the console. See :class:`~queuey.web.requests.Protocol`.
+    """The protocol of the console. See :class:`~queuey.web.requests.PathProtocol`.
 
     Args:
         callers: Turns a session's token into a credential.

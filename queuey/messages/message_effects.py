@@ -16,7 +16,7 @@ def notify_nobody(_queue: Queue) -> None:
 
 
 class EnsureExpiry(Protocol):
-    """Ensures that kept messages become dead letters when they expire."""
+    """Ensures that kept messages become dead letters when they expire (``ExpiryRecords.ensure_expiry``)."""
 
     async def __call__(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
         """Awaited before messages are stored, and again with ``is_stored`` before their post is acknowledged."""

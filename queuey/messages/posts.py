@@ -241,14 +241,18 @@ class MessageUseCases:
             await asyncio.sleep(seconds)
         # Hashed before the service chooses partitions: a repeated post may get another one.
         content = content or (hash_content(drafts) if isinstance(key, str) else b"")
-        rely = self._ensure_expiry if queue.on_expiry == "dead-letter" else None
+        ensure_expiry = self._ensure_expiry if queue.on_expiry == "dead-letter" else None
         is_repeated = False
         while True:
-            items = await self._digest(queue, drafts) if queue.kind == "dedup" else self._address_drafts(queue, drafts)
+            items = (
+                await self._address_by_body(queue, drafts)
+                if queue.kind == "dedup"
+                else self._address_drafts(queue, drafts)
+            )
             if isinstance(key, str) and items:
                 key = PostKey(key, content, self._remembered_seconds(items))
-            if rely is not None:
-                await rely(queue, items)
+            if ensure_expiry is not None:
+                await ensure_expiry(queue, items)
             try:
                 result = await self._append(queue, items, after, key)
                 break
@@ -256,8 +260,8 @@ class MessageUseCases:
                 if is_repeated or not self._may_repeat(queue, items, began):
                     raise
                 is_repeated = True
-        if rely is not None:
-            await rely(queue, items, is_stored=True)
+        if ensure_expiry is not None:
+            await ensure_expiry(queue, items, is_stored=True)
         if not result.replayed:
             self._metrics.count_received(len(result.locations), queue)
         if queue.kind == "ordered" and (result.replayed or not more or any(item.delay for item in items)):
@@ -389,8 +393,9 @@ class MessageUseCases:
         """Raises ``InvalidRequest`` if :meth:`post` would refuse a message."""
         self._address_drafts(queue, [draft])
 
-    async def _digest(self, queue: Queue, drafts: Sequence[AnyDraft]) -> Sequence[NewMessage]:
+    async def _address_by_body(self, queue: Queue, drafts: Sequence[AnyDraft]) -> Sequence[NewMessage]:
         """Does as :meth:`_address_drafts`; in a thread if the digests are of long bodies."""
+        # A KiB costs as much time as one of the items that `compute` counts.
         kibibytes = sum(len(draft.body) for draft in drafts) >> 10
         return await self._core.compute(kibibytes, partial(self._address_drafts, queue, drafts))
 

@@ -107,7 +107,7 @@ class Reader:
                 queues = [source.access.queue for source in waits_for]
                 waiter.subscribe([self._make_subscription(source) for source in waits_for])
             try:
-                results = await self._read_in_turn(sources, short=short)
+                results = await self._read_one_by_one(sources, short=short)
             except asyncio.CancelledError:
                 raise GivenUp("none") from None
             if results is None or waiter is None or not are_empty(results):
@@ -116,7 +116,7 @@ class Reader:
                 return results
         raise StoreBusy(f"A queue changed {MAX_ATTEMPTS} times while this request ran. Try again.")
 
-    async def _read_in_turn(
+    async def _read_one_by_one(
         self, sources: Sequence[RangeSource], *, short: bool
     ) -> list[RangeAnswer | QueueyError] | None:
         """Reads each source with its share of the remaining bytes. See :meth:`read_each`."""

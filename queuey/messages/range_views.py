@@ -246,6 +246,7 @@ def _render_result(name: str, result: RangeAnswer | QueueyError) -> list[bytes]:
     return [encode({"queue_name": name, "status": "error", "error_msg": error_texts(result)})]
 
 
+# `RangeViews.read`, which may also stream, is declared in `stream_views`.
 OPERATIONS = (
     declare(
         MESSAGES_TAG,

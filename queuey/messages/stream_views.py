@@ -73,7 +73,7 @@ class StreamViews(Views):
         query = read_query(request, self.fields(StreamFields).names)
         stream, marks = self._make_stream(request, StreamFields, query, access.queue.name)
         source = EventsOfOne(self._unread, self._authorization, request, match, stream, marks)
-        return await request.stream(source, self._authorization.stale_caller(request))
+        return await request.stream(source, self._authorization.known_caller(request))
 
     async def stream_queues(self, request: Request, match: Match) -> Response:
         """Streams several queues, or all that the caller may read if none is named."""
@@ -94,7 +94,7 @@ class StreamViews(Views):
             list_queues=self._queues.list,
             resumes=bool(request.headers.get("last-event-id") or terms.get(LAST_EVENT)),
         )
-        return await request.stream(source, self._authorization.stale_caller(request))
+        return await request.stream(source, self._authorization.known_caller(request))
 
     def _read_terms(self, request: Request) -> dict[str, Any]:
         """Returns the fields of the body of a POST, or else of the query, in which ``queues`` is a comma list.

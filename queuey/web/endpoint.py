@@ -88,12 +88,12 @@ class Endpoint:
         name: Name of the resource in the metrics.
         views: Views by method. A bare function becomes a view without options.
         original: The resource is part of the original API, whose clients expect its answers.
-        operation: The resource is for monitors. Its requests count for the resource and not for an application, so that
-            other requests cannot make the service appear unhealthy.
+        for_monitors: Requests count for the resource and not for an application, so that other requests cannot make the
+            service appear unhealthy.
         otherwise: Answers requests with any other method; if None, these get 405, or 404 in the original API.
     """
 
-    __slots__ = ("_allow", "_original", "_otherwise", "_views", "name", "operation")
+    __slots__ = ("_allow", "_original", "_otherwise", "_views", "for_monitors", "name")
 
     def __init__(
         self,
@@ -101,11 +101,11 @@ class Endpoint:
         views: Mapping[str, View | Handler],
         *,
         original: bool = False,
-        operation: bool = False,
+        for_monitors: bool = False,
         otherwise: Handler | None = None,
     ) -> None:
         self.name = name
-        self.operation = operation
+        self.for_monitors = for_monitors
         self._original = original
         self._views = {method: view if isinstance(view, View) else View(view) for method, view in views.items()}
         self._otherwise = View(otherwise or self._refuse_method, asks=True)
@@ -120,7 +120,7 @@ class Endpoint:
 
     def is_for_monitor(self, request: Request) -> bool:
         """Returns whether this is a resource for monitors, and the request a GET or HEAD without query and body."""
-        plain = self.operation and request.method in {"GET", "HEAD"} and not request.query
+        plain = self.for_monitors and request.method in {"GET", "HEAD"} and not request.query
         return plain and request.length == 0
 
     def make_refusal(self, request: Request, error: Exception) -> Response:

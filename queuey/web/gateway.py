@@ -1,8 +1,8 @@
 """The gateway: serves requests on a server's event loop, from the request to its response.
 
-:meth:`Gateway.answer` reads from top to bottom: which resource, whose request, how many it may make, its turn, its
-body, the view, errors, metrics. A view is a coroutine that never blocks, or runs in a thread of a small pool
-(:mod:`queuey.web.endpoint`): a thread per waiting request costs several times what a small write costs.
+:meth:`Gateway.answer` reads from top to bottom: resource, caller, rate limit, body, turn, view, errors, metrics. A view
+is a coroutine that never blocks; what takes long, it runs in a thread of a small pool (:mod:`queuey.web.endpoint`): a
+thread per waiting request costs several times what a small write costs.
 
 A view that finds no messages may wait (:mod:`queuey.web.admission.long_polls`), and a response may continue as a stream
 of events (:mod:`queuey.web.admission.event_streams`). Meanwhile the request holds nothing that others could use.
@@ -49,11 +49,11 @@ from queuey.web.requests import (
     BODY_TIMEOUT,
     BodyReader,
     BodyWanted,
+    PathProtocol,
     Request,
     read_headers,
     read_query,
 )
-from queuey.web.requests import Protocol as Facade
 from queuey.web.responses import (
     PIECE_SIZE,
     SEND_TIMEOUT,
@@ -81,7 +81,7 @@ TICK_INTERVAL = 0.25
 class Callers(Protocol):
     """Knows the callers of requests (:class:`queuey.access.authorization.Authorization`)."""
 
-    def stale_caller(self, request: Request) -> Caller | None: ...
+    def known_caller(self, request: Request) -> Caller | None: ...
     async def identify(self, request: Request) -> Caller: ...
 
 
@@ -117,7 +117,7 @@ class Served(Protocol):
     @property
     def authorization(self) -> Callers: ...
     @property
-    def facades(self) -> Sequence[Facade]: ...
+    def facades(self) -> Sequence[PathProtocol]: ...
     @property
     def resources(self) -> Resources: ...
 
@@ -171,7 +171,7 @@ class Gateway:
         self._resources = application.resources
         self._facades = application.facades
         self._authorization = application.authorization
-        self._stale_tenant = application.authenticate.stale_tenant
+        self._known_tenant = application.authenticate.known_tenant
         service = application.service
         self._metrics = service.metrics
         self._core = service.core
@@ -235,6 +235,7 @@ class Gateway:
         if fields is None:
             fields = form.received = read_headers(form.fields)
         find = self._resources.find_cached if len(head.path) <= MAX_CACHED_PATH_BYTES else self._resources.find
+        # Views come from app/version_1.py (Operation.bind), the facades and console/resources.py.
         path, endpoint, match, view = find(head.method, head.path)
         query = head.query.decode("latin-1")
         request = Request(self, head.method, path, query, exchange.scheme, fields.headers.copy())
@@ -259,12 +260,13 @@ class Gateway:
                         request.client.require_present()  # It may have left while the request waited for its turn.
                     began = time.monotonic()
                     if request.query and not view.asks:
-                        read_query(request)
+                        read_query(request)  # Records the unknown fields.
                     if view.headers is not None and not view.headers.issuperset(request.headers):
                         record_ignored_headers(request, view.headers)
                     try:
                         response = await self._drive(request, view.answer(request, match))
-                    except BodyWanted:  # The caller was not known before.
+                    except BodyWanted:
+                        # Without a known caller, the body is received only after the view has authorized the request.
                         began = 0.0
                         await self._receive_wanted_body(request, exchange)
             except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
@@ -331,15 +333,16 @@ class Gateway:
 
         The body of an unknown caller is not read, unless it is empty. Raises for unreadable headers.
         """
-        for facade in self._facades:
+        for facade in self._facades:  # The console is one of them; each is added by its include.
             if facade.admit(request):
                 break
         if unreadable:
             raise InvalidRequest(dict(unreadable))
-        is_for_monitor = endpoint.operation and endpoint.is_for_monitor(request)
+        is_for_monitor = endpoint.for_monitors and endpoint.is_for_monitor(request)
         header = request.headers.get("authorization")
-        tenant = request.path if is_for_monitor else self._stale_tenant(header)
-        if tenant is None and _is_for_api(request):
+        # None if the credential was not read yet or is not accepted, blank without a credential.
+        tenant = request.path if is_for_monitor else self._known_tenant(header)
+        if tenant is None and _counts_for_caller(request):
             # Reading a credential may wait for an issuer, which counts for the sender's address.
             request.share.tenant = stranger_tenant(request.address)
             try:
@@ -349,13 +352,13 @@ class Gateway:
         if tenant and request.verify is not None:
             await self._verify(request, exchange, tenant)
         request.share.tenant = tenant or ANONYMOUS
-        if self._rates is not None and _is_for_api(request):
+        if self._rates is not None and _counts_for_caller(request):
             self._count_request(self._rates, request)
         if request.length == 0:
             request.body = b""
         elif tenant and request.body is None and not self.bodies.take_received_body(request, exchange):
             request.share.holder = (
-                "" if (caller := self._authorization.stale_caller(request)) is None else caller.holder
+                "" if (caller := self._authorization.known_caller(request)) is None else caller.holder
             )
             await self.bodies.receive_body(request, exchange, self._loop)
 
@@ -384,7 +387,7 @@ class Gateway:
 
         A caller that is not known, or has no credential, is not counted.
         """
-        caller = self._authorization.stale_caller(request)
+        caller = self._authorization.known_caller(request)
         if caller is not None and not caller.is_anonymous:
             facade = request.facade
             application = request.path.split("/", 3)[2] if facade is None else facade.application_of(caller)
@@ -480,7 +483,7 @@ class Gateway:
             request.give_up()
 
 
-def _is_for_api(request: Request) -> bool:
+def _counts_for_caller(request: Request) -> bool:
     return request.facade is not None or request.path.startswith("/v1/")
 
 

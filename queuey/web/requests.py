@@ -7,11 +7,10 @@ refused: a message key must not be lost, because it picks the partition.
 from __future__ import annotations
 
 import asyncio
-import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import unquote_plus
 
 from queuey.model.errors import InvalidRequest, QueueyError, TooLarge, UnknownCoding
@@ -53,7 +52,7 @@ _DECODED_NAMES = {
 """Decoded names of frequent headers."""
 
 
-class RequestServices(typing.Protocol):
+class RequestServices(Protocol):
     """Services of the server for a request.
 
     Attributes:
@@ -66,7 +65,7 @@ class RequestServices(typing.Protocol):
         """Returns a long poll for the request, whose view must be declared with ``reads``."""
 
 
-class Protocol(typing.Protocol):
+class PathProtocol(Protocol):
     """The protocol of some paths other than version 1: a facade, or the console."""
 
     def admit(self, request: Request) -> bool:
@@ -127,7 +126,7 @@ class Request:
     exchange: Exchange | None = None
     client: PollClient | None = None
     rate_headers: tuple[Header, ...] = ()
-    facade: Protocol | None = None
+    facade: PathProtocol | None = None
     verify: Callable[[Request], None] | None = None
     credential_error: QueueyError | None = None
     batch = 0

@@ -60,7 +60,7 @@ def test_credentials_add_up(clock: Clock) -> None:
     authenticate = Authenticator([one, two], clock=clock, wall=clock.wall)
     expected = Caller(frozenset({"app:a", "app:b"}), (grant,), "app:a")
     assert bridge.run(authenticate("One x;Two x y")) == bridge.run(authenticate(" Two  x y ; One x")) == expected
-    assert authenticate.stale_tenant("One x;Two x y") == "app:a"
+    assert authenticate.known_tenant("One x;Two x y") == "app:a"
 
 
 def test_what_no_reader_reads_is_nobody(clock: Clock) -> None:
@@ -69,7 +69,7 @@ def test_what_no_reader_reads_is_nobody(clock: Clock) -> None:
     authenticate = Authenticator([reader], clock=clock, wall=clock.wall)
     for header in ("", "One", "One ", "one x", "OneTwo x", "Two x; Three", ";;"):
         assert bridge.run(authenticate(header)) is ANYBODY
-        assert authenticate.stale_tenant(header) is None
+        assert authenticate.known_tenant(header) is None
     assert reader.looks == 0
 
 
@@ -83,7 +83,7 @@ def test_too_many_are_not_looked_at(clock: Clock) -> None:
     assert reader.looks == 0
     assert bridge.run(authenticate(";".join(["One x"] * MAX_CREDENTIALS))).names == {"app:a"}
     for header in (";".join(["One x"] * (MAX_CREDENTIALS + 1)), "One x" + ";" * MAX_PARTS):
-        assert authenticate.stale_tenant(header) is None
+        assert authenticate.known_tenant(header) is None
         with pytest.raises(NotAuthenticated, match="Too many"):
             bridge.run(authenticate(header))
     assert bridge.run(authenticate("One x" + ";" * (MAX_PARTS - 1))).names == {"app:a"}
@@ -96,8 +96,8 @@ def test_a_header_that_is_too_long_is_not_looked_at(clock: Clock) -> None:
     authenticate = Authenticator([reader], clock=clock, wall=clock.wall)
     longest = "One x; Other " + "y" * (MAX_HEADER - 13)
     assert bridge.run(authenticate(longest)).names == {"app:a"}
-    assert authenticate.stale_tenant(longest) == "app:a"
-    assert authenticate.stale_tenant(longest + "y") is None
+    assert authenticate.known_tenant(longest) == "app:a"
+    assert authenticate.known_tenant(longest + "y") is None
     with pytest.raises(NotAuthenticated, match="too long: 20481 characters, at most 20480"):
         bridge.run(authenticate(longest + "y"))
 
@@ -117,7 +117,7 @@ def test_one_caller_takes_one_place_in_memory(clock: Clock, x: str) -> None:
             assert (
                 bridge.run(authenticate(header))
                 is authenticate.cached_caller(header)
-                is authenticate.stale_caller(header)
+                is authenticate.known_caller(header)
                 is caller
             )
     assert (one.looks, two.looks) == (2, 1)
@@ -161,7 +161,7 @@ def test_an_expired_credential_is_refused_and_forgotten(clock: Clock) -> None:
     clock.now += 5
     with pytest.raises(NotAuthenticated, match="expired"):
         bridge.run(authenticate("One x"))
-    assert authenticate.stale_tenant("One x") is None
+    assert authenticate.known_tenant("One x") is None
 
 
 def test_who_makes_many_credentials_pushes_nobody_out(clock: Clock) -> None:

@@ -225,7 +225,7 @@ def make_runner(app: Any, **options: Any) -> Run:  # noqa: ANN401 - an App, or a
 
 
 def operations_of(app: App) -> set[str]:
-    return {route.pattern.removesuffix(SLASH) for route, endpoint in app.resources.routes if endpoint.operation}
+    return {route.pattern.removesuffix(SLASH) for route, endpoint in app.resources.routes if endpoint.for_monitors}
 
 
 def blank_request(**headers: str) -> Asked:
@@ -312,10 +312,10 @@ class Stub:
 
     find_cached = find
 
-    def stale_tenant(self, _header: str | None) -> str:
+    def known_tenant(self, _header: str | None) -> str:
         return "a"
 
-    def stale_caller(self, _request: Asked) -> None:
+    def known_caller(self, _request: Asked) -> None:
         return None
 
     def subscribe(self, *_: object) -> None:

@@ -37,7 +37,11 @@ _HAS_DUE_MESSAGE = "SELECT 1 FROM messages WHERE queue_partition = ? AND ticks >
 def threaded(
     method: Callable[Concatenate[S, P], T],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Turns a blocking method of a contract into a coroutine that runs it in a thread, under the deadline."""
+    """Turns a blocking method of a contract into a coroutine that runs it in a thread, under the deadline.
+
+    On a service's loop this is a thread of the calling request's share: see
+    :meth:`queuey.runtime.event_loop.Core.in_thread`.
+    """
 
     def bounded(contract: Any, *arguments: P.args, **named: P.kwargs) -> T:  # noqa: ANN401 - of any contract
         with contract._db.deadline.running():  # noqa: SLF001 - as above

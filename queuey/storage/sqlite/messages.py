@@ -141,6 +141,7 @@ class SqliteMessages(Messages, KeyedPosts):
         return await self._db.write(work)
 
     async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        # Not in a thread that may block (see `bridge`): there `_read` reads at once.
         if not thread_state.runs and len(slices) == 1 and slices[0].limit <= MAX_LOOP_MESSAGES:
             pages = self._read_at_once(queue, slices)
             if pages is not None:

@@ -52,7 +52,7 @@ _MAX_GROUP_BYTES = 4 << 20
 class _Operation(msgspec.Struct):
     """A pending write: an :class:`Append`, or any function of the transaction.
 
-    The first thread to acquire ``claim`` decides: the writer runs the operation, or the caller withdraws it.
+    The first thread to acquire ``taken`` decides: the writer runs the operation, or the caller withdraws it.
 
     Attributes:
         loop: The event loop of a caller that awaits ``ended``, a future. For a caller that blocks it is None, and
@@ -63,7 +63,7 @@ class _Operation(msgspec.Struct):
     weight: int
     loop: asyncio.AbstractEventLoop | None
     ended: Any
-    claim: Any = msgspec.field(default_factory=threading.Lock)
+    taken: Any = msgspec.field(default_factory=threading.Lock)
     result: Any = None
     error: Exception | None = None
 
@@ -85,7 +85,7 @@ class _Operation(msgspec.Struct):
 
     def withdraw(self) -> Outcome:
         """Gives the operation up. Returns the outcome of the write."""
-        return "none" if self.claim.acquire(blocking=False) else "unknown"
+        return "none" if self.taken.acquire(blocking=False) else "unknown"
 
 
 class SqliteWriter:
@@ -153,7 +153,7 @@ class SqliteWriter:
         Raises:
             GivenUp: The task that stores messages was cancelled.
         """
-        if thread_state.runs:
+        if thread_state.runs:  # In a thread that may block: see `bridge`.
             with self._deadline.running():
                 return self._submit_and_wait(work, weight)
         if self._closed:
@@ -248,7 +248,7 @@ class SqliteWriter:
         with contextlib.suppress(Empty):
             while True:
                 self._waiting += self._inbox.get_nowait() or ()
-        refused = [operation for operation in list(self._waiting) if operation.claim.acquire(blocking=False)]
+        refused = [operation for operation in list(self._waiting) if operation.taken.acquire(blocking=False)]
         for operation in refused:
             operation.error = _closed_error()
         _answer(refused)
@@ -276,7 +276,7 @@ class SqliteWriter:
         size = weight = 0
         while waiting and size < _MAX_GROUP_MESSAGES and weight < _MAX_GROUP_BYTES:
             operation = waiting.popleft()
-            if operation.claim.acquire(blocking=False):
+            if operation.taken.acquire(blocking=False):
                 group.append(operation)
                 size += len(operation.work.items) if isinstance(operation.work, Append) else 1
                 weight += operation.weight

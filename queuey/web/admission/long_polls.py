@@ -314,10 +314,10 @@ class KnownCallers(Protocol):
     def cached_caller(self, header: str) -> Caller | None:
         """Returns the caller if it is cached and its entry has not expired."""
 
-    def stale_tenant(self, header: str | None) -> str | None:
+    def known_tenant(self, header: str | None) -> str | None:
         """Returns the tenant of a cached caller, also shortly after its entry expired."""
 
-    def stale_caller(self, header: str) -> Caller | None:
+    def known_caller(self, header: str) -> Caller | None:
         """Returns the cached caller, however old its entry is."""
 
 
@@ -486,7 +486,7 @@ class LongPolls:
         self.attempts.forget_idle_tenants()
 
     def _find_cached_caller(self, header: str | None) -> Caller | None:
-        return ANYBODY if header is None else self._authenticate.stale_caller(header)
+        return ANYBODY if header is None else self._authenticate.known_caller(header)
 
     def _wake_changed(self, headers: Iterable[str | None]) -> None:
         """Wakes the polls whose callers have other rights than before, or none any more."""

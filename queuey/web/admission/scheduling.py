@@ -797,7 +797,9 @@ class Share:
         self.reserved_bytes = size
 
     async def run_in_thread(self, work: Callable[[], T], *, computes: bool, page: bool) -> T:
-        """Does work in a thread. Work for a caller without a credential counts as computing: one is refused at a time.
+        """Does work in a thread.
+
+        Work for callers without a credential counts as computing, so only few of them have a thread at a time.
 
         Args:
             work: What to do.

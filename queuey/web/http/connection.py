@@ -1,6 +1,6 @@
 """One connection, from its first byte to its last. Requests are answered one at a time, in their order.
 
-A task reads a head, has the application answer, writes, and waits for the next. Bytes that arrive meanwhile stay raw,
+A task reads a head, has the gateway answer, writes, and waits for the next. Bytes that arrive meanwhile stay raw,
 up to :data:`MAX_UNPARSED`, then reading pauses. So whatever a client sends, it has one request under way at a time, and
 its disconnect is noticed while its request is served. Nobody cancels the task: deadlines end its waits.
 
@@ -68,7 +68,7 @@ class ConnectionSet(Protocol):
         scheme: ``http`` or ``https``.
         is_closing: Connections accept no further request.
         date: The Date header line of responses.
-        answer: Answers a request.
+        answer: :meth:`queuey.web.gateway.Gateway.answer`, passed by :mod:`queuey.app.serve`.
         refusal: Makes the response to a malformed request from a status and a reason.
         open: All connections, and what each waits for.
         waiting: Connections and their deadlines, in order of the deadlines, by what they wait for.

@@ -111,7 +111,7 @@ def test_slow_work_of_one_leaves_a_thread_for_another() -> None:
     stuck, holding = threading.Event(), list[int]()
 
     class Shop(Stub):
-        def stale_tenant(self, header: str | None) -> str:
+        def known_tenant(self, header: str | None) -> str:
             return header or "a"
 
         def work(self, request: Asked, match: Match) -> Response:
