@@ -32,6 +32,8 @@ MAX_UNPARSED = 64 * 1024
 """Max received bytes that wait to be parsed before reading pauses."""
 MAX_UNSENT = 64 * 1024
 """Max bytes that wait to be sent before writing pauses."""
+MAX_BUFFERED = 16 * 1024
+"""Max bytes of answers that wait for the end of a turn of the loop."""
 MAX_LINGER_BYTES = 256 * 1024
 """Max bytes that a lingering connection drops."""
 MAX_TURN_SECONDS = 0.0004
@@ -112,6 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         "_is_paused",
         "_lost",
         "_open_ended",
+        "_out",
         "_raw",
         "_room",
         "_searched",
@@ -146,6 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = ""
         """The address of the other end, without the port; blank if unknown."""
         self._raw = b""
+        self._out = b""
         self._searched = 0
         self._waiter: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
@@ -352,6 +356,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._lost:
             return
+        self._flush()
         self.is_lingering = True
         if self._is_paused:
             self.transport.resume_reading()
@@ -392,6 +397,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         form = self._form
         if form is not None and form.expects and not (self._body_started or self._raw or self._lost):
+            self._flush()
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._body_started = True
         try:
@@ -441,16 +447,27 @@ class Connection(asyncio.BufferedProtocol):
         self._raw = self._raw[end + 2 :]
         return line
 
-    # The answer. The loop joins what is written in one turn, because each write wakes the other end.
+    # The answer. Short ones are written together after a turn of the loop, because each write wakes the other end.
 
     def send_response(self, response: Response, *, head: bool) -> None:
-        if not self._lost:
-            size, body = response.length_and_body(head=head)
-            self.transport.write(self._make_head(response, size) + body)
+        if self._lost:
+            return
+        size, body = response.length_and_body(head=head)
+        if not self._out:
+            self.connections.loop.call_soon(self._flush)
+        self._out += self._make_head(response, size) + body
+        if len(self._out) > MAX_BUFFERED:
+            self._flush()
+
+    def _flush(self) -> None:
+        data, self._out = self._out, b""
+        if data and not self._lost:
+            self.transport.write(data)
 
     async def send_head(self, response: Response, size: int | None) -> None:
         self._open_ended = size is None
         self._unfinished = True
+        self._flush()
         if not self._lost:
             self.transport.write(self._make_head(response, size))
 
@@ -459,6 +476,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._open_ended and self._form is not None and not self._form.is_old:
             piece = b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
             piece += b"" if more else b"0\r\n\r\n"
+        self._flush()
         if piece and not self._lost:
             self.transport.write(piece)
         await self._drain()
