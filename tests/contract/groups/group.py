@@ -117,9 +117,6 @@ class Group:
         self.services = services
         self._turns = itertools.cycle(services)
 
-    def other_group(self) -> Group:
-        return Group(self.services, self.clock, f"{self.name}:beside", self.application)
-
     def ask(self, call: Callable[[Service], Any]) -> Any:  # noqa: ANN401 - what the use case returns
         service = next(self._turns)
         return service.core.run(call(service))

@@ -465,7 +465,7 @@ class SimulatedDriver(Driver):
         return tell
 
     def _require_session(self) -> None:
-        """Does nothing: there is no session."""
+        """The simulated cluster needs no session."""
 
     def ready(self, timeout: float) -> bool:
         return True

@@ -18,8 +18,6 @@ from queuey.storage.cassandra.cluster.options import DataCentreTarget
 from tests.servers.plugin import Cassandra, unique_name
 from tests.servers.processes import run_to_end
 
-RUN_TIMEOUT = 110
-
 
 def run(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}

@@ -8,9 +8,6 @@ from contextlib import closing, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from cassandra.cqltypes import BytesType
-from cassandra.protocol import ColumnMetadata
-
 from queuey.storage.cassandra.cluster import Driver, Encoded, Statement, StatementRequest, connection
 from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
 from queuey.storage.cassandra.cluster.topology import RETRY_INTERVAL, new_cluster, resolve_addresses
@@ -22,7 +19,6 @@ STATEMENT = Statement(CQL)
 CHANGE = Statement("UPDATE t SET a = ? IF a = ?", idempotent=False)
 ENCODED = Encoded(STATEMENT, 1, [b"\0\0\0\1a"], b"key", "QUORUM", lambda body: [(body[-1:],)])
 CONDITIONAL = StatementRequest(CHANGE, (b"a", b"b"), "QUORUM", "SERIAL", further=[(CHANGE, (b"c", b"d"))])
-_COLUMN = ColumnMetadata("k", "t", "a", BytesType)
 
 
 class ScriptedSession:
