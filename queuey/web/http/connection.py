@@ -72,6 +72,7 @@ class ConnectionSet(Protocol):
         date: The Date header line of responses.
         answer: :meth:`queuey.web.gateway.Gateway.answer`, passed by :mod:`queuey.app.serve`.
         refusal: Makes the response to a malformed request from a status and a reason.
+        unsent: Connections with answers to be written after this turn of the loop.
         open: All connections, and what each waits for.
         waiting: Connections and their deadlines, in order of the deadlines, by what they wait for.
     """
@@ -83,6 +84,7 @@ class ConnectionSet(Protocol):
     date: bytes
     answer: Answer
     refusal: Callable[[int, str], Response]
+    unsent: list[Connection]
     open: dict[Connection, WaitsFor | None]
     waiting: dict[WaitsFor, dict[Connection, float]]
 
@@ -112,9 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         "_has_body",
         "_is_chunked",
         "_is_paused",
-        "_lost",
         "_open_ended",
-        "_out",
         "_raw",
         "_room",
         "_searched",
@@ -127,10 +127,12 @@ class Connection(asyncio.BufferedProtocol):
         "is_kept",
         "is_late",
         "is_lingering",
+        "is_lost",
         "is_refused",
         "peer",
         "scheme",
         "transport",
+        "unsent",
     )
 
     def __init__(self, connections: ConnectionSet) -> None:
@@ -149,12 +151,13 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = ""
         """The address of the other end, without the port; blank if unknown."""
         self._raw = b""
-        self._out = b""
+        self.unsent = b""
+        """Short answers that are not written yet."""
         self._searched = 0
         self._waiter: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
         self._disconnect: asyncio.Future[dict[str, Any]] | None = None
-        self._lost = self._is_paused = False
+        self.is_lost = self._is_paused = False
         self._has_body = self._is_chunked = self._body_started = self._open_ended = self._unfinished = False
         self._body_left = 0
         self._turn = 0.0
@@ -207,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
         return not self.is_lingering and self.connections.scheme == "http"  # TLS has no half-closed connections.
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = self.has_ended = True
+        self.is_lost = self.has_ended = True
         self._wake()
         self._notify_disconnect(DISCONNECTED)
         if self._room is not None and not self._room.done():
@@ -310,7 +313,7 @@ class Connection(asyncio.BufferedProtocol):
         self._form = None
         if self.is_refused:
             raise HeadRefused("There are too many connections; try again later", 503)
-        if self._lost:
+        if self.is_lost:
             return False
         raw = received = self._raw
         if raw[:2] == b"\r\n" and not self._searched:
@@ -354,7 +357,7 @@ class Connection(asyncio.BufferedProtocol):
 
         Ends it at once if it was idle, sends no more, or uses TLS.
         """
-        if self._lost:
+        if self.is_lost:
             return
         self._flush()
         self.is_lingering = True
@@ -387,7 +390,7 @@ class Connection(asyncio.BufferedProtocol):
             return self._receive()
         disconnect = self._disconnect = self.connections.loop.create_future()
         if self.has_ended:
-            self._notify_disconnect(DISCONNECTED if self._lost else HALF_CLOSED)
+            self._notify_disconnect(DISCONNECTED if self.is_lost else HALF_CLOSED)
         return disconnect
 
     async def _receive(self) -> dict[str, Any]:
@@ -396,7 +399,7 @@ class Connection(asyncio.BufferedProtocol):
         Sends 100 Continue first if the client expects it.
         """
         form = self._form
-        if form is not None and form.expects and not (self._body_started or self._raw or self._lost):
+        if form is not None and form.expects and not (self._body_started or self._raw or self.is_lost):
             self._flush()
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._body_started = True
@@ -450,25 +453,28 @@ class Connection(asyncio.BufferedProtocol):
     # The answer. Short ones are written together after a turn of the loop, because each write wakes the other end.
 
     def send_response(self, response: Response, *, head: bool) -> None:
-        if self._lost:
+        if self.is_lost:
             return
         size, body = response.length_and_body(head=head)
-        if not self._out:
-            self.connections.loop.call_soon(self._flush)
-        self._out += self._make_head(response, size) + body
-        if len(self._out) > MAX_BUFFERED:
+        if not self.unsent:
+            unsent = self.connections.unsent
+            if not unsent:
+                self.connections.loop.call_soon(_write_answers, unsent)
+            unsent.append(self)
+        self.unsent += self._make_head(response, size) + body
+        if len(self.unsent) > MAX_BUFFERED:
             self._flush()
 
     def _flush(self) -> None:
-        data, self._out = self._out, b""
-        if data and not self._lost:
+        data, self.unsent = self.unsent, b""
+        if data and not self.is_lost:
             self.transport.write(data)
 
     async def send_head(self, response: Response, size: int | None) -> None:
         self._open_ended = size is None
         self._unfinished = True
         self._flush()
-        if not self._lost:
+        if not self.is_lost:
             self.transport.write(self._make_head(response, size))
 
     async def send_piece(self, piece: bytes, *, more: bool) -> None:
@@ -477,13 +483,13 @@ class Connection(asyncio.BufferedProtocol):
             piece = b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
             piece += b"" if more else b"0\r\n\r\n"
         self._flush()
-        if piece and not self._lost:
+        if piece and not self.is_lost:
             self.transport.write(piece)
         await self._drain()
 
     async def _drain(self) -> None:
         """Waits until there is room to send more, or the connection is lost; the deadline is that of ``full``."""
-        if self._room is not None and not self._lost:
+        if self._room is not None and not self.is_lost:
             self.wait_for("full")
             await self._room
             self.wait_for(None)
@@ -522,6 +528,19 @@ class Connection(asyncio.BufferedProtocol):
             return False
         self._raw, self._body_left, self._has_body = self._raw[self._body_left :], 0, False
         return True
+
+
+def _write_answers(unsent: list[Connection]) -> None:
+    """Writes the answers of these connections, and empties the list. One that cannot be written ends its connection."""
+    for connection in unsent:
+        data, connection.unsent = connection.unsent, b""
+        if data and not connection.is_lost:
+            try:
+                connection.transport.write(data)
+            except Exception:
+                log.exception("An answer could not be written.")
+                connection.transport.abort()
+    unsent.clear()
 
 
 def _build_head(status: int, headers: tuple[Header, ...]) -> bytes:

@@ -166,7 +166,7 @@ async def send_pieces(pieces: Sequence[bytes], *, end: bool = False) -> Outcome:
     transport = connection.transport
     closed = transport.is_ended or transport.is_aborted
     result = Outcome(closed, transport.sent)
-    if not connection.connection._lost:
+    if not connection.connection.is_lost:
         connection.lose()
     await settle()
     assert connection.connection._task.done()

@@ -85,6 +85,31 @@ async def test_other_connections_have_their_turn() -> None:
     assert 0 < answered < 2000
 
 
+async def test_answers_of_a_turn_are_written_together() -> None:
+    """Nothing is written before all requests of a turn are answered; a failing write ends its own connection alone."""
+
+    async def answer(head: RequestHead, exchange: Connection) -> None:
+        await echo(head, exchange)
+        sent_meanwhile.extend(connection.transport.sent for connection in connections)
+
+    def fail(data: bytes) -> None:
+        raise OSError
+
+    every = make_connections(asyncio.get_running_loop(), answer)
+    connections = [FakeConnection(every) for _ in range(3)]
+    sent_meanwhile: list[bytes] = []
+    await settle()
+    connections[0].transport.write = fail  # type: ignore[method-assign]
+    for connection in connections:
+        every.buffer[: 2 * len(GET)] = 2 * GET
+        connection.connection.buffer_updated(2 * len(GET))
+    await settle()
+    assert sent_meanwhile == [b""] * 18
+    assert connections[0].transport.is_aborted
+    await connections[1].give(GET)
+    assert [connection.transport.sent.count(b"HTTP/1.1 200") for connection in connections] == [0, 3, 2]
+
+
 async def test_slow_readers_hold_up_themselves() -> None:
     """While the other end takes nothing, no further request is served; in the end it is given up."""
     every = make_connections(asyncio.get_running_loop())
