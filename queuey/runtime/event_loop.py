@@ -41,8 +41,8 @@ _logger = logging.getLogger(__name__)
 class Requester(Protocol):
     """A request with a share of its server's threads."""
 
-    async def in_pool(self, work: Callable[[], T]) -> T:
-        """Runs blocking work in a thread from the request's share."""
+    async def in_pool(self, work: Callable[[], T], *, computes: bool = False) -> T:
+        """Runs work in a thread from the request's share: blocking work, or work that computes much."""
 
 
 class Core:
@@ -105,8 +105,8 @@ class Core:
     def loop(self) -> asyncio.AbstractEventLoop:
         return self.calls.loop
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """Runs blocking work in a thread: of the calling request's share, or else of this core.
+    async def in_thread(self, work: Callable[[], T], *, computes: bool = False) -> T:
+        """Runs blocking work, or work that computes much, in a thread: of the calling request's share, or else its own.
 
         If the coroutine itself is run by a thread that may block, the work runs there. Tasks that a request has
         started, and coroutines that are run for a thread, do not count as the request.
@@ -117,7 +117,7 @@ class Core:
         if may_block():
             return work()
         if self.requester is not None:
-            return await self.requester.in_pool(work)
+            return await self.requester.in_pool(work, computes=computes)
 
         def start(done: Done) -> None:
             try:
@@ -133,7 +133,7 @@ class Core:
 
     async def read_in_thread(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs a coroutine that awaits only the store in one thread, because it reads or counts much."""
-        return await self.in_thread(lambda: bridge.run(work()))
+        return await self.in_thread(lambda: bridge.run(work()), computes=True)
 
     async def compute(self, items: int, work: Callable[[], T]) -> T:
         """Runs work on a number of items: few in the loop, more in a thread (:meth:`in_thread`)."""

@@ -134,8 +134,7 @@ class Scene:
         self.callers = dict(zip(COLUMNS, map(self._caller, COLUMNS), strict=True))
 
     def _caller(self, column: str) -> Caller:
-        credential = None if column == "anonymous" else self._make_credential(column)
-        return Caller(self._app, credential, "")
+        return Caller(self._app, None if column == "anonymous" else self._make_credential(column), "")
 
     def _make_credential(self, column: str) -> str:
         owner, other, queue = self.names.owner, self.names.other, self.names.queue

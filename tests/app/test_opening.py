@@ -126,8 +126,7 @@ def test_patience_ends() -> None:
 
 def run_without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     program = f"import sys; sys.modules[{module!r}] = None; from queuey.cli import main; main()"
-    command = [sys.executable, "-c", program, *arguments]
-    return run_to_end(command, env=environment())
+    return run_to_end([sys.executable, "-c", program, *arguments], env=environment())
 
 
 @pytest.mark.needs_programs

@@ -26,8 +26,7 @@ def queue(owner: Caller) -> str:
 
 
 def post(caller: Caller, *bodies: str) -> list[str]:
-    posted = [caller.post("q", body) for body in bodies]
-    return [f"{each['partition']}:{each['key']}" for each in posted]
+    return [f"{each['partition']}:{each['key']}" for each in [caller.post("q", body) for body in bodies]]
 
 
 def jobs(caller: Caller, *places: str, **query: object) -> list[dict[str, Any]]:

@@ -48,8 +48,7 @@ def run_as_operator(node: CassandraNode, directory: Path, text: str) -> str:
     }
     for place, actual in places.items():
         text = re.sub(rf"(?<![\w/]){place}\b", str(actual), text)
-    variables = {"PATH": f"{directory}:/usr/bin:/bin"}
-    return run_well(["/bin/sh", "-euc", text], env=variables)
+    return run_well(["/bin/sh", "-euc", text], env={"PATH": f"{directory}:/usr/bin:/bin"})
 
 
 @pytest.mark.slow

@@ -95,8 +95,7 @@ PROGRAMS = {
 
 
 def run(program: str, file: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", program, str(file)]
-    return run_to_end(command, env=environment())
+    return run_to_end([sys.executable, "-c", program, str(file)], env=environment())
 
 
 @pytest.fixture(params=[1, pytest.param(20, marks=pytest.mark.slow)], ids=["once", "often"])

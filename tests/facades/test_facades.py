@@ -63,8 +63,7 @@ def test_mq_not_stored(mq: Call, between: InterposedStore, error: Exception) -> 
 def mq_and_rqms(store: Store) -> Caller:
     """Returns an application that serves MQ and RQMS under a path each."""
     bridge.run(store.applications.create_application("shop"))
-    served = Facades(app="shop", mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"))
-    return Caller(facade_app(store, served))
+    return Caller(facade_app(store, Facades(app="shop", mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"))))
 
 
 def ask(caller: Caller, method: str, target: str, body: bytes = b"", **headers: str) -> Reply:

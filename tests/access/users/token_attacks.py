@@ -40,8 +40,7 @@ def _change_user(issuer: Issuer) -> str:
 
 
 def _repeat_subject(issuer: Issuer) -> str:
-    payload = json.dumps(issuer.claims("ann"))
-    return issuer.sign((payload[:-1] + ', "sub": "bob"}').encode())
+    return issuer.sign((json.dumps(issuer.claims("ann"))[:-1] + ', "sub": "bob"}').encode())
 
 
 def _repeat_algorithm(issuer: Issuer) -> str:

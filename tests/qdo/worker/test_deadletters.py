@@ -24,8 +24,7 @@ CAUSE = Cause(attempts=3, error="acme.errors.Late", text="too late", at=1_795_14
 
 
 async def send_and_get(system: System, queue: Queue, *messages: Outgoing | str) -> list[Message]:
-    receipts = await system.client.send_many(queue.name, messages)
-    return await system.client.get(queue.name, receipts)
+    return await system.client.get(queue.name, await system.client.send_many(queue.name, messages))
 
 
 async def letters(system: System, queue: Queue, **wanted: Any) -> list[DeadLetter]:  # noqa: ANN401 - a filter

@@ -494,8 +494,7 @@ def _driver_cluster(cluster: Cluster) -> Any:  # noqa: ANN401 - what the client 
             get_replicas=lambda *_: hosts,
         ),
     )
-    auth = PlainTextAuthProvider(USER, PASSWORD)
-    return SimpleNamespace(metadata=metadata, auth_provider=auth, ssl_context=None)
+    return SimpleNamespace(metadata=metadata, auth_provider=PlainTextAuthProvider(USER, PASSWORD), ssl_context=None)
 
 
 def open_store(

@@ -86,8 +86,7 @@ class PostSite(Site):
             return await self.use_cases.post(queue, drafts, after=sent.after, key=sent.key or None)
 
         try:
-            queue_row = await self.call(self.store.catalogue.queue(APPLICATION, QUEUE))
-            return await self.access(queue_row).apply(post)
+            return await self.access(await self.call(self.store.catalogue.queue(APPLICATION, QUEUE))).apply(post)
         except asyncio.CancelledError:
             raise GivenUp("unknown") from None
 

@@ -118,8 +118,7 @@ class FaultlessDriver(Driver):
         return value
 
     def count(self, statements: Iterable[Statement]) -> int:
-        chosen = {*statements}
-        return sum(request.statement in chosen for request in self.sent)
+        return sum(request.statement in {*statements} for request in self.sent)
 
     def send(self, request: AnyRequest, done: Done) -> None:
         self.sent.append(request)

@@ -133,6 +133,21 @@ def test_slow_work_of_one_leaves_a_thread_for_another() -> None:
     assert make_runner(Shop())(work) == [200] * 70
 
 
+class AtOnce:
+    """Counts how many threads do something at once, which takes 2 ms."""
+
+    busy = most = 0
+
+    def count(self) -> None:
+        self.busy += 1
+        self.most = max(self.most, self.busy)
+        time.sleep(0.002)
+        self.busy -= 1
+
+    async def count_soon(self) -> None:
+        self.count()
+
+
 async def note_thread(threads: list[str]) -> None:
     await in_thread(lambda: threads.append(threading.current_thread().name))
 
@@ -205,15 +220,11 @@ def test_short_requests_of_one_are_not_anothers_wait(
 def test_refusing_strangers_takes_one_thread_while_others_ask(app: App, owner: Caller) -> None:
     """Bodies without a key are refused one after the other while an application asks, too: each costs computing."""
     owner.create("q")
-    at_once: list[int] = []
-    under_way: list[int] = []
+    reads = AtOnce()
 
     @threaded
     def read_queue(catalogue: SqliteCatalogue, application: str, name: str) -> Queue:
-        under_way.append(1)
-        at_once.append(len(under_way))
-        time.sleep(0.002)
-        under_way.pop()
+        reads.count()
         queue = catalogue.cached_queue(application, name)
         assert queue is not None
         return queue
@@ -225,23 +236,38 @@ def test_refusing_strangers_takes_one_thread_while_others_ask(app: App, owner: C
 
     with replace(SqliteCatalogue._read_queue, read_queue):
         assert make_runner(app)(work) == [403] * 10
-    assert max(at_once) == 1
+    assert reads.most == 1
+
+
+def test_explanations_of_one_take_one_thread_while_others_ask(
+    run: Run, owner: Caller, between: InterposedStore
+) -> None:
+    """Explanations of wide queues compute one after the other while another application asks, too."""
+    owner.create("q", partitions=3)
+    owner.post("q", "x")
+    reads = AtOnce()
+
+    async def work(gateway: Gateway) -> list[int]:
+        gateway.shares.has_several = True
+        between.before(Messages.read, reads.count_soon)
+        calls = [Request("GET", "/v1/queuey/q/explain", key=KEY) for _ in range(10)]
+        return [reply.status for reply in await asyncio.gather(*(call.to(gateway) for call in calls))]
+
+    assert run(work) == [200] * 10
+    assert reads.most == 1
 
 
 def test_short_reads_take_turns() -> None:
     """Short reads run one after the other: at once they would cost twice the computing."""
-    busy, most = [0], [0]
+    reads = AtOnce()
 
     class Counting(Stub):
         def work(self, request: Asked, match: Match) -> Response:
-            busy[0] += 1
-            most[0] = max(most[0], busy[0])
-            time.sleep(0.001)
-            busy[0] -= 1
+            reads.count()
             return super().work(request, match)
 
     async def work(gateway: Gateway) -> None:
         await asyncio.gather(*(Request("GET", "/v1/a/q").to(gateway) for _ in range(20)))
 
     make_runner(Counting(), patience=30.0)(work)
-    assert most[0] == 1
+    assert reads.most == 1

@@ -39,8 +39,7 @@ def driver(url: str) -> Iterator[Driver]:
 
 
 def run_queuey(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "queuey", *arguments]
-    return run_to_end(command, env=environment())
+    return run_to_end([sys.executable, "-m", "queuey", *arguments], env=environment())
 
 
 def silent(_line: str) -> None:
