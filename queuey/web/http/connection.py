@@ -72,7 +72,7 @@ class ConnectionSet(Protocol):
         date: The Date header line of responses.
         answer: :meth:`queuey.web.gateway.Gateway.answer`, passed by :mod:`queuey.app.serve`.
         refusal: Makes the response to a malformed request from a status and a reason.
-        unsent: Connections with answers to be written after this turn of the loop.
+        answered: Connections with answers to be written after this turn of the loop.
         open: All connections, and what each waits for.
         waiting: Connections and their deadlines, in order of the deadlines, by what they wait for.
     """
@@ -84,7 +84,7 @@ class ConnectionSet(Protocol):
     date: bytes
     answer: Answer
     refusal: Callable[[int, str], Response]
-    unsent: list[Connection]
+    answered: list[Connection]
     open: dict[Connection, WaitsFor | None]
     waiting: dict[WaitsFor, dict[Connection, float]]
 
@@ -359,7 +359,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self.is_lost:
             return
-        self._flush()
+        _write_answers([self])
         self.is_lingering = True
         if self._is_paused:
             self.transport.resume_reading()
@@ -400,7 +400,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         form = self._form
         if form is not None and form.expects and not (self._body_started or self._raw or self.is_lost):
-            self._flush()
+            _write_answers([self])
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._body_started = True
         try:
@@ -457,23 +457,18 @@ class Connection(asyncio.BufferedProtocol):
             return
         size, body = response.length_and_body(head=head)
         if not self.unsent:
-            unsent = self.connections.unsent
-            if not unsent:
-                self.connections.loop.call_soon(_write_answers, unsent)
-            unsent.append(self)
+            answered = self.connections.answered
+            if not answered:
+                self.connections.loop.call_soon(_write_answers, answered)
+            answered.append(self)
         self.unsent += self._make_head(response, size) + body
         if len(self.unsent) > MAX_BUFFERED:
-            self._flush()
-
-    def _flush(self) -> None:
-        data, self.unsent = self.unsent, b""
-        if data and not self.is_lost:
-            self.transport.write(data)
+            _write_answers([self])
 
     async def send_head(self, response: Response, size: int | None) -> None:
         self._open_ended = size is None
         self._unfinished = True
-        self._flush()
+        _write_answers([self])
         if not self.is_lost:
             self.transport.write(self._make_head(response, size))
 
@@ -482,7 +477,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._open_ended and self._form is not None and not self._form.is_old:
             piece = b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
             piece += b"" if more else b"0\r\n\r\n"
-        self._flush()
+        _write_answers([self])
         if piece and not self.is_lost:
             self.transport.write(piece)
         await self._drain()
@@ -530,9 +525,9 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
 
-def _write_answers(unsent: list[Connection]) -> None:
+def _write_answers(answered: list[Connection]) -> None:
     """Writes the answers of these connections, and empties the list. One that cannot be written ends its connection."""
-    for connection in unsent:
+    for connection in answered:
         data, connection.unsent = connection.unsent, b""
         if data and not connection.is_lost:
             try:
@@ -540,7 +535,7 @@ def _write_answers(unsent: list[Connection]) -> None:
             except Exception:
                 log.exception("An answer could not be written.")
                 connection.transport.abort()
-    unsent.clear()
+    answered.clear()
 
 
 def _build_head(status: int, headers: tuple[Header, ...]) -> bytes:

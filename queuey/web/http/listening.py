@@ -111,7 +111,7 @@ class ProcessConnections:
         self.scheme = "http" if certificate is None else "https"
         self.is_closing = False
         self.date = b""
-        self.unsent: list[Connection] = []
+        self.answered: list[Connection] = []
         self.waiting: dict[WaitsFor, dict[Connection, float]] = {what: {} for what in TIMEOUTS}
         self.open: dict[Connection, WaitsFor | None] = {}
         self._listener = listener
