@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from queuey.model.ids import Position
 from queuey.model.messages import Message, Meta, stored_meta
-from queuey.storage import new_messages as items_of
+from queuey.storage.new_messages import check_text
 
 SCHEMA_WITHOUT_BODIES = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("ticks", "low", "expires")])
 """``SCHEMA`` without bodies."""
@@ -147,7 +147,7 @@ def columns_of(messages: Iterable[Message]) -> MessageColumns:
         return messages
     messages = list(messages)
     for message in messages:
-        items_of.check_text(message.body)
+        check_text(message.body)
     return MessageColumns(
         np.array([message.partition for message in messages], np.int64), batch_from_messages(messages)
     )

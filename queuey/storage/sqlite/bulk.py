@@ -17,8 +17,8 @@ from queuey.model.errors import TooLate
 from queuey.model.ids import LOW_MIN, TICKS_MAX, Position
 from queuey.model.messages import Measure, Message, Queue, Slice
 from queuey.storage import Bulk, Messages, range_scans
-from queuey.storage import new_messages as items_of
 from queuey.storage.deadlines import in_thread, iterate_in_thread
+from queuey.storage.new_messages import check_partition, check_text
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
@@ -160,8 +160,8 @@ class SqliteBulk(Bulk):
 
 def _check_messages(queue: Queue, messages: Sequence[Message]) -> None:
     for message in messages:
-        items_of.check_partition(queue, message.partition)
-        items_of.check_text(message.body)
+        check_partition(queue, message.partition)
+        check_text(message.body)
 
 
 def _load_alive(transaction: Transaction, queue: Queue, messages: Sequence[Message]) -> int:

@@ -9,9 +9,9 @@ from typing import Any
 from queuey.model.errors import InvalidRequest
 from queuey.model.ids import EPOCH_TICKS
 from queuey.model.messages import LogEntry, LogPage, Queue
-from queuey.storage import new_messages as items_of
 from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_PAGE_ENTRIES, MAX_SNAPSHOT_BYTES, ClaimLogs
 from queuey.storage.contracts.covers import Covers
+from queuey.storage.new_messages import check_length, check_partition
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.transaction import Transaction
@@ -60,14 +60,14 @@ class SqliteClaimLogs(ClaimLogs):
         snapshot: int | None = None,
         truncate_below: int | None = None,
     ) -> bool:
-        items_of.check_partition(queue, partition)
-        items_of.check_length("entry", entry.body, MAX_ENTRY_BYTES)
+        check_partition(queue, partition)
+        check_length("entry", entry.body, MAX_ENTRY_BYTES)
         work = partial(_append_to_log, queue, queue.qid << 8 | partition, entry, snapshot, truncate_below)
         return await self._db.write(work, weight=len(entry.body))
 
     @threaded
     def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:  # noqa: ARG002
-        items_of.check_partition(queue, partition)
+        check_partition(queue, partition)
         with self._db.readers.lend() as connection:
             connection.execute("BEGIN")
             try:
@@ -77,8 +77,8 @@ class SqliteClaimLogs(ClaimLogs):
                 connection.execute("COMMIT")
 
     async def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
-        items_of.check_partition(queue, partition)
-        items_of.check_length("snapshot", body, MAX_SNAPSHOT_BYTES)
+        check_partition(queue, partition)
+        check_length("snapshot", body, MAX_SNAPSHOT_BYTES)
 
         def work(transaction: Transaction) -> None:
             transaction.verify(queue)
@@ -101,7 +101,7 @@ class SqliteCovers(Covers):
         self._db = database
 
     async def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
-        items_of.check_partition(queue, partition)
+        check_partition(queue, partition)
         qp = queue.qid << 8 | partition
 
         def work(transaction: Transaction) -> None:
@@ -112,7 +112,7 @@ class SqliteCovers(Covers):
 
     @threaded
     def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
-        items_of.check_partition(queue, partition)
+        check_partition(queue, partition)
         requested = list(digests)
         covers: dict[bytes, int] = {}
         with self._db.readers.lend() as connection:
@@ -127,7 +127,7 @@ class SqliteCovers(Covers):
         return covers
 
     async def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
-        items_of.check_partition(queue, partition)
+        check_partition(queue, partition)
         qp = queue.qid << 8 | partition
         last = b""
 

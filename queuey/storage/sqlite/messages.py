@@ -25,8 +25,8 @@ from queuey.model.messages import (
     bytes_of,
 )
 from queuey.storage import KeyedPosts, Messages
-from queuey.storage import new_messages as items_of
 from queuey.storage.bridge import thread_state
+from queuey.storage.new_messages import check_items, check_partition, check_text
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.committed_arrivals import CommittedArrivals
 from queuey.storage.sqlite.connection import Connection, TooLong
@@ -93,17 +93,17 @@ class SqliteMessages(Messages, KeyedPosts):
     def append(
         self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None
     ) -> Coroutine[Any, Any, list[Position]]:
-        return self._db.write(Append(queue, items, after), items_of.check_items(queue, items))
+        return self._db.write(Append(queue, items, after), check_items(queue, items))
 
     def append_once(
         self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
     ) -> Coroutine[Any, Any, PostResult]:
-        return self._db.write(Append(queue, items, after, key), items_of.check_items(queue, items))
+        return self._db.write(Append(queue, items, after, key), check_items(queue, items))
 
     async def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
         for partition, _ in locations:
-            items_of.check_partition(queue, partition)
-        items_of.check_text(item.body)
+            check_partition(queue, partition)
+        check_text(item.body)
         base = queue.qid << 8
         meta = row_codec.encode_meta(item.meta)
         lifetime = item.ttl * TICKS_PER_SECOND

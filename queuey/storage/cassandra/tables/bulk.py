@@ -13,7 +13,6 @@ from queuey.model.errors import StoreUnavailable, TooLate
 from queuey.model.ids import LOW_MIN, Position
 from queuey.model.messages import Measure, Message, Queue, Slice
 from queuey.storage import Bulk, Messages, range_scans
-from queuey.storage import new_messages as items_of
 from queuey.storage.cassandra.catalogue.queue_cache import CachedQueue
 from queuey.storage.cassandra.cluster import InDoubt
 from queuey.storage.cassandra.cluster.store_loop import store_call
@@ -27,6 +26,7 @@ from queuey.storage.cassandra.tables.counting import Counting
 from queuey.storage.cassandra.tables.messages import SliceRead, SliceReader
 from queuey.storage.cassandra.time.clock import ticks
 from queuey.storage.deadlines import in_thread, iterate_in_thread
+from queuey.storage.new_messages import check_partition
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -231,7 +231,7 @@ class CassandraBulk(Bulk):
         from queuey.storage.cassandra.write.bulk_load import find_longest_row  # noqa: PLC0415 - needs Arrow
 
         for partition in set(messages.partitions.tolist()):
-            items_of.check_partition(row.queue, partition)
+            check_partition(row.queue, partition)
         self._run(self._rows.cover(row, (), find_longest_row(messages), given=given))
         own_low = self._generator.low
         if (messages.low == own_low).any():

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import LogEntry, LogPage, Queue
-from queuey.storage import new_messages as items_of
 from queuey.storage.cassandra.cluster import Driver, InDoubt, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import store_call
 from queuey.storage.cassandra.protocol.requests import Call
 from queuey.storage.cassandra.tables.connected import StoreParts
 from queuey.storage.cassandra.tables.covers import DELETE_ALL_COVERS
 from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_PAGE_ENTRIES, MAX_SNAPSHOT_BYTES, ClaimLogs
+from queuey.storage.new_messages import check_length, check_partition
 
 _WHERE = "WHERE qid = ? AND partition = ?"
 _ADVANCE_NUMBER = Statement(f"UPDATE claims SET last_number = ? {_WHERE} IF last_number = ?", idempotent=False)
@@ -81,8 +81,8 @@ class CassandraClaimLogs(ClaimLogs):
         snapshot: int | None = None,
         truncate_below: int | None = None,
     ) -> bool:
-        items_of.check_partition(queue, partition)
-        items_of.check_length("entry", entry.body, MAX_ENTRY_BYTES)
+        check_partition(queue, partition)
+        check_length("entry", entry.body, MAX_ENTRY_BYTES)
         if not self._watch.sound() or self._rows.find_cached(queue) is None:
             await self._watch.require_sound()
             await self._rows.find_current(queue)
@@ -101,15 +101,15 @@ class CassandraClaimLogs(ClaimLogs):
 
     @store_call(_TIMEOUT_MESSAGE)
     async def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
-        items_of.check_partition(queue, partition)
+        check_partition(queue, partition)
         await self._rows.find_current(queue)
         consistency = self._options.catalogue_serial if newest else self._levels.log_read_level()
         return await _read_page(self._driver, (queue.qid, partition), first, consistency)
 
     @store_call()
     async def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
-        items_of.check_partition(queue, partition)
-        items_of.check_length("snapshot", body, MAX_SNAPSHOT_BYTES)
+        check_partition(queue, partition)
+        check_length("snapshot", body, MAX_SNAPSHOT_BYTES)
         await self._rows.find_current(queue)
         values = queue.qid, partition, number, body
         await self._driver.ask(StatementRequest(_INSERT_SNAPSHOT, values, self._options.catalogue_write))

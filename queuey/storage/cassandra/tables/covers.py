@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from queuey.model.ids import EPOCH_TICKS
 from queuey.model.messages import MAX_TTL, Queue
-from queuey.storage import new_messages as items_of
 from queuey.storage.cassandra.cluster import Encoded, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import store_call
 from queuey.storage.cassandra.tables.connected import StoreParts
 from queuey.storage.contracts.covers import Covers
+from queuey.storage.new_messages import check_partition
 
 SHARDS = 16
 """Number of Cassandra partitions of one queue partition."""
@@ -57,7 +57,7 @@ class CassandraCovers(Covers):
 
     @store_call()
     async def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
-        items_of.check_partition(queue, partition)
+        check_partition(queue, partition)
         await self._rows.find_current(queue)
         level = self._levels.resolve(queue)
         writes = []
@@ -72,7 +72,7 @@ class CassandraCovers(Covers):
 
     @store_call()
     async def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
-        items_of.check_partition(queue, partition)
+        check_partition(queue, partition)
         await self._rows.find_current(queue)
         reads, level = [], self._levels.resolve(queue).reads
         for shard, chunk in _divide_by_shard(digests, lambda digest: digest):
@@ -93,7 +93,7 @@ class CassandraCovers(Covers):
     @store_call()
     async def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
         # A microsecond less, because a delete wins over a write of the same one: some covers near the bound may stay.
-        items_of.check_partition(queue, partition)
+        check_partition(queue, partition)
         await self._rows.find_current(queue)
         values = _stamp(until) - 1, queue.qid, partition
         await self._driver.ask(StatementRequest(_DELETE_COVERS, values, self._levels.resolve(queue).writes))

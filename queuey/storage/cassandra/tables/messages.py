@@ -19,7 +19,6 @@ from queuey.model.errors import Outcome, StoreUnavailable
 from queuey.model.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.model.messages import Lag, Message, NewMessage, Page, PartitionBounds, Queue, Slice, bytes_at_most, bytes_of
 from queuey.storage import Messages
-from queuey.storage import new_messages as items_of
 from queuey.storage.cassandra.catalogue.queue_cache import CachedQueue
 from queuey.storage.cassandra.cluster import Encoded, InDoubt, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import store_call
@@ -36,6 +35,7 @@ from queuey.storage.cassandra.time.bucketing import CLASSES, Bucket
 from queuey.storage.cassandra.time.clock import ticks
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
 from queuey.storage.deadlines import Done
+from queuey.storage.new_messages import check_items, check_partition, check_text
 
 PUT_BYTES = 4 << 20
 """Max body bytes that one ``put`` has in flight, unless a single body is larger."""
@@ -336,7 +336,7 @@ class CassandraMessages(Messages):
 
             return self._writer.begin(queue, items, stored, after).withdraw
 
-        items_of.check_items(queue, items)
+        check_items(queue, items)
         positions: list[Position] = await self._driver.calls.wait_for_end(
             begin, "Cassandra did not finish the write in time", raise_given_up=True
         )
@@ -350,8 +350,8 @@ class CassandraMessages(Messages):
     async def put(self, queue: Queue, locations: _Locations, item: NewMessage) -> None:
         # Each id is written by a request of its own: after an error with outcome ``unknown`` some may be written.
         for partition, _ in locations:
-            items_of.check_partition(queue, partition)
-        items_of.check_text(item.body)
+            check_partition(queue, partition)
+        check_text(item.body)
         if not locations:
             return
         await self._watch.require_sound()

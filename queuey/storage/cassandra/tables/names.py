@@ -18,7 +18,6 @@ import msgspec
 
 from queuey.model.ids import TICKS_PER_SECOND, Position
 from queuey.model.messages import KEPT_SECONDS, Location, Message, Named, NewMessage, PostKey, PostResult, Queue
-from queuey.storage import new_messages as items_of
 from queuey.storage.cassandra.cluster.store_loop import store_call
 from queuey.storage.cassandra.read.slice_reads import Gathered
 from queuey.storage.cassandra.read.watched_arrivals import PolledArrivals
@@ -32,6 +31,7 @@ from queuey.storage.cassandra.write.post_keys import KeyRow, PostedIds, carry_ou
 from queuey.storage.cassandra.write.row_changes import RowChange, RowStatements, RowTable
 from queuey.storage.contracts.keyed_posts import KeyedPosts
 from queuey.storage.contracts.names import Names
+from queuey.storage.new_messages import check_items
 
 _KEY_STATEMENTS = RowStatements("idempotency_keys", "key")
 _NAME_STATEMENTS = RowStatements("names", "name")
@@ -63,7 +63,7 @@ class CassandraKeyedPosts(KeyedPosts):
     async def append_once(
         self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
     ) -> PostResult:
-        items_of.check_items(queue, items)
+        check_items(queue, items)
         table = RowTable(_KEY_STATEMENTS, lambda row: _encode(row.ids), _key_row, lambda _row, _now: key.seconds)
         change = RowChange(self._parts, queue, (table, key.text), items=items, after=after)
         result = await change.run(lambda steps: carry_out(steps, key, new_number))
@@ -99,7 +99,7 @@ class CassandraNames(Names):
             )
             return named_of(Found(done))
         items = [message_codec.mark_named(item, name)]
-        items_of.check_items(queue, items)
+        check_items(queue, items)
         row_ttl = item.ttl + KEPT_SECONDS if item.kept else item.ttl
         expires = self._clock.now() + row_ttl * TICKS_PER_SECOND
         done = await self._new_change(queue, name, items).run(
