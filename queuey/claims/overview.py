@@ -320,7 +320,7 @@ class ClaimOverview:
 
 
 def _slice_delayed(number: int, lower: Position, limit: int = _PAGE_SIZE) -> Slice:
-    return Slice(number, lower, limit=limit, delayed=False, due=False, bodies=False)
+    return Slice(number, lower, limit=limit, keeps_read_delay=False, due=False, bodies=False)
 
 
 def _merge_by_worker(claims: Iterable[WorkerClaims]) -> list[WorkerClaims]:

@@ -51,7 +51,7 @@ class Reader:
         self.watchers = Watchers()
         # By whether reads keep the read delay, and whether they include early messages.
         self._triggers = {
-            kind: WakeSource(partial(store.messages.watch, delayed=kind[0], early=kind[1]), for_all=True)
+            kind: WakeSource(partial(store.messages.watch, keeps_read_delay=kind[0], early=kind[1]), for_all=True)
             for kind in ((True, False), (False, False), (True, True))
         }
 
@@ -140,7 +140,7 @@ class Reader:
 
     def _make_subscription(self, source: RangeSource) -> Subscription:
         queue, requested = source.access.queue, source.range
-        return queue, _partition_numbers(queue, requested), self._triggers[requested.delayed, requested.early]
+        return queue, _partition_numbers(queue, requested), self._triggers[requested.keeps_read_delay, requested.early]
 
     def _available_bytes(self, sources: Sequence[RangeSource]) -> int:
         """Returns the bytes for all messages: at least 1, which admits one message of any length."""
@@ -161,7 +161,7 @@ class Reader:
         if short and (len(numbers) != 1 or requested.limit > MAX_SHORT_MESSAGES):
             return None
         pieces = ranges.make_slices(requested, numbers, max_bytes)
-        reading = RangeAnswer([], 0, dict.fromkeys(numbers), more=False, cursor_safe=requested.delayed)
+        reading = RangeAnswer([], 0, dict.fromkeys(numbers), more=False, cursor_safe=requested.keeps_read_delay)
         if not pieces or (max_bytes <= 0 and not requested.looks_ahead):
             horizon = (await self._store.messages.read(queue, [ranges.make_horizon_slice()]))[0].horizon
             pages = {piece.partition: piece.make_postponed_page(horizon) for piece in pieces}

@@ -80,10 +80,10 @@ def read_range(fields: RangeFields, values: Mapping[str, Any], limits: Limits, e
     since, after, before, until = (errors.parse_field(name, _read_bound, getattr(fields, name)) for name in BOUNDS)
     # Blank text names no partition.
     partitions = take_partitions(values.get("partitions"), errors, (1,))
-    delayed = validators.parse_boolean(fields.delay)
+    keeps_read_delay = validators.parse_boolean(fields.delay)
     early, early_after = _read_early(fields.early, errors)
     descending = fields.order == "descending"
-    if early and (descending or not delayed):
+    if early and (descending or not keeps_read_delay):
         errors["early"] = "Early messages follow an ascending read that keeps the read delay"
     return RangeRequest(
         partitions=partitions,
@@ -93,7 +93,7 @@ def read_range(fields: RangeFields, values: Mapping[str, Any], limits: Limits, e
         after=after,
         before=before,
         until=until,
-        delayed=delayed,
+        keeps_read_delay=keeps_read_delay,
         early=early,
         early_after=early_after,
         merge=validators.parse_boolean(fields.merge),

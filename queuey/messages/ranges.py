@@ -93,7 +93,7 @@ class RangeRequest(msgspec.Struct, frozen=True, kw_only=True):
         since: Start, inclusive. A partition that a cursor does not name is read from the beginning if the read is
             ascending, because it was added later. A descending read skips it, because it was exhausted.
         after, before, until: Bounds in time for both directions: above, below, at or below.
-        delayed: Keep the queue's read delay.
+        keeps_read_delay: Show messages when the queue's read delay is over.
         early: Include messages above the horizon, after all others; ascending only.
         early_after: Lower bound, exclusive, of the early messages.
         due: If false, include delayed messages that are not due.
@@ -109,7 +109,7 @@ class RangeRequest(msgspec.Struct, frozen=True, kw_only=True):
     after: Bound = None
     before: Bound = None
     until: Bound = None
-    delayed: bool = True
+    keeps_read_delay: bool = True
     early: bool = False
     early_after: Bound = None
     due: bool = True
@@ -179,7 +179,7 @@ def make_slices(requested: RangeRequest, partitions: Sequence[int], max_bytes: i
                 limit=requested.limit,
                 max_bytes=max(1, max_bytes // len(partitions)),
                 descending=requested.descending,
-                delayed=requested.delayed,
+                keeps_read_delay=requested.keeps_read_delay,
                 due=requested.due,
                 bodies=requested.bodies,
             )
@@ -204,7 +204,7 @@ def make_early_slices(
         if lower < piece.upper:
             limit = requested.limit - read[None if requested.merge else piece.partition]
             bounds = {"lower": lower, "limit": limit, "max_bytes": divide_evenly(max_bytes, len(pieces))}
-            early.append(structs.replace(piece, **bounds, delayed=False, early=True))
+            early.append(structs.replace(piece, **bounds, keeps_read_delay=False, early=True))
     return early
 
 

@@ -387,12 +387,13 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
         limit: Max messages.
         max_bytes: The page ends with the message that brings the sum of :func:`rendered_bytes` to this value or above.
         descending: Newest first.
-        delayed: Keep the queue's read delay. False reads up to the last certainly committed id; on a store with
-            eventual consistency, readers that continue from the cursor of such a page may miss messages.
-        early: With ``delayed=False``: messages shown may vanish again, and others may be missing. So a store may use
-            queue rows as old as for a delayed read, and leaves out values of names that may be undone.
-        ahead: With ``delayed``: also show messages between the horizon and now. Then the store's own horizon is used,
-            whatever the queue's read delay is, and ``Page.next`` may lie above it.
+        keeps_read_delay: Show messages when the queue's read delay is over. False reads up to the last certainly
+            committed id; on a store with eventual consistency, readers that continue from the cursor of such a page may
+            miss messages.
+        early: Without the read delay: messages shown may vanish again, and others may be missing. So a store may use
+            queue rows as old as with it, and leaves out values of names that may be undone.
+        ahead: With the read delay: also show messages between the horizon and now. Then the store's own horizon is
+            used, whatever the queue's read delay is, and ``Page.next`` may lie above it.
         due: False to show also delayed messages that are not due.
         bodies: False if only positions and expiries are needed. The store leaves out the bodies, and they do not count
             for ``max_bytes``.
@@ -405,7 +406,7 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     limit: int = 100
     max_bytes: int = 8 << 20
     descending: bool = False
-    delayed: bool = True
+    keeps_read_delay: bool = True
     early: bool = False
     ahead: bool = False
     due: bool = True

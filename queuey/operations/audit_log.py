@@ -166,7 +166,7 @@ class AuditLog:
         seen: list[tuple[Location, AuditEntry]] = []
         for _ in range(MAX_SCANNED // PAGE_SIZE):
             newest = RangeRequest(
-                partitions=None, limit=PAGE_SIZE, descending=True, since=since, delayed=False, merge=True
+                partitions=None, limit=PAGE_SIZE, descending=True, since=since, keeps_read_delay=False, merge=True
             )
             reading = await self._reader.read(access, newest)
             seen += (

@@ -105,7 +105,7 @@ class Browsing:
             descending=not upcoming,
             since=parse_bound(since),
             after=make_mark((self._reader.now(), ids.LOW_MAX)) if upcoming else None,
-            delayed=False,
+            keeps_read_delay=False,
             due=not upcoming,
             merge=True,
         )
@@ -124,7 +124,9 @@ class Browsing:
         mark = make_mark(position)
 
         async def nearest(**bounds: Any) -> str | None:  # noqa: ANN401 - fields
-            single = RangeRequest(partitions=(partition,), limit=1, delayed=False, due=False, bodies=False, **bounds)
+            single = RangeRequest(
+                partitions=(partition,), limit=1, keeps_read_delay=False, due=False, bodies=False, **bounds
+            )
             messages = (await self._reader.read(access, single)).messages
             return messages[0].id if messages else None
 
@@ -146,7 +148,7 @@ class Browsing:
         return await self._sample(access, lambda messages: group_failures(messages, access.queue.name))
 
     async def _sample(self, access: QueueAccess, summarize: Callable[[Sequence[Message]], T]) -> T:
-        newest = RangeRequest(partitions=None, limit=MAX_SAMPLED, descending=True, delayed=False, merge=True)
+        newest = RangeRequest(partitions=None, limit=MAX_SAMPLED, descending=True, keeps_read_delay=False, merge=True)
         reading = await self._reader.read(access, newest)
         return await self._core.in_thread(partial(summarize, reading.messages))
 

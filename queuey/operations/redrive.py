@@ -107,7 +107,9 @@ class Redriving:
             messages: Sequence[Message] = await self._messages.fetch(access, [letter_filter.place], charted=False)
             following = ""
         else:
-            page = RangeRequest(partitions=None, limit=PAGE_SIZE, since=parse_bound(cursor), delayed=False, merge=True)
+            page = RangeRequest(
+                partitions=None, limit=PAGE_SIZE, since=parse_bound(cursor), keeps_read_delay=False, merge=True
+            )
             reading = await self._reader.read(access, page)
             messages, following = reading.messages, make_short_cursor(reading, nearest=min)
         letters = (decode_stored_dead_letter(message, access.queue.name) for message in messages)

@@ -13,6 +13,8 @@ from functools import partial
 
 from queuey.model.messages import Queue
 
+Wake = Callable[[], None]
+"""Called when a partition has new messages."""
 POLL_INTERVAL = 0.2
 """Interval in seconds from the end of a poll to the next poll."""
 
@@ -32,7 +34,7 @@ class Watch:
 
     __slots__ = ("asking", "due", "partition", "polled", "position", "prompt", "queue", "wake")
 
-    def __init__(self, queue: Queue, partition: int, wake: Callable[[], None], position: int, *, prompt: bool) -> None:
+    def __init__(self, queue: Queue, partition: int, wake: Wake, position: int, *, prompt: bool) -> None:
         self.queue = queue
         self.partition = partition
         self.prompt = prompt

@@ -237,7 +237,7 @@ class Histories(RuleBasedStateMachine):
         name = self._draw_queue(data)
         row, queue = self._read_current_row(name, at), self._model.queues[name]
         ends = st.sampled_from([ids.FIRST, ids.LAST, *[place for _, place in self._list_places(name)]])
-        down, delayed, kept = (data.draw(st.booleans()) for _ in range(3))
+        down, keeps_read_delay, kept = (data.draw(st.booleans()) for _ in range(3))
         slices = [
             Slice(
                 partition=number,
@@ -246,7 +246,7 @@ class Histories(RuleBasedStateMachine):
                 limit=limit,
                 max_bytes=size,
                 descending=down,
-                delayed=delayed,
+                keeps_read_delay=keeps_read_delay,
                 kept=kept,
             )
             for number in range(1, 5)

@@ -146,9 +146,9 @@ class Model:
 
     def judge_horizon(self, queue: ModelQueue, wanted: Slice, horizon: int) -> None:
         now = self.clock.ticks
-        if wanted.delayed:
+        if wanted.keeps_read_delay:
             self.passed = max(self.passed, horizon)
-        if wanted.delayed and queue.read_delay:
+        if wanted.keeps_read_delay and queue.read_delay:
             behind = now - int(queue.read_delay * ids.TICKS_PER_SECOND)
             assert horizon <= behind
             assert horizon == behind or horizon > self.newest[0]

@@ -220,7 +220,7 @@ def dead_letters(store: Store, queue: Queue) -> list[Message]:
         letters = bridge.run(store.catalogue.queue(APP, queue_for(queue.name), fresh=True))
     except QueueNotFound:
         return []
-    return read_one(store, letters, structs.replace(whole_partition(), delayed=False)).messages
+    return read_one(store, letters, structs.replace(whole_partition(), keeps_read_delay=False)).messages
 
 
 def idle_service(store: Store) -> Service:

@@ -14,7 +14,7 @@ def test_hidden_until_due(store: Store, other: Store, clock: Clock) -> None:
     queue = make_queue(store)
     bridge.run(store.messages.append(queue, [new_message("late", delay=10.0)]))
     kinds = [
-        structs.replace(whole_partition(), descending=down, delayed=kept)
+        structs.replace(whole_partition(), descending=down, keeps_read_delay=kept)
         for down in (False, True)
         for kept in (False, True)
     ]

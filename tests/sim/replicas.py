@@ -40,6 +40,7 @@ from queuey.model.messages import (
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import MAX_PAGE_ENTRIES, ClaimLogs
 from queuey.storage.deadlines import Deadline, Done, in_thread, start_and_wait
+from queuey.storage.partition_watches import Wake
 from tests.sim.availability import Stored
 from tests.sim.world import Process, World
 
@@ -347,7 +348,7 @@ class ModelStore:
     exact_horizon = False
 
     def watch(
-        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
+        self, queue: Queue, partition: int, wake: Wake, *, keeps_read_delay: bool = True, early: bool = False
     ) -> Callable[[], None]:
         """Does nothing: waiting claims poll."""
         return lambda: None

@@ -17,6 +17,7 @@ from queuey.claims.rules.receipts import ClaimReceipt
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import LogPage, Queue
+from queuey.storage.partition_watches import Wake
 from tests.replacing import replace_in
 from tests.sim.replicas import Faults, ModelStore, Replicas
 from tests.sim.storm import QUEUE, Poll
@@ -36,7 +37,7 @@ class WakeableStore(ModelStore):
     """Watches fail."""
 
     def watch(
-        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
+        self, queue: Queue, partition: int, wake: Wake, *, keeps_read_delay: bool = True, early: bool = False
     ) -> Callable[[], None]:
         if self.refuses:
             raise StoreUnavailable("no clock")

@@ -89,7 +89,7 @@ class Kept:
         return [
             message
             for partition in range(1, queue.partitions + 1)
-            for messages in bridge.iterate(self.store.bulk.scan(queue, Slice(partition, limit=1000, delayed=False)))
+            for messages in bridge.iterate(self.store.bulk.scan(queue, Slice(partition, keeps_read_delay=False)))
             for message in messages
         ]
 

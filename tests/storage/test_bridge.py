@@ -58,7 +58,7 @@ def test_beside_a_running_loop(store: SqliteStore, queue: Queue) -> None:
 
     async def cell() -> list[Any]:
         bridge.run(store.messages.append(queue, [NewMessage("a", 1, 60)]))
-        [page] = await store.messages.read(queue, [Slice(1, delayed=False)])
+        [page] = await store.messages.read(queue, [Slice(1, keeps_read_delay=False)])
         return [message.body for message in page.messages]
 
     assert asyncio.run(cell()) == ["a"]

@@ -125,7 +125,7 @@ class ExpiryRequest(ReadingRequest):
         """Sets ``_has_live`` if a delayed message exists, which ends after all messages that are posted now."""
         if not self._has_live:
             lower = self._now, LOW_MIN
-            delayed = Slice(sources.partition, lower, limit=1, delayed=False, due=False, bodies=False)
+            delayed = Slice(sources.partition, lower, limit=1, keeps_read_delay=False, due=False, bodies=False)
             self._has_live = bool((await sources.read(delayed)).messages)
 
     def edit(self, draft: EntryDraft) -> None:

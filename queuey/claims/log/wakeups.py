@@ -105,7 +105,7 @@ class ClaimWakeups:
         watched = self.watched.get(key) or _Watched(queue)
         # It may raise; before it has succeeded, nothing is changed.
         stop_watch = self._store.messages.watch(
-            queue, partition, partial(self._on_stored, key, watched, wake), delayed=False
+            queue, partition, partial(self._on_stored, key, watched, wake), keeps_read_delay=False
         )
         if key not in self.watched:
             self.watched[key] = watched

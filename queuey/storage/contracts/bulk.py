@@ -22,7 +22,7 @@ class Bulk(ABC):
 
     @abstractmethod
     async def horizon(self, queue: Queue) -> int:
-        """Returns the horizon (ticks) that a read with ``delayed=True`` would have now."""
+        """Returns the horizon (ticks) that a read that keeps the read delay would have now."""
 
     @abstractmethod
     def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> AsyncIterator[RecordBatch]:

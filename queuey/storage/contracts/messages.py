@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from queuey.model.ids import Position
     from queuey.model.messages import Lag, Message, NewMessage, Page, PartitionBounds, Queue, Slice
+    from queuey.storage.partition_watches import Wake
 
 
 class Messages(ABC):
@@ -72,9 +73,9 @@ class Messages(ABC):
         have that many bytes, the remaining slices are put off
         (:meth:`~queuey.model.messages.Slice.make_postponed_page`). The first slice never is.
 
-        **G1**: every acknowledged message of an append below a cursor from a page with ``delayed=True`` was shown by
-        that page or an earlier page of the chain. (This does not hold for puts.) The horizon is part of the query and
-        is never applied after the limit. Partitions that the queue does not have give empty pages.
+        **G1**: every acknowledged message of an append below a cursor from a page that keeps the read delay was shown
+        by that page or an earlier page of the chain. (This does not hold for puts.) The horizon is part of the query
+        and is never applied after the limit. Partitions that the queue does not have give empty pages.
         """
 
     exact_horizon = False
@@ -93,7 +94,7 @@ class Messages(ABC):
 
     @abstractmethod
     def watch(
-        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
+        self, queue: Queue, partition: int, wake: Wake, *, keeps_read_delay: bool = True, early: bool = False
     ) -> Callable[[], None]:
         """Calls ``wake`` whenever a read of a partition may show new messages. Never blocks.
 
@@ -110,7 +111,7 @@ class Messages(ABC):
             queue: The queue.
             partition: A partition of the queue; for other numbers ``wake`` is never called.
             wake: Called from any thread, any number of times. It must be quick and must not raise.
-            delayed: The reads keep the queue's read delay.
+            keeps_read_delay: The reads keep the queue's read delay.
             early: Some reads keep the read delay and others do not, so ``wake`` is called twice for a message. If
                 processes do not notify each other, the first call usually comes within 0.15 s.
 

@@ -113,7 +113,7 @@ class SqliteBulk(Bulk):
         now = self._db.clock()
         qp = queue.qid << 8 | requested.partition if 0 < requested.partition <= queue.partitions else -1
         lower, upper = find_bounds(
-            connection, qp, requested, apply_read_delay(queue, safe, now) if requested.delayed else safe, now
+            connection, qp, requested, apply_read_delay(queue, safe, now) if requested.keeps_read_delay else safe, now
         )
         return (qp, *lower, *upper, now)
 

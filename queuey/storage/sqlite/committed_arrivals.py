@@ -18,7 +18,7 @@ from queuey.model.errors import QueueChanged, QueueyError, StoreClosed
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Queue
 from queuey.storage import partition_watches
-from queuey.storage.partition_watches import Watch, Watches
+from queuey.storage.partition_watches import Wake, Watch, Watches
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database
@@ -56,7 +56,7 @@ class CommittedArrivals:
         self._starting = threading.Lock()
 
     def watch(
-        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool, early: bool
+        self, queue: Queue, partition: int, wake: Wake, *, keeps_read_delay: bool, early: bool
     ) -> Callable[[], None]:
         """Calls ``wake`` when a partition has new messages; returns a function that ends the watch.
 
@@ -64,7 +64,7 @@ class CommittedArrivals:
         """
         self._db.writer.on_commit = self._announce_commit  # Not set before, so that commits cost nothing.
         delay, start = _delay_ticks(queue), self._db.clock() - _LOOKBACK_TICKS
-        delays = {delay, 0} if early else {delay if delayed else 0}
+        delays = {delay, 0} if early else {delay if keeps_read_delay else 0}
         with self._starting:
             if self._thread is None and not self._closed.is_set():
                 thread = threading.Thread(target=self._poll_forever, name="queuey-watch", daemon=True)

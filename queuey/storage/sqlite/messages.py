@@ -27,6 +27,7 @@ from queuey.model.messages import (
 from queuey.storage import KeyedPosts, Messages
 from queuey.storage.bridge import thread_state
 from queuey.storage.new_messages import check_items, check_partition, check_text
+from queuey.storage.partition_watches import Wake
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.committed_arrivals import CommittedArrivals
 from queuey.storage.sqlite.connection import Connection, TooLong
@@ -166,7 +167,7 @@ class SqliteMessages(Messages, KeyedPosts):
         remaining_bytes = sum(map(_get_max_bytes, slices))
         for piece in slices:
             # Behind the clock by the read delay, if the slice keeps it.
-            horizon = apply_read_delay(queue, safe, now) if piece.delayed and not piece.ahead else safe
+            horizon = apply_read_delay(queue, safe, now) if piece.keeps_read_delay and not piece.ahead else safe
             if remaining_bytes <= 0:
                 pages.append(piece.make_postponed_page(horizon))
                 continue
@@ -245,9 +246,9 @@ class SqliteMessages(Messages, KeyedPosts):
         return lags
 
     def watch(
-        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
+        self, queue: Queue, partition: int, wake: Wake, *, keeps_read_delay: bool = True, early: bool = False
     ) -> Callable[[], None]:
-        return self._arrivals.watch(queue, partition, wake, delayed=delayed, early=early)
+        return self._arrivals.watch(queue, partition, wake, keeps_read_delay=keeps_read_delay, early=early)
 
     def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
         self._arrivals.share_news(stored, wanted)

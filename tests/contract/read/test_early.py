@@ -59,7 +59,8 @@ def test_the_part_above_the_horizon(store: Store) -> None:
     bridge.run(store.messages.append(queue, [new_message("not due", delay=60.0)]))
     [page] = bridge.run(store.messages.read(queue, [Slice(1)]))
     assert (page.messages, page.next) == ([], (page.horizon, LOW_MIN))
-    [early] = bridge.run(store.messages.read(queue, [Slice(1, (page.horizon, LOW_MIN), delayed=False, early=True)]))
+    above = Slice(1, (page.horizon, LOW_MIN), keeps_read_delay=False, early=True)
+    [early] = bridge.run(store.messages.read(queue, [above]))
     assert bodies(early.messages) == ["a", "b"]
 
 
@@ -180,7 +181,7 @@ def test_told_twice(store: Store, other: Store, whose: str) -> None:
     messages: list[Message] = []
 
     def early() -> bool:
-        [page] = bridge.run(store.messages.read(queue, [Slice(1, delayed=False, early=True)]))
+        [page] = bridge.run(store.messages.read(queue, [Slice(1, keeps_read_delay=False, early=True)]))
         return bool(page.messages)
 
     def in_its_place() -> bool:

@@ -50,7 +50,7 @@ def test_clock_set_back_after_a_look(store: Store, clock: Clock, step: float, re
     """A horizon does not move back when the clock is set back, even if nothing was written before."""
     queue = make_queue(store, read_delay=read_delay)
     horizons = [
-        read_one(store, queue, structs.replace(whole_partition(), delayed=kept)).horizon for kept in (True, False)
+        read_one(store, queue, structs.replace(whole_partition(), keeps_read_delay=k)).horizon for k in (True, False)
     ]
     horizons.append(bridge.run(store.messages.inspect(queue))[0])
     clock.advance(-step)

@@ -51,16 +51,14 @@ def fill(store: Store, partitions: int, bodies: Sequence[str], seed: int = 1, na
 
 def read(store: Store, queue: Queue, **wanted: object) -> RangeAnswer:
     service = Service(store, limits=LIMITS)
-    reach = RangeRequest(**{"partitions": None, "limit": 1000, "delayed": False, "merge": True, **wanted})  # type: ignore[arg-type]
+    reach = RangeRequest(**{"partitions": None, "limit": 1000, "keeps_read_delay": False, "merge": True, **wanted})  # type: ignore[arg-type]
     return bridge.run(service.reader.read(service.queues.access_unchecked(queue), reach))
 
 
 def read_and_sort(queue: Queue, store: Store, *, descending: bool) -> list[Message]:
-    pages = bridge.run(
-        store.messages.read(
-            queue, [Slice(n, limit=10_000, max_bytes=1 << 30, delayed=False) for n in range(1, queue.partitions + 1)]
-        )
-    )
+    numbers = range(1, queue.partitions + 1)
+    slices = [Slice(n, limit=10_000, max_bytes=1 << 30, keeps_read_delay=False) for n in numbers]
+    pages = bridge.run(store.messages.read(queue, slices))
     messages = [message for page in pages for message in page.messages]
     return sorted(messages, key=lambda one: (one.position, one.partition), reverse=descending)
 

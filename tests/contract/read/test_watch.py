@@ -57,11 +57,11 @@ def test_told_of_an_append(store: Store, writer: Store) -> None:
 def test_told_before_the_read_delay_is_over(store: Store, writer: Store) -> None:
     """A reader without the read delay is woken as soon as a message is stored."""
     queue = make_queue(store, read_delay=LONG)
-    watcher = Watcher(store, queue, delayed=False)
+    watcher = Watcher(store, queue, keeps_read_delay=False)
     append_bodies(writer, queue, "x")
 
     def found() -> bool:
-        return bool(bridge.run(store.messages.read(queue, [Slice(1, delayed=False)]))[0].messages)
+        return bool(bridge.run(store.messages.read(queue, [Slice(1, keeps_read_delay=False)]))[0].messages)
 
     assert watcher.wait_until(found)
 
@@ -189,7 +189,7 @@ def test_told_of_news_that_processes_share(store: Store, other: Store) -> None:
     append_bodies(other, queue, "nobody waits")
     assert eventually(lambda: told == [False], LONG)
     assert not waiting.is_set()
-    watcher, unconcerned = (Watcher(store, queue, number, delayed=False) for number in (1, 2))
+    watcher, unconcerned = (Watcher(store, queue, number, keeps_read_delay=False) for number in (1, 2))
     assert waiting.is_set()
     append_bodies(other, queue, "x")
     assert watcher.told.wait(LONG)

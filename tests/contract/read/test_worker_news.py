@@ -33,7 +33,7 @@ class Worker:
     def waits(self, queue: Queue, partition: int = 1) -> threading.Event:
         """Returns an event that is set when a request that waits here from now on is woken."""
         woken = threading.Event()
-        self.store.messages.watch(queue, partition, woken.set, delayed=False)
+        self.store.messages.watch(queue, partition, woken.set, keeps_read_delay=False)
         return woken
 
     def leave(self) -> None:

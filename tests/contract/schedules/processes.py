@@ -82,7 +82,7 @@ def plan(
 
 def bodies(store: Store, queue: Queue) -> Counter[str | bytes]:
     """Counts how often each body was published, also at the very moment of the clock."""
-    part = replace(whole_partition(), delayed=False, due=False)
+    part = replace(whole_partition(), keeps_read_delay=False, due=False)
     return Counter(message.body for message in read_one(store, queue, part).messages)
 
 

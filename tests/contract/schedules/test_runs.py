@@ -150,7 +150,7 @@ class History:
 
     def list_posted(self) -> set[str]:
         """Returns the ids of the messages in both queues."""
-        part = msgspec.structs.replace(whole_partition(), delayed=False, due=False)
+        part = msgspec.structs.replace(whole_partition(), keeps_read_delay=False, due=False)
         store = self._rival.between.store
         return {
             ids.to_hex(message.position) for queue in self._queues for message in read_one(store, queue, part).messages

@@ -36,7 +36,7 @@ from queuey.storage import partition_watches
 from queuey.storage.cassandra.cluster.store_loop import Calls
 from queuey.storage.cassandra.read.recent_writes import FIRST_WINDOW, WINDOW, RecentWrites, keys_of
 from queuey.storage.cassandra.time.clock import ExpiringCache, SteadyClock
-from queuey.storage.partition_watches import Watch, Watches
+from queuey.storage.partition_watches import Wake, Watch, Watches
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class PolledReads(Protocol):
 
     def read_delay(self, queue: Queue) -> float: ...
 
-    def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
+    def horizon_now(self, queue: Queue, *, keeps_read_delay: bool) -> int:
         """Returns the horizon (ticks) of a read that begins now. Never blocks."""
 
     async def read(self, queue: Queue, slices: Sequence[Slice], *, polls: bool) -> list[Page]:
@@ -121,17 +121,17 @@ class PolledArrivals:
         self.watches = Watches()
 
     def watch(
-        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool, early: bool = False
+        self, queue: Queue, partition: int, wake: Wake, *, keeps_read_delay: bool, early: bool = False
     ) -> Callable[[], None]:
         """Calls ``wake`` when a partition has new messages; returns a function that ends the watch.
 
-        With ``delayed`` it is called when the read delay is over. Without, and with ``early`` in addition, it is called
+        With ``keeps_read_delay`` it is called when that is over. Without, and with ``early`` in addition, it is called
         as soon as a message is stored.
         """
-        needs_prompt = early or not delayed
+        needs_prompt = early or not keeps_read_delay
         prompt_flags = [True] if not self._reads.read_delay(queue) else [False, True] if needs_prompt else [False]
         watches = [
-            Watch(queue, partition, wake, self._reads.horizon_now(queue, delayed=not prompt), prompt=prompt)
+            Watch(queue, partition, wake, self._reads.horizon_now(queue, keeps_read_delay=not prompt), prompt=prompt)
             for prompt in prompt_flags
         ]
         # Added before anything is awaited, so that a message stored from now on finds the watch.
@@ -414,7 +414,7 @@ def _choose_in_turns(watches: Iterable[Watch], most: int) -> list[Watch]:
 
 
 def _slice_from(watch: Watch) -> Slice:
-    return Slice(watch.partition, (watch.position, LOW_MIN), limit=1, delayed=not watch.prompt)
+    return Slice(watch.partition, (watch.position, LOW_MIN), limit=1, keeps_read_delay=not watch.prompt)
 
 
 def _apply_pages(watches: Sequence[Watch], began: float, pages: Sequence[Page] | None, error: Exception | None) -> None:

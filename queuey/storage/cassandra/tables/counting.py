@@ -222,7 +222,7 @@ class Counting:
         if tally.oldest is None or tally.newest is None:
             return None
         ends = [
-            Slice(number, limit=SAMPLE, max_bytes=MORE_BYTES, delayed=False, descending=descending)
+            Slice(number, limit=SAMPLE, max_bytes=MORE_BYTES, keeps_read_delay=False, descending=descending)
             for descending in (False, True)
         ]
         try:

@@ -36,6 +36,7 @@ from queuey.storage.cassandra.time.clock import ticks
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
 from queuey.storage.deadlines import Done
 from queuey.storage.new_messages import check_items, check_partition, check_text
+from queuey.storage.partition_watches import Wake
 
 PUT_BYTES = 4 << 20
 """Max body bytes that one ``put`` has in flight, unless a single body is larger."""
@@ -128,7 +129,7 @@ class SliceReader:
             # A due slice ends at its horizon, if it reads ahead not before the next id.
             end = max(horizon, self._generator.next_time()) if part.ahead else horizon
             uppers.append(min(part.upper, (end, LOW_MIN)) if part.due else part.upper)
-            if not part.early and (part.delayed or not polls):
+            if not part.early and (part.keeps_read_delay or not polls):
                 shortest_delay = min(shortest_delay, delay)
         if shortest_delay == math.inf and not polls:
             shortest_delay = own_delay
@@ -137,8 +138,8 @@ class SliceReader:
         return ReadStart(now, boot, boot - age, level, self._levels.empty_below(level, now), horizons, uppers)
 
     def _choose_delay(self, part: Slice, level_delay: float, own_delay: float) -> float:
-        """Returns the read delay of a slice in seconds: 0 unless it is ``delayed``, the level's if it is ``ahead``."""
-        if not part.delayed:
+        """Returns the read delay of a slice in seconds: 0 unless it keeps one, the level's if it is ``ahead``."""
+        if not part.keeps_read_delay:
             return 0.0
         return level_delay if part.ahead else own_delay
 
@@ -236,8 +237,8 @@ class SliceReader:
                 if remaining < math.inf:
                     remaining -= bytes_of(gathered.messages)
 
-    def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
-        delay = self._levels.delay(queue) if delayed else 0.0
+    def horizon_now(self, queue: Queue, *, keeps_read_delay: bool) -> int:
+        delay = self._levels.delay(queue) if keeps_read_delay else 0.0
         return self._clock.now() - ticks(delay) if delay else self._generator.next_time()
 
     def record_empty(self, start: ReadStart) -> slice_reads.EmptyProbeCallback | None:
@@ -277,14 +278,14 @@ class SliceReader:
         return Extent(sources, lower, bounded, complete=bounded == upper and lower == part.lower)
 
     def _raise_low_watermark(self, row: CachedQueue, read: SliceRead, start: ReadStart) -> None:
-        """Raises the low watermark to the first message, after an ascending delayed read from at or below it."""
+        """Raises the low watermark to the first message, after an ascending read with the delay from at or below it."""
         requested, below, gathered = read.part, start.empty_below, read.gathered
         oldest = (start.now - CLASSES[-1] * TICKS_PER_SECOND, LOW_MIN)
         if (
             below is None
             or requested.descending
             or requested.kept
-            or not requested.delayed
+            or not requested.keeps_read_delay
             or requested.lower > max(read.lookup.low_watermark or ids.FIRST, oldest)
         ):
             return
@@ -474,9 +475,9 @@ class CassandraMessages(Messages):
         return await self._counts.lag(queue, offsets)
 
     def watch(
-        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
+        self, queue: Queue, partition: int, wake: Wake, *, keeps_read_delay: bool = True, early: bool = False
     ) -> Callable[[], None]:
-        return self._arrivals.watch(queue, partition, wake, delayed=delayed, early=early)
+        return self._arrivals.watch(queue, partition, wake, keeps_read_delay=keeps_read_delay, early=early)
 
     def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
         self._arrivals.share_news(stored, wanted)

@@ -49,7 +49,7 @@ class CountingStore:
         self.work += 1
         return DELAY
 
-    def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
+    def horizon_now(self, queue: Queue, *, keeps_read_delay: bool) -> int:
         return 0
 
     async def read(self, queue: Queue, slices: Sequence[Slice], *, polls: bool) -> list[Page]:
@@ -78,7 +78,7 @@ class Process:
         self.stops: list[Callable[[], None]] = []
         for number in range(1, watched + 1):
             woken = lambda number=number: self.woken.append(number)  # noqa: E731
-            self.stops.append(self.arrivals.watch(queue(number), 1, woken, delayed=True, early=early))
+            self.stops.append(self.arrivals.watch(queue(number), 1, woken, keeps_read_delay=True, early=early))
         if settled:
             driver.advance((2 * FIRST_WINDOW_READS + 1.5) * POLL_INTERVAL)
             self.woken.clear()

@@ -119,11 +119,11 @@ def test_readers_who_do_not_wait(scene: Scene, two: tuple[Process, Process, Queu
     first, second, queue, old = two
     end = begin_write(first, queue, old, before_confirming)
     scene.world.advance(W / 4)
-    page = page_of(second.store, queue, Slice(1, delayed=False))
+    page = page_of(second.store, queue, Slice(1, keeps_read_delay=False))
     assert [message.body for message in page.messages] == ["old"]
     assert isinstance(end(), Named)
     assert page.next is not None
-    page = page_of(second.store, queue, Slice(1, page.next, delayed=False))
+    page = page_of(second.store, queue, Slice(1, page.next, keeps_read_delay=False))
     assert [message.body for message in page.messages] == ["new"]
 
 
@@ -135,7 +135,7 @@ def test_early_readers(scene: Scene, two: tuple[Process, Process, Queue, Named])
         scene.world.advance(0.01)
         [page] = bridge.run(second.store.messages.read(queue, [Slice(1)]))
         assert page.next == (page.horizon, LOW_MIN)
-        part = Slice(1, page.next, delayed=False, early=True)
+        part = Slice(1, page.next, keeps_read_delay=False, early=True)
         return [message.body for message in page_of(second.store, queue, part).messages]
 
     assert show_early() == ["old"]
