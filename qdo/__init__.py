@@ -12,10 +12,8 @@ from queuey import __version__ as __version__  # One distribution has one versio
 
 if TYPE_CHECKING:
     from qdo.consumer.blocking import Consumer
+    from qdo.consumer.buffer import Batch
     from qdo.consumer.consumer import AsyncConsumer
-    from qdo.consumer.owned_partition import Batch
-    from qdo.coordination import Coordinator
-    from qdo.coordination.opening import open_coordinator
     from qdo.errors import (
         BadItem,
         ConsumerFailed,
@@ -39,9 +37,11 @@ if TYPE_CHECKING:
         TimeLimit,
         UnknownTask,
     )
-    from qdo.jobs import JobQueueOptions, Jobs, Task, TaskCall, TaskOptions, TaskSender
+    from qdo.group.opening import open_coordinator
+    from qdo.group.zookeeper.coordinator import Coordinator
     from qdo.partitions import Partition, Queue
     from qdo.settings import ConsumerSettings, Retry, WorkerSettings
+    from qdo.tasks import JobQueueOptions, Jobs, Task, TaskCall, TaskOptions, TaskSender
     from qdo.worker.claim_source import Claims
     from qdo.worker.failure import Failure, StopWorker
     from qdo.worker.handlers import Middleware, delivery, set_state
@@ -99,18 +99,18 @@ __all__ = [
 _HOMES = (
     "errors",
     "partitions",
-    "coordination",
-    "coordination.opening",
+    "group.zookeeper.coordinator",
+    "group.opening",
     "settings",
     "worker.failure",
     "worker.runs",
     "worker.handlers",
-    "consumer.owned_partition",
+    "consumer.buffer",
     "consumer.consumer",
     "consumer.blocking",
     "worker.claim_source",
     "worker.worker",
-    "jobs",
+    "tasks",
 )
 """The modules that define the public names, the quickest to import first."""
 

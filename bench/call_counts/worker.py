@@ -21,8 +21,10 @@ from bench.harness import Void
 from bench.load import traffic
 from bench.started import service
 from qdo import AsyncConsumer, Worker, WorkerSettings
-from qdo.coordination import AnyCoordinator, Coordinator, ServiceCoordinator
-from qdo.coordination.paths import GroupPaths
+from qdo.group.protocol import AnyCoordinator
+from qdo.group.service import ServiceCoordinator
+from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.paths import GroupPaths
 from queuey.client import AsyncClient
 from tests.sim.groups.tree import LoopHost, Tree, TreeLink, make_loop_tree
 

@@ -180,14 +180,14 @@ def _describe_left(count: int, samples: list[Left], what: str) -> Iterator[ToStd
 
 def _in_chroot(place: QueuePlace, path: str) -> str:
     """Returns a path of the same coordination URL as an absolute path on the servers."""
-    from qdo.coordination.zookeeper.connection_options import check_node_path
+    from qdo.group.zookeeper.connection_options import check_node_path
 
     return place.path.removesuffix(place.shown) + check_node_path("lock_path", path)
 
 
 async def _make_target(client: AsyncClient, queue: str) -> DrainTarget:
-    from qdo.consumer.rebalance.queue_discovery import read_store_id
     from qdo.curator.drain import DrainTarget
+    from qdo.group.discovery import read_store_id
 
     subscribe([queue], ())  # Checks the name.
     return DrainTarget(await read_store_id(client), client.application, queue)
@@ -202,7 +202,7 @@ async def _open_place(settings: WorkSettings, path: str) -> AsyncIterator[QueueP
             f"Curator's queues are in ZooKeeper, but the coordination is {coordination}. "
             "Name the servers: --coordination zookeeper://host1,host2:2181"
         )
-    from qdo.coordination.opening import need_zookeeper
+    from qdo.group.opening import need_zookeeper
 
     need_zookeeper()  # before the import, which would raise another error
     from qdo.curator.place import open_place

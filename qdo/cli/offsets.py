@@ -21,7 +21,7 @@ from qdo.cli.selection import (
 )
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.consumer.positions import read_ends
-from qdo.moves import OffsetMove, make_moves, plan_moves, require_no_members
+from qdo.group.offset_moves import OffsetMove, make_moves, plan_moves, require_no_members
 from qdo.partitions import Partition
 from queuey.client import EARLIEST
 from queuey.model.titles import instant, titled

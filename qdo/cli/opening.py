@@ -12,7 +12,7 @@ from qdo.errors import InvalidArgument
 from queuey.terminal import output
 
 if TYPE_CHECKING:
-    from qdo.coordination import AnyCoordinator
+    from qdo.group.protocol import AnyCoordinator
     from queuey.client import AsyncClient
     from queuey.client.http.attempts import NoticePause
 
@@ -58,8 +58,8 @@ def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: 
     Raises:
         InvalidArgument: The coordination service is not valid, or it does not allow this group name.
     """
-    from qdo.coordination import ServiceCoordinator
-    from qdo.coordination.opening import open_coordinator
+    from qdo.group.opening import open_coordinator
+    from qdo.group.service import ServiceCoordinator
 
     name, timeout, url = group or require_group(settings), settings.session_timeout, settings.coordination
     if client is None or url is not None:
@@ -89,7 +89,7 @@ async def open_group(
 
 @asynccontextmanager
 async def open_client_and_group(settings: WorkSettings) -> AsyncIterator[OpenedGroup]:
-    from qdo.consumer.rebalance.queue_discovery import read_store_id
+    from qdo.group.discovery import read_store_id
 
     async with open_client(settings) as client, open_group(settings, client=client) as coordinator:
         yield OpenedGroup(client, coordinator, await read_store_id(client))

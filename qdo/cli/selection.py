@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
-from qdo.consumer.rebalance.queue_discovery import discover_queues
 from qdo.errors import InvalidArgument
+from qdo.group.discovery import discover_queues
 from qdo.partitions import Partition, Queue, Subscription, subscribe
 from queuey.client import EARLIEST, ClientError, id_before, order_of, time_of
 from queuey.client.lookup import find_queues

@@ -17,8 +17,8 @@ from qdo.cli.opening import open_client, open_group
 from qdo.cli.options import COORDINATION, GROUP, QUEUES, with_settings
 from qdo.cli.selection import format_point, select_partitions
 from qdo.cli.settings import SERVICE, WorkSettings
-from qdo.consumer.rebalance.queue_discovery import read_store_id
-from qdo.coordination import TargetAssignment
+from qdo.group.discovery import read_store_id
+from qdo.group.records import TargetAssignment
 from qdo.partitions import Partition
 from queuey.client import ClientError, GroupOffset, QueueNotFound
 from queuey.model.texts import format_count
@@ -27,7 +27,8 @@ from queuey.terminal import output, times
 from queuey.terminal.output import Block, ToStderr
 
 if TYPE_CHECKING:
-    from qdo.coordination import AnyCoordinator, CommittedOffset, Member
+    from qdo.group.protocol import AnyCoordinator
+    from qdo.group.records import CommittedOffset, Member
     from queuey.client import AsyncClient
 
 _CLEAR_SCREEN = "\x1b[2J\x1b[H"

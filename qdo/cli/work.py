@@ -31,7 +31,7 @@ from qdo.cli.options import with_settings
 from qdo.cli.selection import suggest_similar
 from qdo.cli.settings import WorkSettings
 from qdo.errors import HandlerError, InvalidArgument, QdoError
-from qdo.tasks import cancel
+from qdo.loops import cancel
 from queuey.client import ClientError, enable_tracing
 from queuey.client.lookup import find_queues
 from queuey.runtime.logs import LineFormatter
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
     from qdo.consumer.consumer import AsyncConsumer
-    from qdo.coordination import AnyCoordinator
+    from qdo.group.protocol import AnyCoordinator
     from qdo.worker.claim_source import Claims
     from qdo.worker.worker import Worker
     from queuey.client import AsyncClient
@@ -131,7 +131,7 @@ async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: Wor
 
 def _with_queues_of_jobs(settings: WorkSettings) -> WorkSettings:
     """Returns the settings; if the handler is a :class:`~qdo.Jobs`, they claim the messages of its queues."""
-    from qdo.jobs import Jobs
+    from qdo.tasks import Jobs
 
     handler = _load_handler(settings.handler, settings.context)
     if not isinstance(handler, Jobs):

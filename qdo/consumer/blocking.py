@@ -11,14 +11,14 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from qdo.consumer.buffer import Batch
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.owned_partition import Batch
-from qdo.consumer.partition_listener import log_callback_errors
-from qdo.coordination import AnyCoordinator
 from qdo.errors import InvalidArgument, NotOwner
+from qdo.group.callbacks import log_callback_errors
+from qdo.group.protocol import AnyCoordinator
+from qdo.loops import LoopThread, cancel
 from qdo.partitions import Partition
 from qdo.settings import ConsumerSettings
-from qdo.tasks import LoopThread, cancel
 from queuey.client import AsyncClient, Message
 
 T = TypeVar("T")

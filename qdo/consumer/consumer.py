@@ -13,23 +13,27 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
+from qdo.consumer.buffer import Batch, BufferedSlice, FetchBuffer
 from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.offset_mirror import OffsetMirror
-from qdo.consumer.owned_partition import Batch, BufferedSlice, FetchBuffer, PartitionOwnership
-from qdo.consumer.partition_listener import Callback, CallbackListener, PartitionListener, PartitionReader
+from qdo.consumer.partition_reader import PartitionReader
 from qdo.consumer.positions import LatestStart, find_position
-from qdo.consumer.rebalance.group_member import GroupMembership, ManualAssignment
-from qdo.consumer.rebalance.partition_table import Ownership
-from qdo.consumer.rebalance.queue_discovery import QueueFinder
-from qdo.consumer.rebalance.session_events import SessionOptions
-from qdo.consumer.refusals import Refusals
-from qdo.coordination import AnyCoordinator, Coordinator, ServiceCoordinator
-from qdo.coordination.opening import make_coordinator
 from qdo.errors import InvalidArgument, NotOwner, QdoError
-from qdo.moves import warn_of_other_stores
+from qdo.group.callbacks import Callback, CallbackListener, PartitionListener
+from qdo.group.discovery import QueueFinder
+from qdo.group.member import GroupMembership, ManualAssignment
+from qdo.group.offset_moves import warn_of_other_stores
+from qdo.group.offsets import PartitionOwnership
+from qdo.group.opening import make_coordinator
+from qdo.group.partition_table import Ownership
+from qdo.group.protocol import AnyCoordinator
+from qdo.group.refusals import Refusals
+from qdo.group.service import ServiceCoordinator
+from qdo.group.session_events import SessionOptions
+from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.loops import cancel
 from qdo.partitions import Partition, Queue, Subscription, subscribe
 from qdo.settings import ConsumerSettings
-from qdo.tasks import cancel
 from queuey.client import AsyncClient, Message, order_of
 
 log = logging.getLogger("qdo.consumer")

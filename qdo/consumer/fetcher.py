@@ -21,11 +21,12 @@ from operator import attrgetter
 from random import uniform
 from typing import NamedTuple
 
-from qdo.consumer.owned_partition import FetchBuffer, PartitionOwnership
-from qdo.consumer.refusals import Refusals
+from qdo.consumer.buffer import FetchBuffer
+from qdo.group.offsets import PartitionOwnership
+from qdo.group.refusals import Refusals
+from qdo.loops import cancel
 from qdo.partitions import Partition, Queue
 from qdo.settings import ConsumerSettings
-from qdo.tasks import cancel
 from queuey.client import (
     EARLIEST,
     ApiError,

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from qdo.consumer.partition_listener import PartitionListener
+from qdo.group.callbacks import PartitionListener
 from qdo.partitions import Partition, Queue
 from queuey.client import AsyncClient, ClientError, OffsetConflict, order_of
 

@@ -14,8 +14,8 @@ from datetime import datetime
 from random import uniform
 
 from qdo.consumer.fetcher import MAX_QUEUES_PER_CALL
-from qdo.consumer.owned_partition import PartitionOwnership
 from qdo.errors import InvalidArgument, QdoError
+from qdo.group.offsets import PartitionOwnership
 from qdo.partitions import Partition
 from queuey.client import EARLIEST, ApiError, AsyncClient, ClientError, Query, RetryPolicy, id_before, order_of
 

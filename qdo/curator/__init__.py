@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from qdo.coordination.opening import need_zookeeper
+from qdo.group.opening import need_zookeeper
 
 if TYPE_CHECKING:
     from qdo.curator.options import BYTES, TEXT, Serializer

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from qdo.coordination.tree import Create, Link, Rejection, RejectionReason, lacks_parent, make_nodes
-from qdo.coordination.zookeeper.link import BorrowedLink
 from qdo.errors import CoordinationError, CoordinationLost
-from qdo.tasks import LoopThread
+from qdo.group.zookeeper.link import BorrowedLink
+from qdo.group.zookeeper.tree import Create, Link, Rejection, RejectionReason, lacks_parent, make_nodes
+from qdo.loops import LoopThread
 
 T = TypeVar("T")
 

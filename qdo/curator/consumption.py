@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from qdo.coordination.tree import Link, State
 from qdo.curator.backlog import NodeBacklog, now_ms
 from qdo.curator.bridge import RETRY_INTERVAL, call_soon, create_missing_nodes, run
 from qdo.curator.lifecycle import Lifecycle
@@ -22,7 +21,8 @@ from qdo.curator.nodes import Child
 from qdo.curator.options import CuratorOptions
 from qdo.curator.taking import LockingTaker, Taker, Untaken
 from qdo.errors import BadItem, ConsumerFailed, CoordinationLost, QdoError, SessionLost
-from qdo.tasks import wait_for_event
+from qdo.group.zookeeper.tree import Link, State
+from qdo.loops import wait_for_event
 
 T = TypeVar("T")
 

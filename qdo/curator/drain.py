@@ -25,7 +25,10 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from qdo.coordination.tree import (
+from qdo.curator.nodes import RECIPES, Child, RecipeNodes
+from qdo.curator.place import MAX_NODES_PER_READ, QueuePlace, decode_node
+from qdo.errors import BadItem, CuratorError
+from qdo.group.zookeeper.tree import (
     MAX_NODE_BYTES,
     Change,
     Check,
@@ -38,9 +41,6 @@ from qdo.coordination.tree import (
     make_nodes,
     yield_attempts,
 )
-from qdo.curator.nodes import RECIPES, Child, RecipeNodes
-from qdo.curator.place import MAX_NODES_PER_READ, QueuePlace, decode_node
-from qdo.errors import BadItem, CuratorError
 from queuey.client import AsyncClient, Outgoing, Receipt, order_of
 from queuey.client.errors import InvalidRequest, KeyReused
 

@@ -21,7 +21,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from qdo.coordination.tree import (
+from qdo.curator.drain import ID_HEADER, MAX_SAMPLES, PRIORITY_HEADER, DrainTarget, Left, ProgressCallback
+from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, RECIPES, SIMPLE
+from qdo.curator.place import QueuePlace, decode_node
+from qdo.errors import CoordinationLost, CuratorError, InvalidArgument
+from qdo.group.zookeeper.tree import (
     MAX_NODE_BYTES,
     OPERATION_OVERHEAD_BYTES,
     Check,
@@ -33,10 +37,6 @@ from qdo.coordination.tree import (
     make_nodes,
     yield_attempts,
 )
-from qdo.curator.drain import ID_HEADER, MAX_SAMPLES, PRIORITY_HEADER, DrainTarget, Left, ProgressCallback
-from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, RECIPES, SIMPLE
-from qdo.curator.place import QueuePlace, decode_node
-from qdo.errors import CoordinationLost, CuratorError, InvalidArgument
 from queuey.client import AsyncClient, Claimed, Message
 
 MAX_BATCH_MESSAGES = 100

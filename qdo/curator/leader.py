@@ -30,8 +30,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from qdo.coordination.tree import Create, Delete, Link, Rejection, lacks_parent
-from qdo.coordination.tree import State as LinkState
 from qdo.curator.bridge import (
     RETRY_INTERVAL,
     await_within,
@@ -43,7 +41,9 @@ from qdo.curator.bridge import (
 )
 from qdo.curator.nodes import check_path
 from qdo.errors import CoordinationError, InvalidArgument, SessionLost
-from qdo.tasks import Signal, cancel, start_task
+from qdo.group.zookeeper.tree import Create, Delete, Link, Rejection, lacks_parent
+from qdo.group.zookeeper.tree import State as LinkState
+from qdo.loops import Signal, cancel, start_task
 
 LeaderState: TypeAlias = Literal["new", "waiting", "leading", "suspended", "closed"]
 

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
-from qdo.coordination.tree import State as LinkState
 from qdo.errors import QueueStopped
-from qdo.tasks import Signal
+from qdo.group.zookeeper.tree import State as LinkState
+from qdo.loops import Signal
 
 State: TypeAlias = Literal["latent", "started", "suspended", "lost", "closed"]
 Event: TypeAlias = Literal["start", "suspended", "reconnected", "lost", "close"]

@@ -18,12 +18,12 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from qdo.coordination.tree import NodeData
-from qdo.coordination.zookeeper import parse_url
-from qdo.coordination.zookeeper.connection_options import check_node_path
-from qdo.coordination.zookeeper.link import ZooKeeperLink
 from qdo.curator.nodes import RECIPES, Child, RecipeNodes
 from qdo.errors import BadItem, CuratorError
+from qdo.group.zookeeper.connection_options import check_node_path
+from qdo.group.zookeeper.connection_options import parse as parse_url
+from qdo.group.zookeeper.link import ZooKeeperLink
+from qdo.group.zookeeper.tree import NodeData
 
 T = TypeVar("T")
 

@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from qdo.coordination.tree import MAX_BUNDLE_BYTES, MAX_OPERATIONS, Create, Link, Rejection, estimate_bytes
 from qdo.curator.bridge import await_within, call_soon, count_children, create_sequential_node, make_put_error, run
 from qdo.curator.lifecycle import Lifecycle
 from qdo.curator.nodes import MAX_REQUEST_OVERHEAD_BYTES
 from qdo.curator.options import CuratorOptions
 from qdo.errors import CoordinationLost, PutFailed, QdoError, SessionLost
-from qdo.tasks import start_task
+from qdo.group.zookeeper.tree import MAX_BUNDLE_BYTES, MAX_OPERATIONS, Create, Link, Rejection, estimate_bytes
+from qdo.loops import start_task
 
 MAX_PENDING = 10_000
 """Max background puts that are not answered yet."""

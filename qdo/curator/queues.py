@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Generic, NamedTuple, Self, TypeVar
 
-from qdo.coordination.tree import Applied, Change, Create, Delete
-from qdo.coordination.tree import State as LinkState
-from qdo.coordination.zookeeper.link import BorrowedLink
 from qdo.curator.backlog import NodeBacklog
 from qdo.curator.bridge import await_within, count_children, create_missing_nodes, open_borrowed_link, run
 from qdo.curator.consumption import Consumption
@@ -22,7 +19,10 @@ from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, Child, RecipeNodes, m
 from qdo.curator.options import CuratorOptions
 from qdo.curator.puts import Puts
 from qdo.errors import CuratorError, InvalidArgument, QdoError
-from qdo.tasks import start_task
+from qdo.group.zookeeper.link import BorrowedLink
+from qdo.group.zookeeper.tree import Applied, Change, Create, Delete
+from qdo.group.zookeeper.tree import State as LinkState
+from qdo.loops import start_task
 
 T = TypeVar("T")
 

@@ -6,13 +6,13 @@ import time
 from collections import deque
 from typing import Any
 
-from qdo.coordination.tree import Delete, Link, Rejection
-from qdo.coordination.zookeeper.link import BorrowedLink
 from qdo.curator.bridge import create_missing_nodes, create_sequential_node, run
 from qdo.curator.nodes import SIMPLE, check_path, max_node_bytes
 from qdo.curator.options import MIN_NODE_LIMIT, NODE_LIMIT
 from qdo.errors import InvalidArgument
-from qdo.tasks import Signal, wait_for_event
+from qdo.group.zookeeper.link import BorrowedLink
+from qdo.group.zookeeper.tree import Delete, Link, Rejection
+from qdo.loops import Signal, wait_for_event
 
 RELIST_INTERVAL = 60.0
 """Interval after which a queue is listed again without a change reported by the watch, in seconds."""

@@ -9,10 +9,10 @@ import socket
 from contextlib import suppress
 from functools import partial
 
-from qdo.coordination.tree import Applied, Check, Create, Delete, Link, Operation, Rejection, RejectionReason
 from qdo.curator.bridge import create_missing_nodes, retry_until_answered
 from qdo.curator.nodes import Child, max_node_bytes
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
+from qdo.group.zookeeper.tree import Applied, Check, Create, Delete, Link, Operation, Rejection, RejectionReason
 
 
 class Untaken(enum.Enum):

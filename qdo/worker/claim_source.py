@@ -28,8 +28,8 @@ import msgspec
 from msgspec.structs import replace
 
 from qdo.errors import InvalidArgument, MissingRights, UnknownTask
+from qdo.loops import cancel, start_task, wait_for_event
 from qdo.partitions import Partition, Queue
-from qdo.tasks import cancel, start_task, wait_for_event
 from qdo.worker.failure import (
     DeadLetterIt,
     Failure,

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from qdo.coordination import CommittedOffset, HandlingNote
+from qdo.group.records import CommittedOffset, HandlingNote
 from qdo.partitions import Partition
 from queuey.client import Message, order_of
 

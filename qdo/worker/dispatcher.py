@@ -11,13 +11,13 @@ from functools import partial
 from typing import Any, Literal
 
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.owned_partition import PartitionOwnership
-from qdo.consumer.partition_listener import PartitionListener
-from qdo.coordination import HandlingNote
 from qdo.errors import CoordinationLost, InvalidArgument, QdoError
+from qdo.group.callbacks import PartitionListener
+from qdo.group.offsets import PartitionOwnership
+from qdo.group.records import HandlingNote
+from qdo.loops import wait_for_event
 from qdo.partitions import Partition, join_first
 from qdo.settings import key_by
-from qdo.tasks import wait_for_event
 from qdo.worker.crash_suspicion import CrashSuspicion, HungAttempts
 from qdo.worker.failure import (
     DeadLetterIt,

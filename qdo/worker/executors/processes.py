@@ -37,7 +37,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, cast
 
 from qdo.errors import HandlerError, TimeLimit
-from qdo.tasks import cancel, start_task
+from qdo.loops import cancel, start_task
 from qdo.worker.failure import Failure, RunResult
 from qdo.worker.handlers import Hooks, TaskOf
 from qdo.worker.runs import Delivery, MessageRun

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from qdo.coordination import Event
+from qdo.group.records import Event
 from qdo.partitions import Partition
 from tests.harness.history import Fault
 

@@ -12,11 +12,14 @@ import anyio
 import pytest
 
 from qdo.cli import main
-from qdo.coordination import Coordinator, Member, ServiceCoordinator, zookeeper
-from qdo.coordination.opening import open_coordinator
-from qdo.coordination.zookeeper import ConnectionOptions
+from qdo.group.opening import open_coordinator
+from qdo.group.records import Member
+from qdo.group.service import ServiceCoordinator
+from qdo.group.zookeeper import link as zookeeper_link
+from qdo.group.zookeeper.connection_options import ConnectionOptions
+from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.loops import LoopThread
 from qdo.partitions import Partition, Queue
-from qdo.tasks import LoopThread
 from queuey.client import AsyncClient, Client
 from queuey.client.credentials.profile import Profile
 from tests.cli.conftest import client, queue, served
@@ -113,7 +116,7 @@ def group(client: Client) -> Iterator[Group]:
     def link(access: ConnectionOptions, _context: object, max_blocked_seconds: float) -> TreeLink:
         return TreeLink(tree, host, access.session_timeout, max_blocked_seconds)
 
-    with replace_in(zookeeper, zookeeper.ZooKeeperLink, link):
+    with replace_in(zookeeper_link, zookeeper_link.ZooKeeperLink, link):
         yield Group("zookeeper://simulated", client.hello().id)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from qdo.coordination import Coordinator, Member
+from qdo.group.records import Member
+from qdo.group.zookeeper.coordinator import Coordinator
 from qdo.partitions import Partition, Queue
 from queuey.client import EARLIEST, Client, Receipt, order_of, time_of
 from tests.commands import Run, simulated_pauses

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from httpx2 import AsyncBaseTransport
 
+from qdo.consumer.buffer import Batch
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.owned_partition import Batch
-from qdo.coordination import CommittedOffset, Session
+from qdo.group.records import CommittedOffset
+from qdo.group.zookeeper.session import Session
 from qdo.partitions import Partition, Queue
 from qdo.settings import ConsumerSettings
 from queuey.client import AsyncClient, AsyncTiming, Message, Outgoing, RetryPolicy

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.coordination import Coordinator
 from qdo.errors import GroupActive, InvalidArgument
+from qdo.group.zookeeper.coordinator import Coordinator
 from qdo.partitions import Partition, Queue
 from qdo.settings import ConsumerSettings
 from qdo.worker.worker import Worker

@@ -20,9 +20,9 @@ import pytest
 from qdo.consumer.blocking import Consumer, _run_in_thread
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.errors import InvalidArgument, NotOwner
+from qdo.loops import LoopThread
 from qdo.partitions import Partition
 from qdo.settings import ConsumerSettings
-from qdo.tasks import LoopThread
 from queuey.client import AsyncClient, Client
 from queuey.client.credentials.profile import Profile
 from tests.contract.samples import eventually

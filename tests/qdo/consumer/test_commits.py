@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 import pytest
 
-from qdo.consumer.owned_partition import PartitionOwnership
-from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner
+from qdo.group.offsets import PartitionOwnership
+from qdo.group.partition_table import Ownership
 from qdo.partitions import Partition
 from tests.qdo.consumer.conftest import System, body_numbers, collect, prefetched, until
 from tests.qdo.unit.samples import message_id

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.rebalance.queue_discovery import discover_queues
+from qdo.group.discovery import discover_queues
 from qdo.partitions import Partition, Queue, subscribe
 from queuey.client import NotAllowed, QueuePage
 from tests.qdo.consumer.conftest import System, body_numbers, collect, until

@@ -13,8 +13,8 @@ import httpx2
 import pytest
 
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.rebalance import queue_discovery
-from qdo.coordination import Member, TargetAssignment
+from qdo.group import discovery as queue_discovery
+from qdo.group.records import Member, TargetAssignment
 from qdo.partitions import Partition, Queue
 from queuey.model.messages import Scope
 from queuey.storage import Store, bridge

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from qdo.coordination import Coordinator, Session
-from qdo.coordination.opening import open_coordinator
-from qdo.coordination.paths import GroupPaths
-from qdo.coordination.tree import ANY_VERSION, Applied, Link, SetData
+from qdo.group.opening import open_coordinator
+from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.paths import GroupPaths
+from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.tree import ANY_VERSION, Applied, Link, SetData
 
 if TYPE_CHECKING:
     from tests.servers.plugin import ZooKeeper

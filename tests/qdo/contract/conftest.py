@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from qdo.coordination import Coordinator, Member, Session
+from qdo.group.records import Member
+from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.session import Session
 from tests.qdo.contract.backends import BACKENDS, LONG_SESSION_SECONDS, Service
 from tests.qdo.contract.events import RecordedEvents
 from tests.qdo.contract.processes import Process, Refused

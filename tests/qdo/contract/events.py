@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from qdo.coordination import Event
+from qdo.group.records import Event
 
 Found = TypeVar("Found")
 

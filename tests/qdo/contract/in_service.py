@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qdo.coordination import ServiceCoordinator
+from qdo.group.service import ServiceCoordinator
 from queuey.client import AsyncClient
 
 LONG_SESSION_SECONDS = 20.0

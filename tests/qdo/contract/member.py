@@ -15,9 +15,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from qdo.coordination import AnyCoordinator, AnySession, Event, Member, ServiceCoordinator, SessionOffset
-from qdo.coordination.opening import open_coordinator
 from qdo.errors import QdoError
+from qdo.group.opening import open_coordinator
+from qdo.group.protocol import AnyCoordinator, AnySession
+from qdo.group.records import Event, Member, SessionOffset
+from qdo.group.service import ServiceCoordinator
 from qdo.partitions import Partition, subscribe
 from queuey.client import AsyncClient
 from queuey.client.credentials.profile import read_profile

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from qdo.coordination import Coordinator, Session
+from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.session import Session
 from tests.qdo.contract.backends import LONG_SESSION_SECONDS, Service
 from tests.qdo.contract.events import PATIENCE
 from tests.sim.groups.tree import LoopHost, TreeLink, make_loop_tree

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from qdo.coordination import TargetAssignment
 from qdo.errors import CoordinationIncompatible
+from qdo.group.records import TargetAssignment
 from qdo.partitions import Queue
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, once
 from tests.qdo.contract.conftest import Join, Open

@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from msgspec.structs import replace
 
-from qdo.coordination.tree import (
+from qdo.errors import SessionLost
+from qdo.group.zookeeper.tree import (
     ANY_VERSION,
     Applied,
     Check,
@@ -25,7 +26,6 @@ from qdo.coordination.tree import (
     SetData,
     make_nodes,
 )
-from qdo.errors import SessionLost
 from tests.qdo.contract.backends import BACKENDS, RESPONSIVE_SESSION_SECONDS, make_borrowed
 from tests.qdo.contract.events import PATIENCE
 

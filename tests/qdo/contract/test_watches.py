@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from qdo.coordination import Member, Session
+from qdo.group.records import Member
+from qdo.group.zookeeper.session import Session
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import RecordedEvents, eventually

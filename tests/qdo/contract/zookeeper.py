@@ -9,11 +9,11 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from qdo.coordination import Session
-from qdo.coordination.coordinator import list_with_descendants
-from qdo.coordination.tree import Delete
-from qdo.coordination.zookeeper import ConnectionOptions
-from qdo.coordination.zookeeper.link import BorrowedLink, ZooKeeperLink
+from qdo.group.zookeeper.connection_options import ConnectionOptions
+from qdo.group.zookeeper.coordinator import list_with_descendants
+from qdo.group.zookeeper.link import BorrowedLink, ZooKeeperLink
+from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.tree import Delete
 from tests.harness.proxy import Proxy
 from tests.qdo.contract.backends import LONG_SESSION_SECONDS, Service
 from tests.servers.plugin import unique_name

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from qdo.coordination.zookeeper.link import ZooKeeperLink
 from qdo.curator.drain import Drain, Drained, DrainPlan, DrainTarget
 from qdo.curator.fill import Fill, Filled, FillPlan
 from qdo.curator.place import open_place
 from qdo.errors import CuratorError
+from qdo.group.zookeeper.link import ZooKeeperLink
 from queuey.client import AsyncClient, AsyncJobQueue, Client
 from tests.commands import Run
 from tests.qdo.curator.conftest import CuratorQueue, async_client, bodies

@@ -9,9 +9,10 @@ import threading
 from pathlib import Path
 
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.coordination import AnyCoordinator, ServiceCoordinator
-from qdo.coordination.opening import open_coordinator
 from qdo.errors import QdoError
+from qdo.group.opening import open_coordinator
+from qdo.group.protocol import AnyCoordinator
+from qdo.group.service import ServiceCoordinator
 from qdo.partitions import Partition
 from qdo.settings import ConsumerSettings, Retry, WorkerSettings
 from qdo.worker.worker import Worker

@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import count
 from typing import TypeVar
 
-from qdo.coordination import AnyCoordinator, AnySession, Event, Listen, Member, ServiceSession, SessionOffset
 from qdo.errors import QdoError
+from qdo.group.protocol import AnyCoordinator, AnySession
+from qdo.group.records import Event, Listen, Member, SessionOffset
+from qdo.group.service import ServiceSession
 from qdo.partitions import Partition
 from tests.harness.checking.records import Answered, Asked, Heard, Joined, What, place_of
 from tests.harness.history import Journal, now

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from qdo.coordination import AnyCoordinator, ServiceCoordinator
-from qdo.coordination.opening import open_coordinator
 from qdo.errors import CoordinationError
+from qdo.group.opening import open_coordinator
+from qdo.group.protocol import AnyCoordinator
+from qdo.group.service import ServiceCoordinator
 from qdo.partitions import Partition
 from queuey.client import AsyncClient, Client, Outgoing, ServiceUnavailable, TransportError
 from queuey.client.credentials.profile import Profile

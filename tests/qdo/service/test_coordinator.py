@@ -8,8 +8,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from qdo import AsyncConsumer, open_coordinator
-from qdo.coordination import CommittedOffset, Member, ServiceCoordinator, TargetAssignment
 from qdo.errors import CoordinationLost, CoordinationRefused, InvalidArgument, StoreChanged
+from qdo.group.records import CommittedOffset, Member, TargetAssignment
+from qdo.group.service import ServiceCoordinator
 from qdo.partitions import Partition, Queue, subscribe
 from queuey.client import AsyncClient, RetryPolicy
 from tests.qdo.service.scripted import STORE, ScriptedService

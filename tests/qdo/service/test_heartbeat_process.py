@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from qdo.coordination import ServiceCoordinator
+from qdo.group.service import ServiceCoordinator
 from qdo.partitions import Partition
 from tests.qdo.consumer.conftest import System
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS

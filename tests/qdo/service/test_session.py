@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from qdo.coordination import Event, Member, ServiceCoordinator, ServiceSession
 from qdo.errors import CoordinationLost, SessionLost
+from qdo.group.records import Event, Member
+from qdo.group.service import ServiceCoordinator, ServiceSession
 from qdo.partitions import Partition, Queue, subscribe
 from queuey.client import AsyncClient, RetryPolicy
 from tests.qdo.service.scripted import PATIENCE, SESSION, STORE, ScriptedService

@@ -10,8 +10,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdo.assignment import AssignmentPlan, assign, plan_assignment
-from qdo.coordination import Member, TargetAssignment, Visibility
+from qdo.group.assignment import AssignmentPlan, assign, plan_assignment
+from qdo.group.records import Member, TargetAssignment, Visibility
 from qdo.partitions import Partition, Queue, Subscription
 
 Members = dict[str, dict[Queue, int]]

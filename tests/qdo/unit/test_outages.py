@@ -10,15 +10,16 @@ from typing import Any
 import httpx2
 import pytest
 
+from qdo.consumer.buffer import FetchBuffer
 from qdo.consumer.fetcher import Fetcher
-from qdo.consumer.owned_partition import FetchBuffer, PartitionOwnership
 from qdo.consumer.positions import LatestStart
-from qdo.consumer.rebalance.queue_discovery import QueueFinder
-from qdo.consumer.refusals import Refusals
-from qdo.coordination.records import CommittedOffset, SessionOffset
-from qdo.jobs.schedules import keep_schedules
+from qdo.group.discovery import QueueFinder
+from qdo.group.offsets import PartitionOwnership
+from qdo.group.records import CommittedOffset, SessionOffset
+from qdo.group.refusals import Refusals
 from qdo.partitions import Partition, Queue, subscribe
 from qdo.settings import ConsumerSettings
+from qdo.tasks.schedules import keep_schedules
 from qdo.worker.rights import repeat_until_answered
 from queuey.client import AsyncClient, AsyncTiming
 from tests.client.outages.service import Outage

@@ -9,18 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.consumer.rebalance.queue_discovery import MAX_REPORTED_QUEUES
-from qdo.coordination import Member, Visibility
-from qdo.coordination.records import (
+from qdo.errors import CoordinationIncompatible
+from qdo.group.discovery import MAX_REPORTED_QUEUES
+from qdo.group.records import (
+    Member,
+    Visibility,
     decode_member,
     decode_offset,
     encode_member,
     pack_partitions,
     unpack_partitions,
 )
-from qdo.coordination.stored_assignments import ASSIGNMENTS, MemberAssignment
-from qdo.coordination.tree import MAX_NODE_BYTES
-from qdo.errors import CoordinationIncompatible
+from qdo.group.zookeeper.stored_assignments import ASSIGNMENTS, MemberAssignment
+from qdo.group.zookeeper.tree import MAX_NODE_BYTES
 from qdo.partitions import Partition, Queue
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)

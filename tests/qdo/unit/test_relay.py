@@ -9,9 +9,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from qdo.keepalive import relay
-from qdo.keepalive.relay import Encryption, Relay
-from qdo.keepalive.vitals import Vitals, now
+from qdo.group.vitals import Vitals, now
+from qdo.group.zookeeper import relay
+from qdo.group.zookeeper.relay import Encryption, Relay
 from tests.qdo.unit.zookeeper.test_handler import ANSWER, EVENT, GREETING, REQUEST
 from tests.replacing import replace_in
 from tests.waiting import MovedClock, join

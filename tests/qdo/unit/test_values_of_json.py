@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdo import InvalidArgument, Jobs, Task
-from qdo.jobs.tasks import Invocation
+from qdo.tasks.tasks import Invocation
 from qdo.worker.handlers import set_state, state_setter
 from queuey.client import InvalidArgument as Refused
 from queuey.client import Outgoing

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.owned_partition import PartitionOwnership
-from qdo.consumer.rebalance.partition_table import Ownership
-from qdo.coordination import Member, Session
 from qdo.errors import CoordinationLost, NotOwner
+from qdo.group.offsets import PartitionOwnership
+from qdo.group.partition_table import Ownership
+from qdo.group.records import Member
+from qdo.group.zookeeper.session import Session
 from qdo.partitions import Partition
 from qdo.settings import Retry
 from qdo.worker.failure import ExitCode, StopWorker

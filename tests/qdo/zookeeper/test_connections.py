@@ -12,11 +12,13 @@ from unittest import mock
 
 import pytest
 
-from qdo.coordination import Coordinator, Member, Session
-from qdo.coordination.opening import open_coordinator
-from qdo.coordination.paths import GroupPaths
-from qdo.coordination.zookeeper.link import ZooKeeperLink
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
+from qdo.group.opening import open_coordinator
+from qdo.group.records import Member
+from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.link import ZooKeeperLink
+from qdo.group.zookeeper.paths import GroupPaths
+from qdo.group.zookeeper.session import Session
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import PATIENCE, RecordedEvents
 from tests.qdo.contract.processes import ROOT
@@ -139,9 +141,9 @@ async def test_a_commit_does_not_wait_for_a_thousand_takings(join: Join) -> None
 
 FORGETFUL = """
 import asyncio, atexit, os, sys
-from qdo.coordination import Member
-from qdo.coordination.opening import open_coordinator
-from qdo.coordination.paths import GroupPaths
+from qdo.group import Member
+from qdo.group.opening import open_coordinator
+from qdo.group.zookeeper.paths import GroupPaths
 
 async def main():
     coordinator = open_coordinator(sys.argv[1], "group")

@@ -9,9 +9,11 @@ from typing import TypeVar
 import pytest
 
 from deploy.local import ZooKeeperNode
-from qdo.coordination import Coordinator, Member, Session, SessionOffset
-from qdo.coordination.opening import open_coordinator
 from qdo.errors import CoordinationLost, MemberExists
+from qdo.group.opening import open_coordinator
+from qdo.group.records import Member, SessionOffset
+from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.session import Session
 from qdo.partitions import Partition
 from tests.qdo.contract.events import PATIENCE, RecordedEvents
 from tests.qdo.contract.samples import PARTITION

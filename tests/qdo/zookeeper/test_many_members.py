@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 
-from qdo.consumer.rebalance.group_member import GroupMembership
-from qdo.consumer.rebalance.session_events import SessionOptions
-from qdo.coordination import Coordinator
-from qdo.coordination.zookeeper.link import ZooKeeperLink
+from qdo.group.member import GroupMembership
+from qdo.group.session_events import SessionOptions
+from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.link import ZooKeeperLink
 from qdo.partitions import Queue, Subscription
 from tests.qdo.contract.zookeeper import ZooKeeperService
 from tests.qdo.unit.group.owners import Catalogue, RecordingListener

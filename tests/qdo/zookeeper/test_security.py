@@ -16,10 +16,12 @@ from unittest import mock
 import pytest
 
 from deploy.local.addresses import claim
-from qdo.coordination import Coordinator, Member, Session
-from qdo.coordination.opening import open_coordinator
-from qdo.coordination.zookeeper.link import ZooKeeperLink
 from qdo.errors import CoordinationLost, CoordinationRefused, InvalidArgument, QdoError
+from qdo.group.opening import open_coordinator
+from qdo.group.records import Member
+from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.link import ZooKeeperLink
+from qdo.group.zookeeper.session import Session
 from queuey.model.extras import install_command
 from tests.qdo.contract.events import RecordedEvents
 from tests.qdo.contract.samples import PARTITION, first_partitions
@@ -235,9 +237,9 @@ def test_without_kazoo_the_error_names_what_to_install() -> None:
     code = """
 import sys
 sys.modules["kazoo"] = None
-from qdo.coordination.opening import open_coordinator
+from qdo.group.opening import open_coordinator
 from qdo.errors import InvalidArgument
-import qdo.coordination.service
+import qdo.group.service
 try:
     open_coordinator("zookeeper://h", "g")
 except InvalidArgument as error:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from qdo import AsyncConsumer, Worker, delivery
-from qdo.consumer.owned_partition import Batch
+from qdo.consumer.buffer import Batch
 from qdo.errors import CoordinationLost, CoordinationRefused, MemberExists, NotOwner, QdoError, SessionLost
 from qdo.partitions import Partition
 from qdo.worker.failure import ExitCode

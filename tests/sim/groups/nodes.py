@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Protocol
 
-from qdo.coordination.tree import (
+from qdo.group.zookeeper.tree import (
     ANY_VERSION,
     Applied,
     Change,

@@ -16,10 +16,11 @@ from types import SimpleNamespace
 
 from qdo import ConsumerSettings, Retry, WorkerSettings
 from qdo.consumer import consumer, fetcher
-from qdo.consumer.rebalance import queue_discovery
-from qdo.consumer.rebalance.session_events import SessionOptions
-from qdo.coordination import AnyCoordinator, stored_assignments
-from qdo.coordination.tree import split_into_bundles
+from qdo.group import discovery as queue_discovery
+from qdo.group.protocol import AnyCoordinator
+from qdo.group.session_events import SessionOptions
+from qdo.group.zookeeper import stored_assignments
+from qdo.group.zookeeper.tree import split_into_bundles
 from qdo.worker import rights, runs, sources
 from qdo.worker.executors import in_process
 from tests.replacing import replace_in

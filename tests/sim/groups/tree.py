@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from qdo.coordination.tree import Applied, Change, Create, Link, NodeData, Outcome, State
-from qdo.coordination.zookeeper.handler import SessionLease
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
+from qdo.group.zookeeper.handler import SessionLease
+from qdo.group.zookeeper.tree import Applied, Change, Create, Link, NodeData, Outcome, State
 from tests.sim.groups.nodes import Nodes
 
 OWNERS = "/groups/group/owners/"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qdo.coordination import TargetAssignment
 from qdo.errors import GroupActive
+from qdo.group.records import TargetAssignment
 from qdo.partitions import Queue
 from tests.qdo.contract.backends import Service, once
 from tests.qdo.contract.conftest import Join, Open

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from qdo.coordination import Coordinator
+from qdo.group.zookeeper.coordinator import Coordinator
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, from_outside
 from tests.qdo.contract.conftest import Hold, Start
 from tests.qdo.contract.events import PATIENCE

@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from qdo.coordination import Member, Session, TargetAssignment, Visibility
 from qdo.errors import CoordinationIncompatible, CoordinationLost, InvalidArgument, MemberExists, SessionLost
+from qdo.group.records import Member, TargetAssignment, Visibility
+from qdo.group.zookeeper.session import Session
 from qdo.partitions import Partition, Queue, Subscription
 from tests.qdo.contract.backends import Service, once
 from tests.qdo.contract.conftest import Join, Open

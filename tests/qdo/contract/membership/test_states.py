@@ -7,8 +7,8 @@ from collections.abc import Awaitable
 
 import pytest
 
-from qdo.coordination import Member, TargetAssignment
 from qdo.errors import CoordinationLost, SessionLost
+from qdo.group.records import Member, TargetAssignment
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import RecordedEvents, eventually

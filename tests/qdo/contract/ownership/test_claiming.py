@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from qdo.coordination import CommittedOffset, Coordinator
-from qdo.coordination.paths import GroupPaths
+from qdo.group.records import CommittedOffset
+from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.paths import GroupPaths
 from tests.qdo.contract.backends import Service
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.samples import PARTITION, first_partitions

@@ -7,8 +7,10 @@ import time
 
 import pytest
 
-from qdo.coordination import Coordinator, Session, SessionOffset
 from qdo.errors import SessionLost
+from qdo.group.records import SessionOffset
+from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.session import Session
 from qdo.partitions import Partition
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, from_outside
 from tests.qdo.contract.conftest import Hold, Join

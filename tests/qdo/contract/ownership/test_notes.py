@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from qdo.coordination import Coordinator, HandlingNote, Session, SessionOffset
+from qdo.group.records import HandlingNote, SessionOffset
+from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.session import Session
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, once
 from tests.qdo.contract.conftest import Join
 from tests.qdo.contract.ownership.test_fencing import commit_and_check

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from qdo.coordination import CommittedOffset, Coordinator
 from qdo.errors import GroupActive, OffsetMoved
+from qdo.group.records import CommittedOffset
+from qdo.group.zookeeper.coordinator import Coordinator
 from qdo.partitions import Partition, Queue
 from tests.qdo.contract.backends import Service, once
 from tests.qdo.contract.conftest import Join, Open

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from qdo.coordination.tree import Applied, Change, Outcome
-from qdo.coordination.zookeeper.link import BorrowedLink
 from qdo.curator.leader import LeaderElection, LeaderState, Participant, Recipe, sort_by_turn
 from qdo.errors import CoordinationLost, InvalidArgument
+from qdo.group.zookeeper.link import BorrowedLink
+from qdo.group.zookeeper.tree import Applied, Change, Outcome
 from tests.harness.proxy import Proxy
 from tests.qdo.curator.queues.queue_nodes import PATIENCE, Kazoo, Nodes, expire, until
 from tests.replacing import replace

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.consumer.owned_partition import FetchBuffer, PartitionOwnership, divide_equally, estimate_bytes
-from qdo.coordination import CommittedOffset, SessionOffset
+from qdo.consumer.buffer import FetchBuffer, divide_equally, estimate_bytes
+from qdo.group.offsets import PartitionOwnership
+from qdo.group.records import CommittedOffset, SessionOffset
 from qdo.partitions import Partition
 from tests.qdo.unit.samples import ONE, message, messages
 

@@ -14,8 +14,8 @@ from qdo.consumer.fetcher import (
     compute_free_space,
     plan_fetches,
 )
-from qdo.consumer.owned_partition import PartitionOwnership
-from qdo.coordination import CommittedOffset, SessionOffset
+from qdo.group.offsets import PartitionOwnership
+from qdo.group.records import CommittedOffset, SessionOffset
 from qdo.partitions import Partition, Queue
 
 NOW = 100.0

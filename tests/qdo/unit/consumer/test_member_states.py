@@ -7,13 +7,8 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.rebalance.member_states import (
-    LeaderDecision,
-    LeaderView,
-    RebalanceDebounce,
-    decide_as_leader,
-)
-from qdo.coordination import Member, TargetAssignment
+from qdo.group.member_states import LeaderDecision, LeaderView, RebalanceDebounce, decide_as_leader
+from qdo.group.records import Member, TargetAssignment
 from qdo.partitions import Partition, Queue, Subscription
 
 QUEUE = Queue("host", "app", "orders")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 
-from qdo.consumer.owned_partition import PartitionOwnership
-from qdo.consumer.partition_listener import PartitionListener
-from qdo.coordination import Visibility
 from qdo.errors import CoordinationRefused
+from qdo.group.callbacks import PartitionListener
+from qdo.group.offsets import PartitionOwnership
+from qdo.group.records import Visibility
 from qdo.partitions import Partition, Queue, Subscription
 
 

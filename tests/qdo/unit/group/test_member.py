@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from qdo.assignment import plan_assignment
-from qdo.consumer.rebalance.group_member import GroupMembership
-from qdo.consumer.rebalance.session_events import SessionOptions
-from qdo.coordination import Coordinator, Member, Session, SessionOffset
 from qdo.errors import CoordinationIncompatible, CoordinationLost, CoordinationRefused, MemberExists, SessionLost
+from qdo.group.assignment import plan_assignment
+from qdo.group.member import GroupMembership
+from qdo.group.records import Member, SessionOffset
+from qdo.group.session_events import SessionOptions
+from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.session import Session
 from qdo.partitions import Partition, Queue, Subscription
 from tests.qdo.contract.simulated import SimulatedService
 from tests.qdo.unit.group.owners import Catalogue, RecordingListener

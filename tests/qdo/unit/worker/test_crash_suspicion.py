@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from qdo.coordination import CommittedOffset, HandlingNote
+from qdo.group.records import CommittedOffset, HandlingNote
 from qdo.worker.crash_suspicion import CrashSuspicion, HungAttempts
 from tests.qdo.unit.samples import ONE, messages
 

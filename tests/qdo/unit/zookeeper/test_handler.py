@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination.zookeeper.handler import CLOSE_TIMEOUT, MAX_READ_BYTES, Handler, SessionLease, Wire
-from qdo.keepalive.vitals import Vitals
+from qdo.group.vitals import Vitals
+from qdo.group.zookeeper.handler import CLOSE_TIMEOUT, MAX_READ_BYTES, Handler, SessionLease, Wire
 from tests.waiting import MovedClock
 
 GREETING = struct.pack(">iiiq", 16, 0, 6000, 99)

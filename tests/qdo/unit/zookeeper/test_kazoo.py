@@ -17,7 +17,7 @@ import kazoo
 from kazoo import client
 from kazoo.protocol import connection
 
-from qdo.coordination.zookeeper.handler import Wire
+from qdo.group.zookeeper.handler import Wire
 
 ROOT = Path(__file__).parents[4]
 OF_THE_SOCKET = {"close", "getpeername", "pending", "recv", "send", "setblocking"}

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination.paths import GroupPaths, decode, encode, parse_partition
-from qdo.coordination.tree import parent_path
 from qdo.errors import CoordinationIncompatible
+from qdo.group.zookeeper.paths import GroupPaths, decode, encode, parse_partition
+from qdo.group.zookeeper.tree import parent_path
 from qdo.partitions import Partition, Queue
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from([".", "..", "", "zookeeper", "%", "%2E"])

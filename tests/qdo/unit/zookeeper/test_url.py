@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from qdo.coordination.zookeeper.connection_options import ConnectionOptions, DigestLogin, SaslLogin, TlsOptions, parse
 from qdo.errors import InvalidArgument
+from qdo.group.zookeeper.connection_options import ConnectionOptions, DigestLogin, SaslLogin, TlsOptions, parse
 
 
 def test_hosts_and_chroot() -> None:

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from qdo import Claims, InvalidArgument, Jobs, Worker
-from qdo.jobs.queues import DEFAULTS
+from qdo.tasks.queues import DEFAULTS
 from queuey.client import AsyncClient, Backoff, Client, InvalidRequest, NotAllowed, QueueNotFound
 from tests.qdo.consumer.test_sight import GroupWithKeys, group
 from tests.qdo.worker.claiming.test_claims import has_begun

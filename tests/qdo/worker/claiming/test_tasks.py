@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry, generate_latest
 
 from qdo import Claims, InvalidArgument, Jobs, UnknownTask, Worker, WorkerSettings
-from qdo.jobs.tasks import Invocation
+from qdo.tasks.tasks import Invocation
 from qdo.worker.failure import ExitCode
 from queuey.client import Backoff, Client, disable_tracing, enable_tracing
 from tests.qdo.worker.claiming.test_claims import wait_until_drained

@@ -8,8 +8,9 @@ from typing import Any
 
 from msgspec.structs import replace as changed
 
-from qdo.coordination import CommittedOffset, ServiceSession
-from qdo.coordination import SessionOffset as OwnedPartitionOffset
+from qdo.group.records import CommittedOffset
+from qdo.group.records import SessionOffset as OwnedPartitionOffset
+from qdo.group.service import ServiceSession
 from qdo.partitions import Partition
 from queuey.api.groups import Heartbeat
 from queuey.groups import hand_overs, local_group, state_changes

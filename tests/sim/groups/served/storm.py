@@ -9,7 +9,7 @@ from typing import cast
 
 from msgspec import structs
 
-from qdo.coordination import ServiceCoordinator
+from qdo.group.service import ServiceCoordinator
 from queuey.client import AsyncClient
 from queuey.model.rights import Caller, Grant, MemberCredential
 from tests.sim.groups.machine import Machine

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-from qdo.coordination.records import decode_offset
-from qdo.coordination.stored_assignments import (
+from qdo.group.records import decode_offset
+from qdo.group.zookeeper.stored_assignments import (
     StoredAssignment,
     StoredTarget,
     TargetGeneration,
     decode_assigned,
     decode_generation,
 )
-from qdo.coordination.tree import Change, Create, Delete, NodeData, SetData
+from qdo.group.zookeeper.tree import Change, Create, Delete, NodeData, SetData
 from tests.sim.groups.history import History
 from tests.sim.groups.service import Service
 from tests.sim.groups.tree import TreeLink

@@ -9,17 +9,18 @@ from typing import Any
 
 import msgspec
 
-from qdo.consumer.owned_partition import PartitionOwnership
-from qdo.consumer.partition_listener import PartitionReader
-from qdo.consumer.rebalance.partition_table import PartitionTable
-from qdo.consumer.rebalance.queue_discovery import QueueFinder
-from qdo.coordination import Session, Visibility, session
-from qdo.coordination.session import Standing
-from qdo.coordination.stored_assignments import MemberAssignment, StoredAssignments
-from qdo.coordination.tree import ANY_VERSION, Change, Check, Create, Delete, SetData
-from qdo.coordination.watched import WatchedNodes
-from qdo.coordination.zookeeper.handler import SessionLease
+from qdo.consumer.partition_reader import PartitionReader
 from qdo.errors import CoordinationError
+from qdo.group.discovery import QueueFinder
+from qdo.group.offsets import PartitionOwnership
+from qdo.group.partition_table import PartitionTable
+from qdo.group.records import Visibility
+from qdo.group.zookeeper import session
+from qdo.group.zookeeper.handler import SessionLease
+from qdo.group.zookeeper.session import Session, Standing
+from qdo.group.zookeeper.stored_assignments import MemberAssignment, StoredAssignments
+from qdo.group.zookeeper.tree import ANY_VERSION, Change, Check, Create, Delete, SetData
+from qdo.group.zookeeper.watched import WatchedNodes
 from qdo.partitions import Partition
 from qdo.worker.dispatcher import Dispatcher
 from qdo.worker.partition_work import ContiguousOffset, KeyedQueue, OrderedQueue, PartitionWork

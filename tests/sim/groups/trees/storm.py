@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from qdo import Coordinator
-from qdo.coordination.tree import Delete
+from qdo.group.zookeeper.tree import Delete
 from tests.sim.groups.history import History
 from tests.sim.groups.machine import Machine
 from tests.sim.groups.storm import SLOW, Storm

@@ -1,1 +1,0 @@
-"""Group membership: sessions, the partitions of each session, and how partitions change owners."""
