@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -195,13 +194,22 @@ class ServiceSession:
         self._ends = max(self._ends, sent + answer.session)
         if self._keeper is not None:
             self._keeper.record_end(self._ends)
-            if (access := await find_access_settings(self._joined)) is not None:
-                self._keeper.set_access(access)
+            await self._refresh_access(self._keeper)
         self._wait = answer.wait
         for partition, epoch in returned.items():
             if self._giving_back.get(partition) == epoch:
                 del self._giving_back[partition]
         self._apply_answer(answer, named)
+
+    async def _refresh_access(self, keeper: HeartbeatProcess) -> None:
+        """Passes the present access settings to the helper process. Without a token it keeps the former ones."""
+        try:
+            access = await find_access_settings(self._joined)
+        except ClientError as error:
+            log.warning("the heartbeat process keeps its former access settings: %s", error)
+            return
+        if access is not None:
+            keeper.set_access(access)
 
     def _apply_answer(self, answer: HeartbeatAnswer, named: Mapping[Partition, int]) -> None:
         """Applies an answer: new partitions, requests to give partitions back, and lost ones; ignores earlier epochs.
@@ -546,7 +554,14 @@ class ServiceCoordinator:
             raise InvalidArgument(str(error)) from error
         except ClientError as error:
             raise _translate(error) from error
-        session = ServiceSession(joined, member, listen, sent, await self._start_heartbeat_process(joined), self._clock)
+        try:
+            keeper = await self._start_heartbeat_process(joined)
+        except BaseException:
+            # Otherwise the service would assign partitions to a member that sends no heartbeats.
+            with suppress(ClientError):
+                await joined.leave(returns=member.static, within=ANSWER_TIMEOUT)
+            raise
+        session = ServiceSession(joined, member, listen, sent, keeper, self._clock)
         self._sessions = {s for s in self._sessions if s.state != "lost"} | {session}
         return session
 
@@ -554,15 +569,14 @@ class ServiceCoordinator:
         """Starts the helper process that sends heartbeats while this program is blocked.
 
         Raises:
-            CoordinationLost: The process cannot be started.
+            CoordinationLost: The process cannot be started, or there is no token for it.
         """
-        access = await find_access_settings(member) if self.outlast else None
-        if access is None:
-            return None
-        start = partial(HeartbeatProcess, self.outlast, member.joined.session, access)
         try:
-            return await asyncio.to_thread(start)
-        except OSError as error:
+            access = await find_access_settings(member) if self.outlast else None
+            if access is None:
+                return None
+            return await asyncio.to_thread(HeartbeatProcess, self.outlast, member.joined.session, access)
+        except (OSError, ClientError) as error:
             raise CoordinationLost(f"the process that keeps the session alive cannot be started: {error}") from error
 
     async def close(self) -> None:

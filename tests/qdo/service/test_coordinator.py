@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
@@ -10,10 +11,11 @@ import pytest
 from qdo import AsyncConsumer, open_coordinator
 from qdo.errors import CoordinationLost, CoordinationRefused, InvalidArgument, StoreChanged
 from qdo.group.records import CommittedOffset, Member, TargetAssignment
-from qdo.group.service import ServiceCoordinator
+from qdo.group.service import ServiceCoordinator, find_access_settings
 from qdo.partitions import Partition, Queue, subscribe
-from queuey.client import AsyncClient, RetryPolicy
+from queuey.client import AsyncClient, RetryPolicy, TokenError
 from tests.qdo.service.scripted import STORE, ScriptedService
+from tests.replacing import replace
 
 MEMBER = Member("anna", subscribe(["orders"], [], STORE, "queuey"), static=True)
 NO_PAGE = 404, {"status": "error", "error_msg": {"NotFound": "there is no such page"}}
@@ -88,6 +90,24 @@ async def test_a_look_that_is_refused(
         await coordinator.snapshot()
     with pytest.raises(error, match=text):
         await coordinator.groups()
+
+
+@pytest.mark.parametrize("error", [OSError("no process is left"), TokenError("no token")], ids=repr)
+async def test_a_member_without_its_heartbeat_process_leaves(
+    service: ScriptedService, client: AsyncClient, error: Exception
+) -> None:
+    """A member whose heartbeat process cannot be started leaves the group, so that no partition is assigned to it."""
+
+    async def fail(_member: object) -> None:
+        raise error
+
+    coordinator = ServiceCoordinator(client, "readers")
+    coordinator.outlast = 60.0
+    with replace(find_access_settings, fail):
+        joining = asyncio.create_task(coordinator.join(MEMBER, lambda _: None))
+        (await service.wait_for_leave()).answer()
+        with pytest.raises(CoordinationLost, match=str(error)):
+            await joining
 
 
 async def test_another_store_is_noticed(service: ScriptedService, client: AsyncClient) -> None:
