@@ -470,6 +470,8 @@ class Ownership {
   messages = [];
   /** Set when another member waits for the partition: it must be given back `seconds` after `since`. */
   deadline = undefined;
+  /** Whether the service has confirmed that it was given back. */
+  isConfirmed = false;
   #controller = new AbortController();
 
   constructor(queue, partition, { epoch, offset }) {
@@ -506,7 +508,7 @@ class Membership {
   #isEnded = false;
   /** Ownerships by partition and queue. */
   #ownerships = new Map();
-  /** Ownerships to report as given back until the service has confirmed it. */
+  /** The last ownership of each partition that was given back. It is reported until the service has confirmed it. */
   #givenBack = new Map();
   /** The ownership whose message is being handled. */
   #current;
@@ -606,7 +608,7 @@ class Membership {
     for (let failures = 0; !this.#isOver(); ) {
       this.#giveBack();
       const reported = [...this.#ownerships.values()];
-      const givenBack = [...this.#givenBack.values()];
+      const givenBack = [...this.#givenBack.values()].filter(({ isConfirmed }) => !isConfirmed);
       const { deadline } = this.#current ?? {};
       if (deadline) wait = Math.max(0, Math.min(wait, deadline.seconds - secondsSince(deadline.since)));
       const body = toJson({ owned: epochsByQueue(reported), given_back: epochsByQueue(givenBack), wait });
@@ -622,10 +624,7 @@ class Membership {
         // A response after the end of the session must be ignored.
         if (this.#isOver()) break;
         [this.#sessionStart, this.#session, this.#heartbeatWait, failures] = [sentAt, heartbeat.session, heartbeat.wait, 0];
-        for (const ownership of givenBack) {
-          const key = ownershipKey(ownership);
-          if (this.#givenBack.get(key) === ownership) this.#givenBack.delete(key);
-        }
+        for (const ownership of givenBack) ownership.isConfirmed = true;
         this.#applyHeartbeat(heartbeat, reported, sentAt);
       } catch (error) {
         if (error.code === "MemberGone" || error.status === 401) break;
@@ -662,8 +661,14 @@ class Membership {
       for (const [partition, assignment] of Object.entries(partitions)) {
         const ownership = new Ownership(queue, Number(partition), assignment);
         const key = ownershipKey(ownership);
-        const previous = this.#ownerships.get(key) ?? this.#givenBack.get(key);
+        const previous = this.#ownerships.get(key);
+        const givenBack = this.#givenBack.get(key);
         if (previous?.epoch >= ownership.epoch) continue;
+        if (givenBack?.epoch >= ownership.epoch) {
+          // The response was made before the service had recorded that: give it back again.
+          if (givenBack.epoch === ownership.epoch) givenBack.isConfirmed = false;
+          continue;
+        }
         if (previous) this.#drop(previous);
         this.#ownerships.set(key, ownership);
         this.#readController?.abort();
@@ -674,9 +679,10 @@ class Membership {
         const ownership = new Ownership(queue, Number(partition), { epoch });
         const key = ownershipKey(ownership);
         const existing = this.#ownerships.get(key);
+        const highest = Math.max(existing?.epoch ?? 0, this.#givenBack.get(key)?.epoch ?? 0);
         if (existing?.epoch === epoch) existing.deadline ??= { since: sentAt, seconds: within * GIVE_BACK_FRACTION };
         // The response that assigned the partition was lost.
-        else if (!(existing?.epoch > epoch)) this.#givenBack.set(key, ownership);
+        else if (epoch >= highest) this.#givenBack.set(key, ownership);
       }
     }
     for (const ownership of reported) if (lost[ownership.queue]?.includes(ownership.partition)) this.#drop(ownership);

@@ -129,7 +129,13 @@ test("after the current message a partition that others wait for is given back",
   beat = await script.beat();
   assert.deepEqual([beat.body.owned, beat.body.given_back], [{ q: { 2: 8 } }, { q: { 1: 7 } }]);
   beat.answer({});
-  assert.deepEqual((await script.beat()).body, { owned: { q: { 2: 8 } }, given_back: {}, wait: 3 });
+  beat = await script.beat();
+  assert.deepEqual(beat.body, { owned: { q: { 2: 8 } }, given_back: {}, wait: 3 });
+  beat.answer({ take: { q: { 1: taken(7) } } });
+  beat = await script.beat();
+  assert.deepEqual([beat.body.owned, beat.body.given_back], [{ q: { 2: 8 } }, { q: { 1: 7 } }], "it is not taken again");
+  beat.answer({ take: { q: { 1: taken(9) } } });
+  assert.deepEqual((await script.beat()).body.owned, { q: { 1: 9, 2: 8 } });
   await messages.return();
   assert.deepEqual(script.left, ["m1"]);
 });
