@@ -71,6 +71,7 @@ class Cycles(Generator):
                 "seconds": 0.0,
                 "count": 0,
                 "numbered": 0,
+                "order": [],
             }
         )
         self.cycle = plan

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 COUNTER = b"#######"
-"""Placeholder in a request for its number modulo ``numbered``, if the plan has that."""
+"""Placeholder in a request for its number modulo ``numbered``, or that entry of ``order``, if the plan has them."""
 
 FIRST_ANSWER_TIMEOUT_NS = 30_000_000_000
 """Timeout for the first answer of a run, in nanoseconds."""
@@ -39,6 +39,7 @@ class Plan(TypedDict):
     seconds: float
     count: int
     numbered: int
+    order: list[int]
 
 
 class Result(TypedDict):
@@ -135,7 +136,8 @@ class Generator:
         """Sends the next request, or as much as the socket takes; :meth:`flush` sends the rest."""
         request = self.requests[self.number % len(self.requests)]
         if self.plan["numbered"]:
-            request = request.replace(COUNTER, b"%07d" % (self.number % self.plan["numbered"]))
+            number = self.number % self.plan["numbered"]
+            request = request.replace(COUNTER, b"%07d" % (self.plan["order"][number] if self.plan["order"] else number))
         self.number += 1
         connection.sent_at = time.perf_counter_ns()
         try:

@@ -77,12 +77,14 @@ class Job:
         status: The status of every answer.
         messages: Messages per request or answer.
         numbered: If not zero, :data:`load.COUNTER` is replaced by the number of the request modulo this.
+        order: If not empty, these numbers replace it in turn.
     """
 
     requests: Sequence[str]
     status: int
     messages: int = 1
     numbered: int = 0
+    order: Sequence[int] = ()
 
 
 def posts_of_one(path: str, messages: Sequence[str]) -> Job:
@@ -138,7 +140,8 @@ def run(
         "warm": warm,
         "seconds": seconds,
         "count": count,
-        "numbered": job.numbered,
+        "numbered": len(job.order) or job.numbered,
+        "order": list(job.order),
     }
     result, spent = run_generator(server, "bench.load.generator", plan, seconds + warm + 60, backend)
     return make_sample(result, spent, job.messages, result["total"] * job.messages)

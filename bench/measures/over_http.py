@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 from bench.baselines import rows
 from bench.harness import Bench, Void, measure
+from bench.load import generator as load
 from bench.load import traffic, wrk
 from bench.load.traffic import Job, Sample
 from bench.results import Report, Verdict, pairwise_ratios
@@ -89,32 +90,62 @@ def compare_reads(bench: Bench) -> Report:
     )
 
 
-@measure("scattered", "POST of one message to one queue, and to any of very many that are not in memory")
-def compare_scattered_posts(bench: Bench) -> Report:
-    """Uses 64 connections. Every request of the second side names another queue, far more than the cache holds."""
-    size = bench.count(200_000, 5_000)
-    seconds = bench.duration(2.5, 0.3)
-    directory = bench.new_directory("queuey")
+@measure("many", "POST and GET of one message: one queue, any of 100,000, and Zipf's law over a million")
+def compare_many_queues(bench: Bench) -> Report:
+    """All sides use one store with all queues, 64 connections, and the same request with another number in its path.
+
+    A GET reads the oldest message of its queue. Every queue that is read has one.
+    """
+    some, all_ = bench.count(100_000, 1_000), bench.count(1_000_000, 5_000)
+    draws, seconds = bench.count(200_000, 2_000), bench.duration(3, 0.3)
+    directory = bench.new_directory("many")
     service.prepare(directory).close()
-    service.fill_queues(directory, size)
-    (text,) = traffic.bodies(1)
-    paths = [f"{service.BASE}/q{bench.rng.randrange(size):07d}" for _ in range(50_000)]
-    scattered_posts = Job([request for path in paths for request in traffic.posts_of_one(path, [text]).requests], 201)
-    together = traffic.posts_of_one(QUEUE, [text])
+    service.fill_queues(directory, all_)
+    orders = {
+        "one queue": [0],
+        f"any of {some:,}": [bench.rng.randrange(some) for _ in range(draws)],
+        # Rank r is drawn with a probability in proportion to 1/r.
+        f"Zipf over {all_:,}": [int(all_ ** bench.rng.random()) - 1 for _ in range(draws)],
+    }
+    path = f"{service.BASE}/q{load.COUNTER.decode()}"
+    post = traffic.request("POST", path, traffic.bodies(1)[0], {"Content-Type": "text/plain"})
+    get = traffic.request("GET", f"{path}?since=0&limit=1")
     with service.serve(directory) as server:
-        calls: dict[str, Callable[[], Sample]] = {
-            "one queue": partial(traffic.run, server, together, seconds=seconds),
-            f"any of {size:,}": partial(traffic.run, server, scattered_posts, seconds=seconds),
+        traffic.run(server, Job([post], 201, order=[0]), seconds=1)
+        rest = sum(server.memory())
+        _fill_each(server, post, range(some))
+        growth = (sum(server.memory()) - rest) * 1e6 / some
+        _fill_each(server, post, sorted({number for number in orders[f"Zipf over {all_:,}"] if number >= some}))
+        bench.print_progress("every queue has a message")
+        calls = {
+            f"{method}, {name}": partial(traffic.run, server, Job([request], status, order=order), seconds=seconds)
+            for method, request, status in (("POST", post, 201), ("GET", get, 200))
+            for name, order in orders.items()
         }
         samples = bench.interleave(calls, bench.count(5, 1))
-    one, many = samples
-    ratio = pairwise_ratios(traffic.rates(samples[many]), traffic.rates(samples[one]))
     return Report(
-        "scattered",
+        "many",
         "",
         [traffic.row(name, runs) for name, runs in samples.items()],
-        [Verdict(f"{many} / {one}", ratio)],
+        [*_compare_orders(samples, list(orders)), Verdict("memory a queue", [growth], "B", goal=1_000, better="lower")],
+        [f"Memory is the growth of all processes while {some:,} queues got their first message."],
     )
+
+
+def _fill_each(server: processes.Process, post: str, numbers: Sequence[int]) -> None:
+    traffic.run(server, Job([post], 201, order=numbers), seconds=600, warm=0, count=len(numbers))
+
+
+def _compare_orders(samples: dict[str, list[Sample]], names: list[str]) -> Iterator[Verdict]:
+    """Compares rate and CPU of each method: any queue with one, and all queues with any of some."""
+    one, some, all_ = names
+    for method in ("POST", "GET"):
+        for over, under in ((some, one), (all_, some)):
+            a, b = samples[f"{method}, {over}"], samples[f"{method}, {under}"]
+            rate = pairwise_ratios(traffic.rates(a), traffic.rates(b))
+            yield Verdict(f"{method}: rate, {over} / {under}", rate, goal=0.8)
+            cpu = pairwise_ratios([sample.cpu for sample in a], [sample.cpu for sample in b])
+            yield Verdict(f"{method}: CPU, {over} / {under}", cpu, goal=1.2, better="lower")
 
 
 def find_fastest(samples: dict[str, list[Sample]]) -> str:
