@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from sys import intern
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ _JSON = {
     "principals": msgspec.json.Decoder(tuple[Principal, ...]).decode,
     "backoff": msgspec.json.Decoder(Backoff).decode,
 }
+_SHARED = frozenset(["application", "type", "consistency", "dead_letter", "on_ack", "on_expiry", "kind", "claims"])
+"""Columns whose few values many rows have."""
 _decode_scope = msgspec.json.Decoder(Scope).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -37,9 +40,9 @@ def encode_values(queue: Queue, columns: Iterable[str] = SPEC_COLUMNS) -> list[A
 
 
 def decode_fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Decodes the values of a row. Null and blank values are left out."""
+    """Decodes the values of a row. Null and blank values are left out; equal values of :data:`_SHARED` are one."""
     return {
-        name: _JSON[name](value) if name in _JSON else value
+        name: intern(value) if name in _SHARED else _JSON[name](value) if name in _JSON else value
         for name, value in row.items()
         if value is not None and value != ""
     }

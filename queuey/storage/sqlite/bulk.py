@@ -35,7 +35,7 @@ MAX_MEASURED_QUEUES = 500
 MAX_MEASURED_MESSAGES = 50_000
 """Max messages of one partition that are counted in one snapshot (approximate)."""
 SPARE_ROWS = 8
-"""Number of rows to read beyond the expected count of a partition, because window counts may be slightly low."""
+"""Number of rows to read beyond the expected count of a partition, because window counts are estimates."""
 _END: Position = (TICKS_MAX + 1, LOW_MIN)
 
 _SELECT_PARTITION_COUNTS = (
@@ -168,7 +168,7 @@ def _load_alive(transaction: Transaction, queue: Queue, messages: Sequence[Messa
     """Stores unexpired messages, replacing others with the same ids. Returns how many were unexpired."""
     # Otherwise ids up to now would count as ahead of the clock.
     transaction.advance()
-    alive = [message for message in messages if message.expires > transaction.now]
+    alive = [message for message in messages if message.expires > transaction.last]
     base = queue.qid << 8
     # Keyed by id: the last of several messages with the same id is stored.
     rows: dict[tuple[int, int, int], Row] = {}

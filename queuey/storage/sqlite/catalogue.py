@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,10 +18,13 @@ from queuey.model.errors import (
     KeyNotFound,
     QueueExists,
     QueueNotFound,
+    StoreBusy,
 )
 from queuey.model.messages import OPERATORS, Key, Queue, QueueSpec, Scope
 from queuey.storage import Applications, Catalogue, catalogue_rows
+from queuey.storage.bridge import thread_state
 from queuey.storage.sqlite import row_codec
+from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.transaction import Transaction
 
@@ -77,15 +82,24 @@ class SqliteCatalogue(Catalogue):
 
     async def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
         cached = None if fresh else self.cached_queue(application, name)
-        return await self._read_queue(application, name) if cached is None else cached
+        if cached is not None:
+            return cached
+        if not (fresh or thread_state.runs):
+            with contextlib.suppress(StoreBusy):
+                # Most rows are in memory: a thread would take longer than the read.
+                return self._db.readers.read_without_waiting(partial(self._read_row, application, name))
+        return await self._read_queue(application, name)
 
     @threaded
     def _read_queue(self, application: str, name: str) -> Queue:
-        """Reads a queue's row into the cache. If it is missing, removes it from the cache and raises."""
         with self._db.readers.lend() as connection:
-            # The version is read first: a change between the two reads makes the row look older than it is, not newer.
-            catalogue = self._db.refresh_catalogue_version(connection)
-            queue = row_codec.find_queue(connection, application, name, catalogue)
+            return self._read_row(application, name, connection)
+
+    def _read_row(self, application: str, name: str, connection: Connection) -> Queue:
+        """Reads a queue's row into the cache. If it is missing, removes it from the cache and raises."""
+        # The version is read first: a change between the two reads makes the row look older than it is, not newer.
+        catalogue = self._db.refresh_catalogue_version(connection)
+        queue = row_codec.find_queue(connection, application, name, catalogue)
         if queue is None:
             self._db.queues.drop(application, name)
             raise QueueNotFound(name)
@@ -93,7 +107,8 @@ class SqliteCatalogue(Catalogue):
         return queue
 
     def cached_queue(self, application: str, name: str) -> Queue | None:
-        cached = self._db.queues.get((application, name))
+        rows = self._db.queues.rows.get(application)
+        cached = None if rows is None else rows.get(name)
         return cached if cached is not None and cached.version == self._db.writer.catalogue else None
 
     async def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:

@@ -6,11 +6,11 @@ import contextlib
 import os
 import stat
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from time import monotonic, sleep
 from typing import Literal, TypeVar
 from urllib.parse import quote
 
@@ -65,7 +65,7 @@ class SqliteOptions:
         busy_timeout: Seconds to wait for another process's write lock before ``StoreBusy``.
         deadline: Max duration of a call in seconds.
         readers: Number of reading connections; further concurrent reads wait for a free one.
-        cached_queues: Max queue rows kept in memory.
+        queue_cache_bytes: Max bytes of queue rows kept in memory (estimated).
         sweep_interval: Seconds between sweeps of expired messages; None disables them except for calls of ``sweep``.
         sweep_rows: Min rows of a sweep step. A step has more rows as long as it takes only a few ms.
         clock: Returns the wall clock in ticks (see :mod:`queuey.model.ids`).
@@ -76,7 +76,7 @@ class SqliteOptions:
     busy_timeout: float = 5.0
     deadline: float = 15.0
     readers: int = 4
-    cached_queues: int = 20_000
+    queue_cache_bytes: int = 48 << 20
     sweep_interval: float | None = 1.0
     sweep_rows: int = 500
     clock: Callable[[], int] = field(default=ids.now_ticks)
@@ -204,14 +204,14 @@ def _enable_write_ahead_log(connection: Connection, seconds: float) -> None:
 
     If another process is doing the same, SQLite fails at once without calling the busy handler. So this function waits.
     """
-    until = time.monotonic() + seconds
+    until = monotonic() + seconds
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL").fetchall()
         except apsw.BusyError:
-            if time.monotonic() >= until:
+            if monotonic() >= until:
                 raise
-            time.sleep(0.002)
+            sleep(0.002)
         else:
             return
 
@@ -227,12 +227,12 @@ def _make_busy_handler(seconds: float) -> Callable[[int], bool]:
         nonlocal began
         if _no_wait_read.is_active:
             return False
-        now = time.monotonic()
+        now = monotonic()
         if tries == 0:
             began = now
         if now - began >= seconds:
             return False
-        time.sleep(0.0005 if tries < 20 else 0.002)  # noqa: PLR2004 - the first 10 ms in small steps
+        sleep(0.0005 if tries < 20 else 0.002)  # noqa: PLR2004 - the first 10 ms in small steps
         return True
 
     return handler
@@ -262,7 +262,11 @@ def _should_stop() -> bool:
     return _no_wait_read.is_active and _no_wait_read.handler_calls > _MAX_HANDLER_CALLS
 
 
-_ALL_BUSY = "all reading connections are busy"
+_ALL_BUSY, _SLOW = "all reading connections are busy", "reads wait for the disk"
+SLOW_READ_SECONDS = 0.05
+"""Min seconds of a read without waiting that counts as slow, because it had to wait for the disk."""
+READ_PAUSE = 1.0
+"""Interval in seconds without reads of a kind that had been slow or taken too many steps."""
 
 
 class Readers:
@@ -273,6 +277,8 @@ class Readers:
         self._options = options
         self._deadline = deadline
         self._free: SimpleQueue[Connection | None] = SimpleQueue()
+        self._reads_from = 0.0
+        """Monotonic time until which no read without waiting begins."""
         self._closed = False
         for _ in range(options.readers):
             self._free.put(None)
@@ -338,12 +344,14 @@ class Readers:
         """Reads without waiting for a connection or another process, and stops after too many rows.
 
         Raises:
-            StoreBusy: No open connection is free.
+            StoreBusy: No open connection is free, or a read of the last second was slow.
             StoreClosed: The store is closed.
             TooLong: The read would have to wait, or goes through too many rows.
             StoreUnavailable: The read failed.
         """
         connection = None
+        if (began := monotonic()) < self._reads_from:
+            raise StoreBusy(_SLOW)
         try:
             for _ in range(self._options.readers):
                 if (connection := self._free.get_nowait()) is not None:
@@ -361,6 +369,8 @@ class Readers:
                 result = read(connection)
             finally:
                 _no_wait_read.is_active = False
+                if (ended := monotonic()) - began > SLOW_READ_SECONDS:
+                    self._reads_from = ended + READ_PAUSE
         except (apsw.InterruptError, apsw.BusyError) as error:
             self._free.put(connection)
             message = "this read takes too long"
@@ -392,11 +402,11 @@ class Readers:
         Afterwards none can be acquired.
         """
         self._closed = True
-        until = time.monotonic() + timeout
+        until = monotonic() + timeout
         closed = 0
         while closed < self._options.readers:
             try:
-                connection = self._free.get(timeout=max(0.0, until - time.monotonic()))
+                connection = self._free.get(timeout=max(0.0, until - monotonic()))
             except Empty:
                 break
             if connection is not None:

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial, wraps
+from itertools import islice
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -30,6 +31,10 @@ MIN_FREE_BYTES = 2 << 20
 MIN_FILE_BYTES = 512
 """Min bytes of a SQLite file that is not empty: one page."""
 
+_ROW_BYTES, _PRINCIPAL_BYTES = 420, 250
+"""Bytes of a queue's row in memory without its texts, and of each of its principals."""
+_ROOM = 64
+"""Ratio of the cache to what is freed when it is full."""
 _SELECT_LAST_TICKS = "SELECT last_ticks FROM clock"
 _HAS_DUE_MESSAGE = "SELECT 1 FROM messages WHERE queue_partition = ? AND ticks > ? AND ticks <= ? LIMIT 1"
 
@@ -54,31 +59,67 @@ def threaded(
 
 
 class SqliteQueueCache:
-    """A bounded cache of queue rows; the oldest entry is evicted first.
+    """Queue rows in memory, up to a number of bytes.
+
+    A full cache drops rows of the applications that hold more than the average, the oldest first. So an application
+    that names many queues takes no memory from one that needs less.
 
     Entries may lag behind changes of other processes: each use verifies its entry (see :func:`row_codec.verify`).
     """
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._rows: dict[tuple[str, str], Queue] = {}
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.rows: dict[str, dict[str, Queue]] = {}
+        """Rows by application and name."""
+        self._bytes: dict[str, int] = {}
+        """Bytes of each application's rows."""
+        self._total = 0
         self._lock = threading.Lock()
-        self.get = self._rows.get
 
     def put(self, queue: Queue) -> None:
-        key = queue.application, queue.name
         with self._lock:
-            if key not in self._rows and len(self._rows) >= self._size:
-                self._rows.pop(next(iter(self._rows)))
-            self._rows[key] = queue
+            self._remove(queue.application, queue.name)
+            self.rows.setdefault(queue.application, {})[queue.name] = queue
+            self._add_bytes(queue.application, _measure_row(queue))
+            if self._total > self._max_bytes:
+                self._drop_oldest()
 
     def clear(self) -> None:
         with self._lock:
-            self._rows.clear()
+            self.rows.clear()
+            self._bytes.clear()
+            self._total = 0
 
     def drop(self, application: str, name: str) -> None:
         with self._lock:
-            self._rows.pop((application, name), None)
+            self._remove(application, name)
+
+    def _remove(self, application: str, name: str) -> None:
+        rows = self.rows.get(application, {})
+        if (row := rows.pop(name, None)) is not None:
+            self._add_bytes(application, -_measure_row(row))
+            if not rows:
+                del self.rows[application], self._bytes[application]
+
+    def _add_bytes(self, application: str, size: int) -> None:
+        self._bytes[application] = self._bytes.get(application, 0) + size
+        self._total += size
+
+    def _drop_oldest(self) -> None:
+        """Makes room for many further rows, so that the search for the oldest ones is rare."""
+        target = self._max_bytes - self._max_bytes // _ROOM
+        average = target // len(self._bytes)
+        for application in sorted(self._bytes, key=self._bytes.__getitem__, reverse=True):
+            excess = min(self._bytes[application] - average, self._total - target)
+            for name in list(islice(self.rows[application], max(0, excess) // _ROW_BYTES + 1)):
+                if self._total <= target or self._bytes.get(application, 0) <= average:
+                    break
+                self._remove(application, name)
+
+
+def _measure_row(queue: Queue) -> int:
+    texts = (queue.name, queue.description, queue.facade, queue.principals)
+    return _ROW_BYTES + sum(map(len, texts[:3])) + _PRINCIPAL_BYTES * len(queue.principals)
 
 
 class Database:
@@ -100,7 +141,7 @@ class Database:
         self.options = options
         self.deadline = deadline
         self.clock = options.clock
-        self.queues = SqliteQueueCache(options.cached_queues)
+        self.queues = SqliteQueueCache(options.queue_cache_bytes)
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             # An existing file must not be opened: closing it would release the locks of this process's other stores.
@@ -124,8 +165,11 @@ class Database:
 
     def refresh_catalogue_version(self, connection: Connection) -> int:
         row: Any = connection.execute(row_codec.SELECT_CATALOGUE_VERSION).fetchone()
-        self.writer.catalogue = row[0]
-        return self.writer.catalogue
+        version: int = row[0]
+        if (latest := self.writer.catalogue) == version:
+            return latest  # The rows in memory share one number.
+        self.writer.catalogue = version
+        return version
 
     def last_ticks(self) -> int:
         with self.readers.lend() as connection:

@@ -30,7 +30,7 @@ from queuey.storage.new_messages import check_items, check_partition, check_text
 from queuey.storage.partition_watches import Wake
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.committed_arrivals import CommittedArrivals
-from queuey.storage.sqlite.connection import Connection, TooLong
+from queuey.storage.sqlite.connection import READ_PAUSE, Connection, TooLong
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.slice_reads import (
     estimate_live,
@@ -46,10 +46,6 @@ MAX_LOOP_MESSAGES = 1000
 """Max messages of a read that is tried in the loop's thread."""
 MAX_COUNTED = 10_000
 """Max messages that are counted exactly; larger counts are estimated from the expiry windows."""
-SLOW_READ_SECONDS = 0.05
-"""Min seconds of a read in the loop's thread that counts as slow, because it had to wait for the disk."""
-LOOP_READ_PAUSE = 1.0
-"""Interval in seconds without reads in the loop's thread, after one was slow or took too many steps."""
 _MAX_LONG_PARTITIONS = 1000
 """Max partitions remembered because their reads take too long."""
 
@@ -86,8 +82,6 @@ class SqliteMessages(Messages, KeyedPosts):
     def __init__(self, database: Database, arrivals: CommittedArrivals) -> None:
         self._db = database
         self._arrivals = arrivals
-        self._loop_reads_from = 0.0
-        """Monotonic time until which no read is tried in the loop's thread."""
         self._long_until: dict[int, float] = {}
         """Monotonic time until which no read of a partition (``qp``) is tried in the loop's thread."""
 
@@ -180,25 +174,20 @@ class SqliteMessages(Messages, KeyedPosts):
     def _read_at_once(self, queue: Queue, slices: Sequence[Slice]) -> list[Page] | None:
         """Reads one slice in the loop's thread. Returns None if the read would wait or take too long.
 
-        Returns None at once for a second after a read took too long (of the same partition) or was slow (of any).
+        Returns None at once for a second after a read of the same partition took too long.
         """
-        began = monotonic()
         key = queue.qid << 8 | slices[0].partition
-        if began < max(self._loop_reads_from, self._long_until.get(key, 0.0)):
+        if self._long_until and monotonic() < self._long_until.get(key, 0.0):
             return None
         try:
             return self._db.readers.read_without_waiting(partial(self._read_pages, queue, slices, wait=False))
         except TooLong:
             if len(self._long_until) >= _MAX_LONG_PARTITIONS:
                 self._long_until.clear()
-            self._long_until[key] = began + LOOP_READ_PAUSE
+            self._long_until[key] = monotonic() + READ_PAUSE
             return None
         except StoreBusy:
             return None
-        finally:
-            ended = monotonic()
-            if ended - began > SLOW_READ_SECONDS:
-                self._loop_reads_from = ended + LOOP_READ_PAUSE
 
     @threaded
     def inspect(

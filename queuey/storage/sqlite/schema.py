@@ -6,7 +6,8 @@
 
 ``expiry_windows`` groups the messages of a partition by the time at which their rows are removed (see
 :class:`queuey.storage.sqlite.slice_reads.ExpiryWindow`). It tells the sweep what has expired, tells reads where to
-start, and provides counts. It costs one small upsert per partition and commit instead of an index entry per message.
+start, and provides estimated counts. A commit writes a row only if it is new, its bounds widen, or a message
+of its window is in the sample that is counted.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ CREATE TABLE messages (
 CREATE TABLE expiry_windows (
     queue_partition INTEGER NOT NULL,
     expired_by INTEGER NOT NULL,   -- all rows of the window go by then
-    message_count INTEGER NOT NULL,
-    first_ticks INTEGER NOT NULL,  -- lowest and highest ticks of ids, and the longest time from id to expires
+    message_count INTEGER NOT NULL,  -- an estimate
+    first_ticks INTEGER NOT NULL,  -- bounds of the ticks of ids, and of the time from id to expires
     last_ticks INTEGER NOT NULL,
     longest_ttl INTEGER NOT NULL,
     PRIMARY KEY (queue_partition, expired_by)

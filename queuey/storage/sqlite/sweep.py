@@ -67,6 +67,7 @@ _SELECT_OLD_SESSIONS = (
     "SELECT application, name, member, uid, expires FROM group_sessions WHERE expires <= ? ORDER BY expires LIMIT 500"
 )
 _DELETE_SESSION = "DELETE FROM group_sessions WHERE (application, name, member, uid, expires) = (?, ?, ?, ?, ?)"
+_FOREVER = (1 << 63) - 1
 _MIN_STEP_SECONDS, _MAX_STEP_SECONDS = 0.004, 0.012
 """Min and max seconds of a step."""
 _MAX_STEP_ROWS = 20_000
@@ -162,12 +163,12 @@ class Sweep:
             for window in ended:
                 qp, until, _, first, last, _ = window
                 yield from self._clear_range(qp, (first, ids.LOW_MIN), last, until)
-                yield self._execute_many(_DELETE_WINDOW, [window])
+                yield self._run_timed_step(partial(_remove_window, window))
         while pending_deletes := self._read_rows("SELECT qid FROM pending_deletes LIMIT 100"):
             for (qid,) in pending_deletes:
                 of_queue = qid << 8, (qid + 1) << 8
                 for (qp,) in self._read_rows(_SELECT_PARTITIONS, *of_queue):
-                    yield from self._clear_range(qp, ids.FIRST, ids.TICKS_MAX, (1 << 63) - 1)
+                    yield from self._clear_range(qp, ids.FIRST, ids.TICKS_MAX, None)
                 for table in _CLAIM_TABLES:
                     while self._read_rows(_HAS_ROWS_OF_QUEUE.format(table[0]), *of_queue):
                         yield self._execute_many(_DELETE_ROWS_OF_QUEUE.format(*table), [of_queue])
@@ -185,8 +186,8 @@ class Sweep:
             while rows := self._read_rows(query.format(*table), value):
                 yield self._execute_many(_DELETE_KEY.format(*table), rows)
 
-    def _clear_range(self, qp: int, lower: Position, last: int, until: int) -> Iterator[float]:
-        """Removes rows of a partition that end by ``until``, in steps adapted to the speed of the disk.
+    def _clear_range(self, qp: int, lower: Position, last: int, until: int | None) -> Iterator[float]:
+        """Removes rows of a partition that end by ``until``, or all, in steps adapted to the speed of the disk.
 
         Yields the seconds of each step.
         """
@@ -194,7 +195,7 @@ class Sweep:
         while position is not None:
             step = self._read_rows(_FIND_STEP_END, qp, *position, last, self._size, _MAX_STEP_BYTES)
             end: Position = step[0] if step else (last, ids.LOW_MAX)
-            took = self._run_timed_step(partial(_remove_range, (qp, *position, *end, until)))
+            took = self._run_timed_step(partial(_remove_range, (qp, *position, *end), until))
             position = ids.following(end) if step else None
             self._size = choose_next_size(self._size, took, self._db.options.sweep_rows)
             yield took
@@ -230,8 +231,26 @@ class Sweep:
             return connection.execute(sql, parameters).fetchall()
 
 
-def _remove_range(bounds: tuple[int, ...], transaction: Transaction) -> int:
-    return len(transaction.connection.execute(_DELETE_ENDED_ROWS, bounds).fetchall())
+def _has_ended(until: int, transaction: Transaction) -> bool:
+    """Returns whether a window has ended by the writer's clock, which may have been set back since the sweep began.
+
+    Ids then ascend from that time on, so no later message, at whatever clock, comes into the window.
+    """
+    return until <= transaction.now <= transaction.advance()
+
+
+def _remove_range(bounds: tuple[int, ...], until: int | None, transaction: Transaction) -> int:
+    if until is not None and not _has_ended(until, transaction):
+        return 0
+    return len(
+        transaction.connection.execute(_DELETE_ENDED_ROWS, (*bounds, _FOREVER if until is None else until)).fetchall()
+    )
+
+
+def _remove_window(window: Sequence[int], transaction: Transaction) -> int:
+    if _has_ended(window[1], transaction):
+        transaction.connection.execute(_DELETE_WINDOW, window)
+    return 0
 
 
 def _finish_pending_delete(qid: int, transaction: Transaction) -> int:

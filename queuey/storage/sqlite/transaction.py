@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise, repeat
+from random import random
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,9 +36,14 @@ _MIN_WIDTH_BITS = 24
 _ADD_TO_WINDOW = (
     "INSERT INTO expiry_windows (queue_partition, expired_by, message_count, first_ticks, last_ticks, longest_ttl) "
     "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (queue_partition, expired_by) DO UPDATE SET "
-    "message_count = message_count + excluded.message_count, first_ticks = min(first_ticks, excluded.first_ticks), "
-    "last_ticks = max(last_ticks, excluded.last_ticks), longest_ttl = max(longest_ttl, excluded.longest_ttl)"
+    "message_count = message_count + ?7, first_ticks = min(first_ticks, excluded.first_ticks), "
+    "last_ticks = max(last_ticks, excluded.last_ticks), longest_ttl = max(longest_ttl, excluded.longest_ttl) WHERE ?7 "
+    "OR first_ticks > excluded.first_ticks OR last_ticks < excluded.last_ticks OR longest_ttl < excluded.longest_ttl"
 )
+"""Writes a row only if it is new, its bounds widen, or the sample has messages of it: a page less for most queues."""
+_SAMPLE = 16
+"""Number of messages of which one is counted, as this number, in a window that exists. From this number in one commit
+on, all are."""
 _REMOVE_FROM_WINDOW = (
     "UPDATE expiry_windows SET message_count = message_count - ?3 WHERE queue_partition = ?1 AND expired_by = coalesce("
     "(SELECT expired_by FROM expiry_windows WHERE queue_partition = ?1 AND expired_by = ?2), "
@@ -46,7 +52,7 @@ _REMOVE_FROM_WINDOW = (
 """A message stored long after its id's time is in another window, usually the next one to end."""
 Windows = dict[tuple[int, int], list[int]]
 """Changes of expiry windows, by ``qp`` and end: these two, the number of messages, their lowest and highest tick, and
-the longest time from an id to the expiry of its message."""
+the longest time from an id to the expiry of its message. The highest tick may be one that later messages reach."""
 
 
 T = TypeVar("T")
@@ -321,10 +327,10 @@ class Transaction:
     def put(self, qp: int, position: Position, lifetime: int, body: str | bytes, meta: bytes | None) -> None:
         """Stores a message at a given id, replacing a message there.
 
-        ``lifetime`` (ticks) counts from now or from the id's time, whichever is later.
+        ``lifetime`` (ticks) counts from the clock of ids or from the id's time, whichever is later.
         """
         self.flush()
-        expires = max(self.now, position[0]) + lifetime
+        expires = max(self.last, position[0]) + lifetime
         self.remove([(qp, position)])
         self.connection.execute(_INSERT_ROWS[1], (qp, *position, expires, body, meta))
         self._count(self._added, qp, lifetime, expires, position[0], position[0], expires - position[0])
@@ -370,17 +376,20 @@ class Transaction:
         lifetime: int,
         removed_at: int,
         first: int,
-        last: int,
+        last: int | None,
         span: int,
         count: int = 1,
     ) -> None:
         """Counts rows that are stored for ``lifetime`` and removed at ``removed_at`` (ticks) in their window.
 
         Windows are 1/16 to 1/8 of the lifetime wide, a power of two. ``first`` and ``last`` are the lowest and highest
-        ticks of the messages; ``span`` is the longest time from an id to the expiry of its message.
+        ticks of the messages; ``span`` is the longest time from an id to the expiry of its message. Without ``last``
+        it is the highest tick that any message of this lifetime can have in the window: later ones do not change it.
         """
         width = max(_MIN_WIDTH_BITS, lifetime.bit_length() - 4)
         until = ((removed_at >> width) + 1) << width
+        if last is None:
+            last = until - lifetime - 1
         entry = windows.get((qp, until))
         if entry is None:
             windows[qp, until] = [qp, until, count, first, last, span]
@@ -394,7 +403,7 @@ class Transaction:
         """Inserts the collected rows and counts them in their windows. With ``whole_chunks`` a rest stays collected."""
         for (qp, span), (count, lowest, highest) in self._counts.items():
             # Rows across two windows are all counted in the later one, so the count of the earlier one is slightly low.
-            self._count(self._added, qp, span, highest + span, lowest, highest, span, count)
+            self._count(self._added, qp, span, highest + span, lowest, None, span, count)
             self.touched.add(qp)
         self._counts.clear()
         if self._kept:
@@ -480,6 +489,9 @@ class Transaction:
         """
         self.flush()
         if self._added:
+            for entry in self._added.values():
+                count = entry[2]
+                entry.append(count if count >= _SAMPLE else _SAMPLE if random() * _SAMPLE < count else 0)  # noqa: S311
             self.connection.executemany(_ADD_TO_WINDOW, self._added.values())
         if self._removed:
             self.connection.executemany(_REMOVE_FROM_WINDOW, [entry[:4] for entry in self._removed.values()])

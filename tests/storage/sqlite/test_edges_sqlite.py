@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,13 +13,14 @@ import apsw
 import pytest
 
 from queuey.model import ids
-from queuey.model.errors import InvalidRequest, QueueChanged
+from queuey.model.errors import InvalidRequest, QueueChanged, QueueNotFound
 from queuey.model.messages import Page, Queue, Slice
 from queuey.storage import bridge
 from queuey.storage.deadlines import Home, LoopCalls
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, messages, open_store
 from queuey.storage.sqlite import connection as driver
-from queuey.storage.sqlite.messages import LOOP_READ_PAUSE, SLOW_READ_SECONDS
+from queuey.storage.sqlite.connection import READ_PAUSE, SLOW_READ_SECONDS
+from queuey.storage.sqlite.database import SqliteQueueCache
 from queuey.storage.sqlite.slice_reads import read_slice
 from queuey.storage.sqlite.transaction import Transaction
 from queuey.storage.sqlite.writer import SqliteWriter
@@ -120,21 +121,6 @@ class TestOldIds:
 class TestSweep:
     """Tests of what a sweep must keep, and of how much one step removes."""
 
-    def test_the_clock_steps_back_meanwhile(self, store: SqliteStore, clock: Clock) -> None:
-        """A message stored during a sweep, after the clock was set back, is shown until it ends."""
-        queue = make_queue(store)
-        append_bodies(store, queue, "early", ttl=10)
-        clock.advance(30)
-        steps = sweep_of(store)._remove_in_steps()
-        next(steps)
-        clock.advance(-25)
-        append_bodies(store, queue, "late", ttl=5)
-        assert sum(1 for _ in steps) > 0
-        clock.advance(4)
-        assert bodies_in_partition(store, queue) == ["late"]
-        clock.advance(30)
-        assert store.sweep() == 1
-
     def test_few_long_bodies_at_a_time(self, store: SqliteStore, clock: Clock, tmp_path: Path) -> None:
         """A step removes a few megabytes at most, even after steps of many short messages."""
         queue = make_queue(store, partitions=2)
@@ -175,11 +161,23 @@ class TestReadsAtOnce:
     def seconds(self) -> Iterator[list[float]]:
         """The clock that detects slow reads, which stands still, as a busy machine is not a slow disk."""
         now = [1.0]
-        with replace_in(messages, time.monotonic, lambda: now[0]):
+        with replace_in(messages, time.monotonic, lambda: now[0]), replace_in(driver, time.monotonic, lambda: now[0]):
             yield now
 
     @staticmethod
+    def run(call: Coroutine[Any, Any, T]) -> T | None:
+        """Runs a call on a loop; returns None if it is left to threads."""
+
+        async def on_loop() -> T:
+            Home(LoopCalls(asyncio.get_running_loop()), raise_left_to_threads).register()
+            return await call
+
+        with contextlib.suppress(LeftToThreads):
+            return asyncio.run(on_loop())
+        return None
+
     def bodies(
+        self,
         store: SqliteStore,
         queue: Queue,
         limit: int = 100,
@@ -191,17 +189,12 @@ class TestReadsAtOnce:
         """Returns what the last of several reads on a loop gives; None if one is left to threads."""
         part = Slice(partition, limit=limit, descending=descending)
 
-        async def read() -> list[object] | None:
-            home = Home(LoopCalls(asyncio.get_running_loop()), raise_left_to_threads)
-            home.register()
-            try:
-                for _ in range(times):
-                    [page] = await store.messages.read(queue, [part])
-            except LeftToThreads:
-                return None
+        async def read() -> list[object]:
+            for _ in range(times):
+                [page] = await store.messages.read(queue, [part])
             return [message.body for message in page.messages]
 
-        return asyncio.run(read())
+        return self.run(read())
 
     def test_gives_what_a_read_gives(self, store: SqliteStore) -> None:
         """A read on the loop gives the same messages and errors as any other."""
@@ -213,6 +206,16 @@ class TestReadsAtOnce:
         bridge.run(store.catalogue.purge_queue(queue))
         with pytest.raises(QueueChanged):
             self.bodies(store, queue)
+
+    def test_a_row_that_is_not_in_memory_takes_no_thread(self, store: SqliteStore) -> None:
+        """A queue's row is read at once if a connection is free, also the one that says that the queue is gone."""
+        queue = make_queue(store)
+        bodies_in_partition(store, queue)
+        database_of(store).queues.clear()
+        assert self.run(store.catalogue.queue(APP, queue.name)) == queue
+        bridge.run(store.catalogue.delete_queue(queue))
+        with pytest.raises(QueueNotFound):
+            self.run(store.catalogue.queue(APP, queue.name))
 
     def test_reads_without_a_connection_go_to_threads(self, store: SqliteStore) -> None:
         """While no reading connection is free or open, reads are left to threads."""
@@ -262,10 +265,23 @@ class TestReadsAtOnce:
         with replace_in(messages, read_slice, slow):
             assert self.bodies(store, queue) == []
         assert self.bodies(store, queue) is None
-        seconds[0] += LOOP_READ_PAUSE - SLOW_READ_SECONDS
+        seconds[0] += READ_PAUSE - SLOW_READ_SECONDS
         assert self.bodies(store, queue) is None
         seconds[0] += 2 * SLOW_READ_SECONDS
         assert self.bodies(store, queue) == []
+
+
+def test_an_application_with_many_queues_takes_no_rows_of_others() -> None:
+    """The rows in memory take no more than their bytes; those of an application with less than its share stay."""
+    cache = SqliteQueueCache(200_000)
+    for number in range(10_000):
+        cache.put(Queue(application="large", name=f"q{number}", uid=number, qid=number))
+        if number < 50:
+            cache.put(Queue(application="small", name=f"q{number}", uid=number, qid=number))
+    assert len(cache.rows["small"]) == 50
+    kept = list(cache.rows["large"])
+    assert 350 < len(kept) + 50 < 200_000 / 400
+    assert kept == [f"q{number}" for number in range(10_000 - len(kept), 10_000)]
 
 
 class TestWriter:

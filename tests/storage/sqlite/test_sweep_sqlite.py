@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +19,9 @@ from queuey.model import ids
 from queuey.model.messages import KEPT_SECONDS, LogEntry, OffsetChange, PostKey, Slice
 from queuey.storage import bridge
 from queuey.storage.contracts.groups import session_ttl
-from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
+from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store, transaction
 from queuey.storage.sqlite import connection as driver
+from queuey.storage.sqlite.sweep import Sweep
 from queuey.storage.sqlite.transaction import Transaction
 from queuey.storage.sqlite.writer import SqliteWriter
 from tests.backends import APP, UNSYNCED, Clock
@@ -34,8 +36,8 @@ from tests.contract.samples import (
     pages,
     positions,
 )
-from tests.replacing import replace
-from tests.storage.sqlite.counted import sweep_of
+from tests.replacing import replace, replace_in
+from tests.storage.sqlite.counted import database_of, sweep_of
 from tests.waiting import join
 
 
@@ -90,6 +92,41 @@ def test_rows_of_kept_messages_stay_for_a_day(swept: Swept) -> None:
     assert (swept.store.sweep(), swept.rows()) == (0, 30)
     swept.clock.advance(20_000)
     assert (swept.store.sweep(), swept.rows(), swept.rows("expiry_windows")) == (30, 0, 0)
+
+
+def test_a_clock_set_back_during_a_sweep_removes_nothing_early(swept: Swept) -> None:
+    """A message stored after the clock was set back, into a window that had ended, stays until it expires."""
+    queue, read_rows = make_queue(swept.store), Sweep._read_rows
+    # The messages expire soon after the begin of a window of 1.7 s.
+    swept.clock.ticks = ((swept.clock.ticks >> 24) + 20 << 24) - 10 * ids.TICKS_PER_SECOND
+    append_bodies(swept.store, queue, "old", ttl=10)
+
+    def set_back(sweep: Sweep, sql: str, *parameters: int) -> Any:  # noqa: ANN401 - rows of the driver
+        rows = read_rows(sweep, sql, *parameters)
+        if rows and not bodies_in_partition(swept.store, queue):
+            swept.clock.advance(-19.5)
+            append_bodies(swept.store, queue, "new", ttl=10)
+        return rows
+
+    swept.clock.advance(20)
+    with replace(Sweep._read_rows, set_back):
+        assert swept.store.sweep() == 0
+    assert bodies_in_partition(swept.store, queue) == ["old", "new"]
+    swept.clock.advance(20)
+    assert (swept.store.sweep(), swept.rows("expiry_windows")) == (2, 0)
+
+
+def test_single_messages_are_counted_by_a_sample(swept: Swept) -> None:
+    """One single message in 16 writes the row of its window, whose bounds still have all; many at once are counted."""
+    queue, windows = make_queue(swept.store), "SELECT message_count FROM expiry_windows"
+    lots = iter([0.5, 0.99, 0.01, 0.5])
+    with database_of(swept.store).readers.lend() as connection, replace_in(transaction, random.random, lots.__next__):
+        for number, count in ((1, 1), (1, 1), (1, 17), (20, 37), (3, 37)):
+            append_bodies(swept.store, queue, *["x"] * number, ttl=3600)
+            assert connection.execute(windows).fetchall() == [(count,)]
+    assert len(bodies_in_partition(swept.store, queue)) == 26
+    swept.clock.advance(5000)
+    assert (swept.store.sweep(), swept.rows("expiry_windows")) == (26, 0)
 
 
 @pytest.mark.parametrize("how", ["purged", "deleted"])
