@@ -45,8 +45,7 @@ class Consumer:
 
     The consumer owns the client and the coordinator: it uses them in its own thread and closes them. Do not use them
     elsewhere. Callbacks are plain functions. Each runs in its own thread and may call :meth:`commit` and the other
-    methods; callbacks for different partitions may run at the same time. A thread cannot be cancelled: the next
-    callback of a partition waits for it, within the limits of :class:`AsyncConsumer`.
+    methods. A thread cannot be cancelled: the next callback waits for it, as in :class:`AsyncConsumer`.
 
     Call :meth:`poll` from one thread only; the other methods are thread-safe. If poll is interrupted, for example by
     Ctrl-C, the next poll returns the messages that it was about to return. After a fork only the parent may use the

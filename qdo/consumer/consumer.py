@@ -84,10 +84,11 @@ class AsyncConsumer:
             them are possible until it returns.
         on_lost: Called with the partitions that another member owns now; commits for them are refused.
 
-    Callbacks of one partition never overlap: ``on_revoke`` is cancelled after ``revoke_timeout``, and ``on_lost``
-    follows once it has ended. Other members still get the partition on time. If the partition comes back, ``on_assign``
-    waits for ``on_lost``, and nothing is read meanwhile. The consumer waits for a hanging callback no longer than
-    ``revoke_timeout`` (at least one second) each time; its late end has no effect.
+    Callbacks of one consumer never overlap: each waits until the one before has ended. Partitions that have to wait for
+    ``on_revoke`` share one call. ``on_revoke`` is cancelled after ``revoke_timeout``, and ``on_lost`` follows once it
+    has ended. Other members still get the partition on time. New partitions are not read before ``on_assign`` has
+    ended, so a callback that never ends keeps this consumer from reading them; it is logged after a minute. Closing
+    waits for such a callback no longer than ``revoke_timeout`` (at least one second) each time.
 
     Attributes:
         closing: Whether the consumer has begun to close; poll returns nothing from then on.
@@ -236,7 +237,7 @@ class AsyncConsumer:
     async def close(self, within: float | None = None) -> None:
         """Calls on_revoke, releases all partitions and leaves the group. Polls return nothing from now on. Idempotent.
 
-        Each partition is released as soon as its own on_revoke has returned; then another member can get it. With
+        Each partition is released as soon as the on_revoke with it has returned; then another member can get it. With
         ``commit_every`` the processed messages are committed, but not those that the last poll returned.
 
         Args:

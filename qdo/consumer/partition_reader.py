@@ -68,8 +68,7 @@ class PartitionReader(PartitionListener):
             if row.recorded is not None or self._begin is None:
                 row.set_position(row.recorded)
         for listener in self._listeners:
-            if present := self._select_present(rows):
-                await listener.assigned(present)
+            await listener.assigned(rows)
         for row in rows:
             row.announced = True
         self._start_reading(row for row in rows if not row.closed)
@@ -82,8 +81,7 @@ class PartitionReader(PartitionListener):
 
     async def revoke(self, row: PartitionOwnership) -> None:
         for listener in self._listeners:
-            if self._select_present([row]):
-                await listener.revoke(row)
+            await listener.revoke(row)
         self._remove_present([row])
 
     async def lost(self, rows: Collection[PartitionOwnership]) -> None:
@@ -121,12 +119,9 @@ class PartitionReader(PartitionListener):
         """Cancels the requests for first positions; the reads are the fetcher's."""
         await cancel(*self._beginning)
 
-    def _select_present(self, rows: Iterable[PartitionOwnership]) -> list[PartitionOwnership]:
-        return [row for row in rows if self._present.get(row.partition) is row]
-
     def _remove_present(self, rows: Iterable[PartitionOwnership]) -> list[PartitionOwnership]:
         """Forgets rows, and returns only those whose end was not announced before."""
-        ended = self._select_present(rows)
+        ended = [row for row in rows if self._present.get(row.partition) is row]
         for row in ended:
             del self._present[row.partition]
         return ended

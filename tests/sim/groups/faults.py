@@ -46,16 +46,12 @@ class UserFaults:
         self._hanging: dict[str, bool] = {}
         self._attempts = MAX_BAD_ATTEMPTS
 
-    def in_callback(self, *, ends: bool = False) -> Coroutine[Any, Any, None] | None:
-        """Returns a fault for a callback, or None.
-
-        Args:
-            ends: The callback must end.
-        """
+    def in_callback(self) -> Coroutine[Any, Any, None] | None:
+        """Returns a fault for a callback, or None. Each ends, because later callbacks wait for it."""
         if not self.callbacks or self._world.now >= self.end or self._rng.random() >= BAD_CALLS:
             return None
         seconds = self._rng.uniform(0.5, 2.0) * max(1.0, self._revoke_timeout)
-        return self._rng.choice(_KINDS[:3] if ends else _KINDS)(seconds)
+        return self._rng.choice(_KINDS[:3])(seconds)
 
     def in_handler(self, message: Message) -> Coroutine[Any, Any, None] | None:
         """Returns a fault for an attempt, or None if it ends in time."""

@@ -53,6 +53,7 @@ class Member:
         self._last_stays: dict[Partition, Stay] = {}
         """The stays, and those that have ended since, each until the partition is assigned again."""
         self._keyed = self._leaves = False
+        self._callbacks = 0
 
     async def live(self) -> None:
         raise NotImplementedError
@@ -79,19 +80,30 @@ class Member:
         await consumer.coordinator.close()
         await asyncio.sleep(self._world.random_time(0.5))
 
-    def _assigned(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
+    def _assigned(self, partitions: Iterable[Partition]) -> Awaitable[None]:
         session = self._storm.session_of(self._machine, self.links)
         for partition in partitions:
             self._stays[partition] = self._last_stays[partition] = Stay(session, keyed=self._keyed)
-        return self._storm.faults.in_callback(ends=True)  # reading starts after it, so it must end
+        return self._in_callback()
 
-    def _revoked(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
+    def _revoked(self, partitions: Iterable[Partition]) -> Awaitable[None]:
         return self._lost(partitions)
 
-    def _lost(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
+    def _lost(self, partitions: Iterable[Partition]) -> Awaitable[None]:
         for partition in partitions:
             self._stays.pop(partition, None)
-        return self._storm.faults.in_callback()
+        return self._in_callback()
+
+    async def _in_callback(self) -> None:
+        """Fails as the history wants it. Callbacks of one consumer must not run beside each other."""
+        if self._callbacks:
+            self._history.wrong.append(f"callbacks: {self._callbacks + 1} run beside each other")
+        self._callbacks += 1
+        try:
+            if (fault := self._storm.faults.in_callback()) is not None:
+                await fault
+        finally:
+            self._callbacks -= 1
 
 
 class ConsumerMember(Member):
@@ -143,12 +155,11 @@ class ConsumerMember(Member):
     async def _revoked(self, partitions: Iterable[Partition]) -> None:
         for partition in partitions:
             stay = self._stays.pop(partition, None)
-            if (fault := self._storm.faults.in_callback()) is not None:
-                try:
-                    await fault
-                except asyncio.CancelledError:  # The callback ends without waiting for the message under way.
-                    self._history.excuse_handling(self._machine.name, partition)
-                    raise
+            try:
+                await self._in_callback()
+            except asyncio.CancelledError:  # The callback ends without waiting for the message under way.
+                self._history.excuse_handling(self._machine.name, partition)
+                raise
             async with self._busy:
                 if stay is not None and self._consumer is not None:
                     await self._commit(self._consumer, partition, stay)
