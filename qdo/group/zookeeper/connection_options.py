@@ -136,8 +136,8 @@ def check_node_path(argument: str, path: str) -> str:
 
 
 def _check_host(host: str) -> None:
-    parts = urlsplit(f"//{host}")
     try:
+        parts = urlsplit(f"//{host}")
         usable = bool(parts.hostname) and "@" not in host and not parts.path and parts.port != 0
     except ValueError:
         usable = False

@@ -17,9 +17,8 @@ encodings of their own, so that every name has a distinct node.
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from functools import lru_cache
-from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote
 
 from qdo.errors import CoordinationIncompatible, InvalidArgument
 from qdo.group.zookeeper.tree import Create, Operation
@@ -29,6 +28,8 @@ EMPTY_NAME_NODE = "%"
 """The node of the empty name; no other name is encoded as a single percent sign."""
 RESERVED_NAMES = frozenset({".", "..", "zookeeper"})
 MAX_CACHED_QUEUES = 20_000
+_URL = re.compile(r"(\w+):(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?")
+"""``urlsplit`` refuses lists of hosts with an IPv6 address from Python 3.14 on."""
 _NO_NAME = re.compile("%00|%2f", re.IGNORECASE)
 """Encoded NUL or slash. Neither can be in the name of a file or node, so such a path is refused."""
 
@@ -37,13 +38,12 @@ def split_url(url: str, scheme: str, form: str) -> SplitResult:
     """Returns the parts of a coordination service's URL.
 
     Raises:
-        InvalidArgument: The URL has another scheme, or characters that :func:`urlsplit` drops. The error shows
+        InvalidArgument: The URL has another scheme, a fragment, or characters that are not printable. The error shows
             ``form``.
     """
-    with suppress(ValueError):
-        parts = urlsplit(url)
-        if parts.scheme == scheme and url.isprintable() and "#" not in url and not _NO_NAME.search(parts.path):
-            return parts
+    parts = _URL.fullmatch(url)
+    if parts and parts[1] == scheme and url.isprintable() and not _NO_NAME.search(parts[3]):
+        return SplitResult(parts[1], parts[2] or "", parts[3], parts[4] or "", "")
     raise InvalidArgument(f"coordination is {url!r}: give {form}")
 
 

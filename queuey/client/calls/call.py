@@ -430,7 +430,9 @@ def number_text(name: str, value: float) -> str:
     text = ""
     with suppress(TypeError, ValueError, ArithmeticError):
         if abs(value) < _MIN_TOO_LARGE and not isinstance(value, bool):  # False for NaN
-            text = str(value) if isinstance(value, int) else f"{value:.7f}".rstrip("0").rstrip(".")
+            # Older Pythons have no such format of a fraction, and JSON has none at all.
+            fraction = not isinstance(value, int) and hasattr(value, "denominator")
+            text = "" if fraction else str(value) if isinstance(value, int) else f"{value:.7f}".rstrip("0").rstrip(".")
     if not text or (name in _WHOLE_NUMBER_FIELDS and "." in text):
         kind = (
             "seconds as a number"

@@ -81,7 +81,8 @@ def test_batches_that_are_not_json(owner: Caller, queue: str, body: str | bytes)
     """A body that is not a JSON object with messages is refused in the words of the original, and with the reason."""
     reply = owner("POST", queue, body, headers=JSON)
     assert reply.status == 400
-    assert reply.errors == {"messages": "Is not a list"} or (
+    # From Python 3.14 on the stack, not a count, limits how deep JSON is read.
+    assert reply.errors in ({"messages": "Is not a list"}, {"0": "Is not an object"}) or (
         reply.errors["InvalidParameter"].startswith("Unable to properly deserialize JSON body. ")
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from queuey.model.errors import SettingsError
 from queuey.storage.cassandra.cluster.timing import KeyspaceTiming, LevelTiming
@@ -18,6 +18,7 @@ DEFAULT_PORT = 9042
 MAX_BODY_BYTES = 4 << 20
 """Max bytes of a body that Cassandra accepts with its default settings: well under half a commit log segment."""
 
+_URL = re.compile(r"cassandra://(?P<hosts>[^/?#]*)/?(?P<keyspace>[^?#]*)")
 _KEYSPACE_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
 
@@ -161,20 +162,20 @@ def parse_url(text: str) -> DataCentreTarget:
 
     Raises SettingsError if the URL is invalid, or has a user or a password.
     """
-    parts = urlsplit(text)
-    if parts.scheme != "cassandra" or parts.query or parts.fragment:
+    parts = _URL.fullmatch(text)
+    if parts is None:
         raise SettingsError(f"{_without_password(text)!r} is not a store URL: use cassandra://host1,host2/keyspace.")
-    if "@" in parts.netloc:
+    if "@" in parts["hosts"]:
         raise SettingsError("A store URL must not have a user or password: set cassandra_user and cassandra_password.")
     hosts, ports = [], set()
-    for item in parts.netloc.split(","):
+    for item in parts["hosts"].split(","):
         host, port = _host_and_port(item)
         hosts.append(host)
         if port is not None:
             ports.add(port)
     if len(ports) > 1:
         raise SettingsError(f"{text!r} names several ports: use one port for all nodes of a cluster.")
-    keyspace = unquote(parts.path.removeprefix("/"))
+    keyspace = unquote(parts["keyspace"])
     if not _KEYSPACE_PATTERN.fullmatch(keyspace):
         raise SettingsError(
             f"{keyspace!r} is not a valid keyspace name: use a letter, then up to 47 letters, digits or underscores."
