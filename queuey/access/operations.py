@@ -148,7 +148,7 @@ class Views:
             else:
                 access = await self._authorization.make_name_test(request, match["app"], action)
             values = map(match.__getitem__, names)
-            read = () if read_input is None else (await request.read(partial(read_input, request)),)
+            read = () if read_input is None else (await request.parse_body(partial(read_input, request)),)
             result = await view(access, *values, *read)
             return result if isinstance(result, Response) else json_response(Done() if result is None else result)
 

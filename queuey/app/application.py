@@ -176,7 +176,7 @@ class Bridge:
         """Answers a request in a thread. Errors without a Pyramid view are raised, and those of :func:`read_body`."""
         environ = make_environ(request, read_body(request, self._max_body))
         computes = request.method in {"GET", "HEAD"}
-        return await request.in_pool(partial(self._call_router, request, environ), computes=computes)
+        return await request.in_thread(partial(self._call_router, request, environ), computes=computes)
 
     def _call_router(self, request: Request, environ: dict[str, Any]) -> Response:
         started: list[Any] = [500, []]

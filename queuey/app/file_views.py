@@ -91,7 +91,7 @@ class FileViews:
         sends = self._on_loopback and _names_this_machine(request)
         caching = "no-store" if sends else "public, max-age=3600"
         render = partial(_render_page, self._describe, self._limits, link, sends=sends)
-        page = await request.in_pool(render, computes=True)
+        page = await request.in_thread(render, computes=True)
         if ORIGIN.fullmatch(request.origin):
             page = page.replace(api_page.ADDRESS.encode(), request.origin.encode())
         return Response(

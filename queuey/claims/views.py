@@ -98,7 +98,7 @@ class ClaimViews(Views):
         access = await self._authorization.admit(request, match, "work")
         body: dict[str, Any] = {}
         if request.body is None or len(request.body) > MAX_SHORT_BODY:
-            body = await request.in_pool(partial(self._claim.json, request, b"{}"))
+            body = await request.in_thread(partial(self._claim.json, request, b"{}"))
         elif request.body:
             body = self._claim.json(request)
         wait, terms = self._terms(request) if body.keys() <= {"acknowledge"} else self._merge_terms(request, body)
@@ -138,7 +138,7 @@ class ClaimViews(Views):
         Acknowledges receipts before, also if the claim gets nothing; lists queues that refuse the caller in the answer.
         """
         self._authorization.require_credential(request, await self._authorization.identify(request))
-        body = await request.read(partial(self._claim_of_several.json, request))
+        body = await request.parse_body(partial(self._claim_of_several.json, request))
         names, receipts = _read_several(body)
         refused: Refusals = {}
         accesses = await self._enter_each(request, match["app"], names, refused)
@@ -299,7 +299,7 @@ class ClaimViews(Views):
         access = await self._enter_to_work(request, match)
 
         async def call(queue: Queue) -> Response:
-            parsed = await request.read(partial(self._read_receipts_body, request, kind, queue))
+            parsed = await request.parse_body(partial(self._read_receipts_body, request, kind, queue))
             return _settled_response(parsed.body.receipts, await settle(parsed, queue))
 
         return await access.apply(call)
@@ -344,7 +344,7 @@ class ClaimViews(Views):
         access = await self._enter_to_work(request, match)
 
         async def call(queue: Queue) -> Response:
-            states = await request.read(partial(self._read_states, request, queue))
+            states = await request.parse_body(partial(self._read_states, request, queue))
             settled = await self._claims.set_states(queue, dict(states.values()))
             return _settled_response(list(states), settled)
 

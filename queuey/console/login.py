@@ -250,7 +250,7 @@ class ProviderViews:
         self._of_user = NamedRateLimiter(MAX_LOGIN_RATE, "logins of this user")
 
     async def redirect_to_provider(self, request: Request, match: Match) -> Response:
-        return await request.in_pool(partial(self._redirect_to_provider, request, self._find_provider(match)))
+        return await request.in_thread(partial(self._redirect_to_provider, request, self._find_provider(match)))
 
     async def finish_login(self, request: Request, match: Match) -> Response:
         """Begins a session after a login at the provider; shows the login form with an error if the login failed.
@@ -327,7 +327,7 @@ class ProviderViews:
         self._of_provider.take(provider.tag)
         try:
             finish = partial(provider.finish, attempt, answer, _callback_address(request, provider))
-            user = await request.in_pool(finish)
+            user = await request.in_thread(finish)
             self._of_user.take(user.users[0][1])
         except (InvalidToken, TooManyRequests):
             self._of_browser.take(browser)

@@ -197,7 +197,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Renders a page in a thread."""
         values = {"application": self.match.get("app", ""), "name": self.name} | values
         render = partial(pages.render, self.request, template, title, of=of, status=status, caller=self.caller)
-        return await self.request.in_pool(partial(render, **values), computes=True)
+        return await self.request.in_thread(partial(render, **values), computes=True)
 
 
 class PageRequestFactory(NamedTuple):

@@ -115,7 +115,7 @@ class RqmsFacade(OpenFacade):
         self.queue_match(match)
         query = parse_form(request.query, "query")
         name = _check_id(query.get("id", ""))
-        draft = await request.read(partial(_read_draft, request, name))
+        draft = await request.parse_body(partial(_read_draft, request, name))
         create = partial(self._names.create, name=name, draft=draft)
         await self.apply(request, match, "send", create)
         return Response(201, b"It shall be done.", HTML)
@@ -127,7 +127,7 @@ class RqmsFacade(OpenFacade):
         """
         self.queue_match(match)
         name = _check_id(match["rest"].split("/", 2)[1] if match["rest"] else "")
-        draft = await request.read(partial(_read_draft, request, name))
+        draft = await request.parse_body(partial(_read_draft, request, name))
         replace = partial(self._names.replace, name=name, draft=draft)
         await self.apply(request, match, "overwrite", replace)
         return Response(201, b"Well spoken.", HTML)

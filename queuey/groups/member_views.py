@@ -48,7 +48,7 @@ class GroupViews(Views):
     async def join(self, request: Request, match: Match) -> Response:
         """Adds a member; refuses it unless it may consume all queues that it names."""
         credential = await self._authorization.find_member_credential(request)
-        terms = await request.read(partial(self._read_join, request, credential))
+        terms = await request.parse_body(partial(self._read_join, request, credential))
         await self._authorization.require_consumer(request, match["app"], terms.names, terms.patterns)
         return json_response(await self._groups.join(match["app"], match["group"], terms), 201)
 
@@ -61,7 +61,7 @@ class GroupViews(Views):
         credential = self._authorization.find_former_credential(request)
         try:
             credential = await self._authorization.find_member_credential(request)
-            heartbeat = await request.read(partial(self._read_heartbeat, request))
+            heartbeat = await request.parse_body(partial(self._read_heartbeat, request))
             ends = (await self._authorization.identify(request)).expires
             # The wait ends before the token expires, because that would end the membership.
             remaining = heartbeat.wait if ends is None else max(ends - time.time(), 0.0)
@@ -95,7 +95,7 @@ class GroupViews(Views):
 
     async def show(self, request: Request, match: Match) -> Response:
         info = await self.find(request, match, self.fields(api.GroupQuery).query(request))
-        return await request.in_pool(partial(json_response, info), computes=True)
+        return await request.in_thread(partial(json_response, info), computes=True)
 
     async def find(self, request: Request, match: Match, query: api.GroupQuery, *, few: bool = False) -> api.GroupInfo:
         """Returns a page of a group, with the queues that the caller may measure.

@@ -142,7 +142,7 @@ class OffsetViews(Views):
     async def record(self, request: Request, match: Match) -> Response:
         """Records offsets in ``partitions``, or the commits of a member of the group, which have epochs."""
         access = await self._authorization.admit(request, match, "claim")
-        body = await request.read(lambda: read_object(read_body(request, self._limits.max_body)))
+        body = await request.parse_body(lambda: read_object(read_body(request, self._limits.max_body)))
         if "commits" not in body and "member" not in body:
             self.fields(api.NewOffsets).record_unknown_names(request, body)
             is_admin = (await self._authorization.identify(request)).administers(match["app"])

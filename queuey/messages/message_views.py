@@ -141,7 +141,7 @@ class MessageViews(Views):
             if len(body) <= MAX_SHORT_BODY:
                 drafts, after, content = self._read(request, body, queue, batch=batch)
             else:
-                drafts, after, content = await request.in_pool(partial(self._read, request, body, queue, batch=batch))
+                drafts, after, content = await request.in_thread(partial(self._read, request, body, queue, batch=batch))
             return await self._messages.post(queue, drafts, after=after, key=key, content=content)
 
         posted = await access.apply(post)
@@ -201,13 +201,13 @@ class MessageViews(Views):
                 raise MessageNotFound(match["ids"].strip())
             return make_raw_response(messages[0])
 
-        return await request.compute(fetch, page=True)
+        return await request.read_in_thread(fetch, page=True)
 
     async def put(self, request: Request, match: Match) -> Response:
         """Stores one body under all ids in the path, whether messages with these ids exist or not."""
         access, locations = await self._enter_ids(request, match, "overwrite")
         body = read_body(request, self._limits.max_body)
-        draft = await request.read(lambda: read_single(request, body, self._limits, None))
+        draft = await request.parse_body(lambda: read_single(request, body, self._limits, None))
         await self._messages.put(access, locations, draft)
         return json_response(Done())
 

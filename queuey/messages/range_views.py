@@ -120,7 +120,7 @@ async def read_page(request: Request, read: Callable[..., Coroutine[Any, Any, T 
     """
     if request.share.reserve_at_once(MAX_SHORT_BYTES) and (result := await read(short=True)) is not None:
         return result
-    result = await request.compute(partial(read, short=False), page=True)
+    result = await request.read_in_thread(partial(read, short=False), page=True)
     assert result is not None  # noqa: S101 - it is not a short read
     return result
 
@@ -180,7 +180,7 @@ class RangeViews(Views):
         """Reads ranges of several queues. An error of one does not affect the others, but then it does not wait."""
         await self._authorization.require_application(match["app"])
         await self._authorization.identify(request)
-        ranges, wait = await request.read(partial(self._read_ranges, request))
+        ranges, wait = await request.parse_body(partial(self._read_ranges, request))
 
         async def attempt(waiter: Waiter | None) -> _Answer:
             names = [name for name, _ in ranges]

@@ -98,7 +98,7 @@ class UnreadViews(Views):
         admitted = await self._authorization.admit_to_each(request, match["app"], names)
         accesses = [access for access in admitted if isinstance(access, QueueAccess)]
         count = partial(self._unread.unread, accesses, reader, limit)
-        counts = iter(await request.compute(count, page=True))
+        counts = iter(await request.read_in_thread(count, page=True))
         results = [next(counts) if isinstance(access, QueueAccess) else access for access in admitted]
         return json_response(api.UnreadQueues(queues=tuple(map(_show_unread, names, results))))
 

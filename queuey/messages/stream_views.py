@@ -244,7 +244,7 @@ class QueueEvents(ABC):
                 stream.marks.record_sent(event.queue, event.message)
         if due := stream.marks.take_due(stream.accesses):
             read = partial(stream.marks.read_news, due, stream.find_ends)
-            for name, unread in await request.compute(read):
+            for name, unread in await request.read_in_thread(read):
                 fields = {**({"queue_name": name} if self.named else {}), **show_unread(unread)}
                 events.append(make_event("read", fields, stream.text))
         return events

@@ -164,7 +164,7 @@ class QueueViews(Views):
                 items.append(_show_listed(queue, count) if details else api.ListedQueue(queue_name=queue.name))
             return json_response(api.QueueList(queues=items, next=following, patterns=list(patterns)))
 
-        return await request.compute(read)
+        return await request.read_in_thread(read)
 
     async def rights(self, request: Request, match: Match) -> Response:
         """Shows the caller's rights on the queues in the body, whether they exist or not."""

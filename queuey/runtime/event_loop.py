@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from queuey.storage import bridge
-from queuey.storage.deadlines import Deadline, Done, Home, LoopCalls, may_block, start_and_wait
+from queuey.storage.deadlines import Deadline, Done, Home, LoopCalls, start_and_wait
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -41,8 +41,8 @@ _logger = logging.getLogger(__name__)
 class Requester(Protocol):
     """A request with a share of its server's threads."""
 
-    async def in_pool(self, work: Callable[[], T], *, computes: bool = False) -> T:
-        """Runs work in a thread from the request's share: blocking work, or work that computes much."""
+    async def in_thread(self, work: Callable[[], T], *, computes: bool = False) -> T:
+        """Runs blocking work, or work that computes much, in a thread of the request's share."""
 
 
 class Core:
@@ -74,7 +74,7 @@ class Core:
         self._calls = calls
         if self._home is not None:
             self._home.unregister()
-        self._home = None if calls is None else Home(calls, self.in_thread)
+        self._home = None if calls is None else Home(calls, self.run_in_pool)
         if calls is not None and self._home is not None:
             self._home.register()
             calls(self._measure_turn, calls, time.monotonic())
@@ -106,18 +106,22 @@ class Core:
         return self.calls.loop
 
     async def in_thread(self, work: Callable[[], T], *, computes: bool = False) -> T:
-        """Runs blocking work, or work that computes much, in a thread: of the calling request's share, or else its own.
+        """Runs blocking work, or work that computes much, in a thread, or here if :mod:`.bridge` runs this coroutine.
 
-        If the coroutine itself is run by a thread that may block, the work runs there. Tasks that a request has
-        started, and coroutines that are run for a thread, do not count as the request.
+        As :meth:`queuey.web.requests.Request.in_thread`, for use cases, which do not have the request.
 
         Raises:
             TooManyRequests, StoreUnavailable: ``work`` raised it, or the request's share had no thread in time.
         """
-        if may_block():
-            return work()
+        return work() if bridge.thread_state.runs else await self.run_in_pool(work, computes=computes)
+
+    async def run_in_pool(self, work: Callable[[], T], *, computes: bool = False) -> T:
+        """Runs work in a thread: of the calling request's share, or else of this core.
+
+        Tasks that a request has started do not count as the request.
+        """
         if self.requester is not None:
-            return await self.requester.in_pool(work, computes=computes)
+            return await self.requester.in_thread(work, computes=computes)
 
         def start(done: Done) -> None:
             try:
@@ -132,12 +136,15 @@ class Core:
         return result
 
     async def read_in_thread(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Runs a coroutine that awaits only the store in one thread, because it reads or counts much."""
-        return await self.in_thread(lambda: bridge.run(work()), computes=True)
+        """Runs a coroutine that awaits only the store in one thread, because it reads or counts much.
+
+        Its store calls share one deadline.
+        """
+        return await self.in_thread(lambda: bridge.run(work(), as_one=True), computes=True)
 
     async def compute(self, items: int, work: Callable[[], T]) -> T:
         """Runs work on a number of items: few in the loop, more in a thread (:meth:`in_thread`)."""
-        return work() if items <= MAX_ITEMS_IN_LOOP else await self.in_thread(work)
+        return work() if items <= MAX_ITEMS_IN_LOOP else await self.in_thread(work, computes=True)
 
     async def for_each(self, items: Iterable[S], act: Callable[[S], object]) -> None:
         """Calls a function for each item, where callers choose how many there are.
@@ -158,7 +165,7 @@ class Core:
 
         took = run_slice()
         while took:
-            took = await self.in_thread(run_slice)
+            took = await self.in_thread(run_slice, computes=True)
             await asyncio.sleep(REST_RATIO * took)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

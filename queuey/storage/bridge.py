@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 class _ThreadState(threading.local):
     runs = 0
-    """Number of nested calls that run in this thread."""
+    """Number of nested calls that this thread runs by the bridge: while there are some, they block."""
     shared: dict[object, Any] | None = None
     """Values that calls of a run with ``as_one`` share; None outside such a run."""
 

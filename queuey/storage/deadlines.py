@@ -37,11 +37,6 @@ _MAX_WAIT_STEP = 1.0
 GIVEN_UP_MESSAGE = "the caller has given up"
 
 
-def may_block() -> bool:
-    """Returns whether this thread runs a call by the bridge, so that the call must block instead of awaiting."""
-    return thread_state.runs > 0
-
-
 def share_in_run(key: object, make: Callable[[], T]) -> T:
     """Returns the value that the present run with ``as_one`` shares under a key. Makes it if it does not exist.
 
@@ -332,8 +327,8 @@ _homes: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[Home]] = WeakKeyDiction
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Runs blocking work: in this thread if it may block, otherwise in a thread of the running loop's home."""
-    return work() if may_block() else await Home.for_running_loop().in_thread(work)
+    """Runs blocking work: in this thread if the bridge runs the call, else in a thread of the running loop's home."""
+    return work() if thread_state.runs else await Home.for_running_loop().in_thread(work)
 
 
 async def iterate_in_thread(items: Iterator[T]) -> AsyncIterator[T]:
@@ -369,7 +364,7 @@ async def start_and_wait(
         StoreUnavailable: No time is left in a thread, and the work was given up.
         GivenUp: The caller was cancelled, and the work was given up.
     """
-    if thread_state.runs:  # As :func:`may_block`, which each post would pay for.
+    if thread_state.runs:
         present = None if deadline.call is NO_CALL else deadline.call  # Of which this is a part.
         with deadline.running(StoreCall() if long else present):
             return deadline.result(start, late_message)

@@ -1,7 +1,7 @@
 """Resources: each is declared once, with its path, its methods, and what each method needs of the server.
 
 A view is a coroutine function, which runs on the event loop and must not block: long work runs in a thread by
-:meth:`queuey.web.requests.Request.compute`. Every resource with GET has HEAD, and every resource has OPTIONS; other
+:meth:`queuey.web.requests.Request.in_thread`. Every resource with GET has HEAD, and every resource has OPTIONS; other
 methods get 405. Resources of the original API answer as the original did: other methods get 404, HEAD included, and
 requests without a credential get 403 instead of 401.
 

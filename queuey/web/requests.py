@@ -158,8 +158,8 @@ class Request:
         scheme = self.headers.get("x-forwarded-proto", "")
         return f"{scheme if scheme in {'http', 'https'} else self.scheme}://{self.headers.get('host', 'localhost')}"
 
-    async def in_pool(self, work: Callable[[], T], *, computes: bool = False, page: bool = False) -> T:
-        """Does work in a thread that may block or take long; returns its result or raises its error.
+    async def in_thread(self, work: Callable[[], T], *, computes: bool = False, page: bool = False) -> T:
+        """Runs blocking work, or work that computes much, in a thread; returns its result or raises its error.
 
         Use cases, which do not have the request, call :meth:`queuey.runtime.event_loop.Core.in_thread`, which leads
         here.
@@ -181,12 +181,12 @@ class Request:
             self.client.require_present()
         return work()
 
-    async def compute(self, work: Callable[[], Coroutine[Any, Any, T]], *, page: bool = False) -> T:
-        """Runs a coroutine that awaits only the store in a thread: it reads much, or renders a long response.
+    async def read_in_thread(self, work: Callable[[], Coroutine[Any, Any, T]], *, page: bool = False) -> T:
+        """Runs a coroutine that awaits only the store in one thread, because it reads much or renders a long response.
 
-        Its store calls share one deadline. See :meth:`in_pool`.
+        Its store calls share one deadline. See :meth:`in_thread`.
         """
-        return await self.in_pool(lambda: bridge.run(work(), as_one=True), computes=True, page=page)
+        return await self.in_thread(lambda: bridge.run(work(), as_one=True), computes=True, page=page)
 
     def make_long_poll(self, seconds: float) -> LongPoll:
         return self.server.make_long_poll(self, seconds)
@@ -238,9 +238,9 @@ class Request:
             return Response(200, first, *headers)
         return Response(200, first, *headers, pieces=pieces)
 
-    async def read(self, work: Callable[[], T]) -> T:
-        """Does work that parses the body; in a thread if the body is long."""
-        return work() if len(self.body or b"") <= MAX_SHORT_BODY else await self.in_pool(work)
+    async def parse_body(self, parse: Callable[[], T]) -> T:
+        """Returns the parsed body. A long one is parsed in a thread."""
+        return parse() if len(self.body or b"") <= MAX_SHORT_BODY else await self.in_thread(parse)
 
 
 class Ignored(NamedTuple):

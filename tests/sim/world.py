@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 
 from queuey.runtime.event_loop import Core
-from queuey.storage.deadlines import Deadline, Done, Home, LoopCalls, may_block, start_and_wait
+from queuey.storage.deadlines import Deadline, Done, Home, LoopCalls, start_and_wait
 
 T = TypeVar("T")
 Work = Callable[[], None]
@@ -323,7 +323,7 @@ class SimulatedCore(Core):
         self._delay = delay
         self._loop = self.loops(process)
         self._told = LoopCalls(self._loop)
-        self._home = Home(self._told, self.in_thread)
+        self._home = Home(self._told, self.run_in_pool)
         self._home.register()
         self.rng = process.world.rng
 
@@ -338,10 +338,8 @@ class SimulatedCore(Core):
     def boottime(self) -> float:
         return self._process.world.now
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """Does the work at one instant after a random delay; in a thread that may block, at once."""
-        if may_block():
-            return work()
+    async def run_in_pool(self, work: Callable[[], T], *, computes: bool = False) -> T:
+        """Does the work at one instant after a random delay."""
         process, life = self._process, self._process.life
 
         def start(done: Done) -> None:

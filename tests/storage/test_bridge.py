@@ -15,7 +15,7 @@ from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.runtime.event_loop import Core
 from queuey.storage import bridge, sqlite
-from queuey.storage.deadlines import Deadline, Done, LoopCalls, in_thread, iterate_in_thread, may_block, start_and_wait
+from queuey.storage.deadlines import Deadline, Done, LoopCalls, in_thread, iterate_in_thread, start_and_wait
 from queuey.storage.sqlite import SqliteStore
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def test_where_a_call_runs() -> None:
         return await in_thread(threading.current_thread)
 
     assert bridge.run(where()) is threading.current_thread() is not asyncio.run(where())
-    assert not may_block()
+    assert not bridge.thread_state.runs
 
 
 def test_beside_a_running_loop(store: SqliteStore, queue: Queue) -> None:
@@ -94,7 +94,7 @@ def test_what_awaits_something_else_is_refused() -> None:
     """A call that awaits something else would never end, and is refused with what to do."""
     with pytest.raises(RuntimeError, match="Await it on an event loop"):
         bridge.run(asyncio.sleep(0))
-    assert not may_block()
+    assert not bridge.thread_state.runs
 
 
 def test_errors_and_calls_within_calls() -> None:
@@ -109,7 +109,7 @@ def test_errors_and_calls_within_calls() -> None:
     assert bridge.run(outer()) == 3
     with pytest.raises(StoreUnavailable, match="away"):
         bridge.run(failing())
-    assert not may_block()
+    assert not bridge.thread_state.runs
 
 
 def test_items_come_one_by_one() -> None:

@@ -323,7 +323,7 @@ class Stub:
 
     async def answer(self, request: Asked, match: Match) -> Response:
         reads = request.method == "GET"
-        return await request.in_pool(lambda: self.work(request, match), computes=reads, page=reads)
+        return await request.in_thread(lambda: self.work(request, match), computes=reads, page=reads)
 
     def work(self, _request: Asked, _match: Match) -> Response:
         return text_response(threading.current_thread().name)

@@ -176,13 +176,13 @@ class EmodbFacade(Facade):
     async def send(self, request: Request, match: Match) -> Response:
         """Stores a message; authorizes the caller before reading the body. Creates a missing queue."""
         await self._admit(request, match, "send")
-        draft = await request.read(partial(requests.read_message, request, self._limits))
+        draft = await request.parse_body(partial(requests.read_message, request, self._limits))
         return await self._send(request, match, [draft])
 
     async def send_batch(self, request: Request, match: Match) -> Response:
         """Stores messages; authorizes the caller before reading the body. Creates a missing queue."""
         await self._admit(request, match, "send")
-        drafts = await request.read(partial(requests.read_batch, request, self._limits))
+        drafts = await request.parse_body(partial(requests.read_batch, request, self._limits))
         return await self._send(request, match, drafts)
 
     async def send_batches(self, request: Request, match: Match) -> Response:
@@ -194,7 +194,7 @@ class EmodbFacade(Facade):
             RefusedQueue: The caller may not send to a queue.
         """
         await self._require_key(request)
-        batches = await request.read(partial(requests.read_batches, request, self._limits))
+        batches = await request.parse_body(partial(requests.read_batches, request, self._limits))
         for name in batches:
             try:
                 await self._admit(request, {**match, "queue": name}, "send")
@@ -276,11 +276,11 @@ class EmodbFacade(Facade):
 
         Succeeds if the queue does not exist, but refuses malformed ids.
         """
-        texts = await request.read(partial(requests.read_ids, request, self._limits))
+        texts = await request.parse_body(partial(requests.read_ids, request, self._limits))
         ids = MessageIds(self.queue_match(match)["queue"])
 
         async def settle_all(queue: Queue) -> None:
-            receipts = await request.read(partial(ids.read, texts, queue.partitions))
+            receipts = await request.parse_body(partial(ids.read, texts, queue.partitions))
             for start in range(0, len(receipts), MAX_IDS):
                 await settle(queue, receipts[start : start + MAX_IDS])
 

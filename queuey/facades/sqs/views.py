@@ -127,7 +127,7 @@ class SqsFacade(Facade):
             raise NoSuchResource("The resource could not be found.")
         if request.verify is not None:
             request.verify(request)
-        call = await request.read(partial(read_call, request, request.body or b""))
+        call = await request.parse_body(partial(read_call, request, request.body or b""))
         application, queue = application_of_owner(caller.tenant), match.get("queue", "")
         signed = SignedRequest(request, call, application, state.signature.region, self._prefix, queue)
         name = call.action

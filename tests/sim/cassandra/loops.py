@@ -16,8 +16,9 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from queuey.model.errors import Outcome, StoreUnavailable
+from queuey.storage.bridge import thread_state
 from queuey.storage.cassandra.cluster.store_loop import Calls, StoreLoop
-from queuey.storage.deadlines import Start, StoreCall, may_block
+from queuey.storage.deadlines import Start, StoreCall
 from tests.sim.world import Process, ProcessLoop, SimulatedCore
 
 T = TypeVar("T")
@@ -133,7 +134,7 @@ class SimulatedCalls(Calls):
     async def wait_for_end(
         self, begin: Start, late: str | None = None, *, long: bool = False, raise_given_up: bool = False
     ) -> Any:  # noqa: ANN401 - as begun
-        if not may_block():
+        if not thread_state.runs:
             return await super().wait_for_end(begin, late, long=long, raise_given_up=raise_given_up)
         with self.deadline.running(StoreCall() if long else None):
             return present_thread().await_result(begin, self.deadline.time_left(), late)
@@ -142,9 +143,7 @@ class SimulatedCalls(Calls):
 class ThreadedCore(SimulatedCore):
     """A core whose threads may wait for the store."""
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """Runs work in a thread, or at once if this is one. It goes on if its caller leaves."""
-        if may_block():
-            return work()
+    async def run_in_pool(self, work: Callable[[], T], *, computes: bool = False) -> T:
+        """Runs work in a thread. It goes on if its caller leaves."""
         thread = BlockingThread(self.loop, work)
         return await asyncio.shield(self.loop.create_task(thread.run_to_end()))

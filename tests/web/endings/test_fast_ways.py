@@ -36,7 +36,7 @@ FAST_WAYS: dict[str, tuple[object, Callable[..., Any]]] = {
     "rows from the cache": (SqliteCatalogue.cached_queue, lambda *_: None),
     "reads in the loop's thread": (SqliteMessages._read_at_once, lambda *_: None),
     "short reads, and memory that is free": (Share.reserve_at_once, lambda *_: False),
-    "short bodies in the loop's thread": (Request.read, lambda request, work: request.in_pool(work)),
+    "short bodies in the loop's thread": (Request.parse_body, lambda request, work: request.in_thread(work)),
 }
 CHANGES: dict[str, Callable[[Store], object]] = {
     "purge": lambda other: change(other, other.catalogue.purge_queue),

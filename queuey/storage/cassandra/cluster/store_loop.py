@@ -39,7 +39,7 @@ from weakref import WeakSet
 
 from queuey.model.errors import Outcome, StoreClosed
 from queuey.storage import bridge
-from queuey.storage.deadlines import NO_CALL, Deadline, Done, Start, StoreCall, may_block, start_and_wait
+from queuey.storage.deadlines import NO_CALL, Deadline, Done, Start, StoreCall, start_and_wait
 
 log = logging.getLogger(__name__)
 
@@ -341,7 +341,7 @@ class Calls:
         raise_given_up: bool = False,
     ) -> T:
         """Begins a coroutine as a call, and awaits its result, as :func:`queuey.storage.deadlines.start_and_wait`."""
-        call, has_begun = StoreCall() if long and not may_block() else None, False
+        call, has_begun = StoreCall() if long and not bridge.thread_state.runs else None, False
 
         def begin(done: Done) -> Callable[[], Outcome]:
             nonlocal has_begun
