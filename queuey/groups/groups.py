@@ -320,7 +320,7 @@ class GroupUseCases:
 
         patterns = () if viewer is None else viewer.caller.find_patterns(application, "measure")
         if few:
-            names = await self._core.in_thread(partial(list_planned, state, patterns), computes=True)
+            names = await self._core.in_thread(partial(list_planned, state, patterns))
             queues = await read_queues(self._store, application, names[: shown_groups.LAG_PAGE_SIZE])
         else:
             queues = await find_queues(self._core, self._store, application, state, fresh=False)
@@ -329,7 +329,7 @@ class GroupUseCases:
         info = await shown_groups.make_group_info(self._store, group, state, shown, start, lag=lag, seen=seen)
         if "*" not in patterns:
             hide_members = partial(shown_groups.hide_members, info, state, shown, viewer)
-            info = await self._core.in_thread(hide_members, computes=True)
+            info = await self._core.in_thread(hide_members)
         return info
 
     async def list_names(self, application: str, *, start: str = "", limit: int = 100) -> GroupNames:

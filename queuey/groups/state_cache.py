@@ -122,7 +122,7 @@ class StateCache:
             if stored is None:
                 state = self._make_empty(before)
             else:
-                state, targets = await self._core.in_thread(partial(_read_stored, stored), computes=True)
+                state, targets = await self._core.in_thread(partial(_read_stored, stored))
         if head is not None and state.head.centre != head.centre:  # Only the head is read in all data centres.
             state = replace(state, head=replace(state.head, centre=head.centre))
         if self.state is before:  # Otherwise this process has changed it meanwhile, and this read may be older.

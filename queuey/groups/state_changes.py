@@ -123,8 +123,8 @@ class StateChanges:
                     queues = await find_queues(self._core, self._store, self._key[0], draft.state)
                     views = await self._make_views(draft.state, queues)
                     changed = await self._find_changed_rights(draft.state)
-                    await self._core.in_thread(partial(draft.plan, queues, views, changed), computes=True)
-            change, targets = await self._core.in_thread(partial(_finish, draft, state), computes=True)
+                    await self._core.in_thread(partial(draft.plan, queues, views, changed))
+            change, targets = await self._core.in_thread(partial(_finish, draft, state))
             if change is None:
                 return results
             try:
@@ -186,7 +186,7 @@ class StateChanges:
             if state is self._searched[0] and digest == self._searched[1]:
                 return
             views = await self._make_views(state, queues)
-            plan = await self._core.in_thread(partial(make_plan, state, queues, views), computes=True)
+            plan = await self._core.in_thread(partial(make_plan, state, queues, views))
         if plan.queues != state.plan:
             self.request_plan()
         self._searched = state, digest

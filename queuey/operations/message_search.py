@@ -113,7 +113,7 @@ class Browsing:
         messages = reading.messages
         if not message_filter.matches_all:
             matching = filter(message_filter.matches, reading.messages)
-            messages = await self._core.in_thread(lambda: list(matching), computes=True)
+            messages = await self._core.in_thread(lambda: list(matching))
         reached = reading.messages[-1].ticks if reading.messages else None
         cursor = make_short_cursor(reading, nearest=min if upcoming else max)
         return SearchStep(messages, len(reading.messages), cursor, reached)
@@ -151,7 +151,7 @@ class Browsing:
     async def _sample(self, access: QueueAccess, summarize: Callable[[Sequence[Message]], T]) -> T:
         newest = RangeRequest(partitions=None, limit=MAX_SAMPLED, descending=True, keeps_read_delay=False, merge=True)
         reading = await self._reader.read(access, newest)
-        return await self._core.in_thread(partial(summarize, reading.messages), computes=True)
+        return await self._core.in_thread(partial(summarize, reading.messages))
 
 
 def make_short_cursor(reading: RangeAnswer, nearest: Callable[[Iterable[Position]], Position]) -> str:

@@ -41,8 +41,8 @@ _logger = logging.getLogger(__name__)
 class Requester(Protocol):
     """A request with a share of its server's threads."""
 
-    async def in_thread(self, work: Callable[[], T], *, computes: bool = False) -> T:
-        """Runs blocking work, or work that computes much, in a thread of the request's share."""
+    async def in_thread(self, work: Callable[[], T], *, computes: bool) -> T:
+        """Runs work in a thread of the request's share."""
 
 
 class Core:
@@ -105,23 +105,24 @@ class Core:
     def loop(self) -> asyncio.AbstractEventLoop:
         return self.calls.loop
 
-    async def in_thread(self, work: Callable[[], T], *, computes: bool = False) -> T:
-        """Runs blocking work, or work that computes much, in a thread, or here if :mod:`.bridge` runs this coroutine.
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Runs work that computes or reads much in a thread, or here if :mod:`.bridge` runs this coroutine.
 
         As :meth:`queuey.web.requests.Request.in_thread`, for use cases, which do not have the request.
 
         Raises:
             TooManyRequests, StoreUnavailable: ``work`` raised it, or the request's share had no thread in time.
         """
-        return work() if bridge.thread_state.runs else await self.run_in_pool(work, computes=computes)
+        return work() if bridge.thread_state.runs else await self.run_in_pool(work)
 
-    async def run_in_pool(self, work: Callable[[], T], *, computes: bool = False) -> T:
+    async def run_in_pool(self, work: Callable[[], T]) -> T:
         """Runs work in a thread: of the calling request's share, or else of this core.
 
+        It counts as computing, so that one caller leaves others the interpreter and a reading connection of the store.
         Tasks that a request has started do not count as the request.
         """
         if self.requester is not None:
-            return await self.requester.in_thread(work, computes=computes)
+            return await self.requester.in_thread(work, computes=True)
 
         def start(done: Done) -> None:
             try:
@@ -140,11 +141,11 @@ class Core:
 
         Its store calls share one deadline.
         """
-        return await self.in_thread(lambda: bridge.run(work(), as_one=True), computes=True)
+        return await self.in_thread(lambda: bridge.run(work(), as_one=True))
 
     async def compute(self, items: int, work: Callable[[], T]) -> T:
         """Runs work on a number of items: few in the loop, more in a thread (:meth:`in_thread`)."""
-        return work() if items <= MAX_ITEMS_IN_LOOP else await self.in_thread(work, computes=True)
+        return work() if items <= MAX_ITEMS_IN_LOOP else await self.in_thread(work)
 
     async def for_each(self, items: Iterable[S], act: Callable[[S], object]) -> None:
         """Calls a function for each item, where callers choose how many there are.
@@ -165,7 +166,7 @@ class Core:
 
         took = run_slice()
         while took:
-            took = await self.in_thread(run_slice, computes=True)
+            took = await self.in_thread(run_slice)
             await asyncio.sleep(REST_RATIO * took)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

@@ -302,7 +302,7 @@ class FireUseCases(DueWork):
             return await self._finish(record, schedule, schedule.firing)
         now = self.now()
         choose_tick = partial(schedule_states.choose_tick, schedule, ids.ticks_to_seconds(now))
-        ticks = await self._core.in_thread(choose_tick, computes=True)
+        ticks = await self._core.in_thread(choose_tick)
         if ticks.instant is not None:
             return await self._fire(record, schedule_states.pass_instant(schedule, ticks), ticks.instant, now)
         if ticks.next == schedule.next:

@@ -166,13 +166,13 @@ class Request:
 
         Args:
             work: What to do.
-            computes: The work reads and builds a response, and does not wait for the store's writer.
+            computes: The work reads or computes much, and does not wait for the store's writer.
             page: The response may have a page of messages, for which memory is reserved first.
 
         Raises:
             TooManyRequests, StoreUnavailable: No thread or not enough memory was free in time.
         """
-        if computes and self.exchange is not None:
+        if computes and self.exchange is not None and not self.must_end:
             work = partial(self._run_if_present, work)
         return await self.share.run_in_thread(work, computes=computes, page=page)
 

@@ -171,9 +171,9 @@ class SlicedCore(Core):
         self.slices[-1].append(item)
         self.threads.add(threading.get_ident())
 
-    async def run_in_pool(self, work: Callable[[], Any], *, computes: bool = False) -> Any:  # noqa: ANN401 - of the work
+    async def run_in_pool(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401 - of the work
         self.slices.append([])
-        return await super().run_in_pool(work, computes=computes)
+        return await super().run_in_pool(work)
 
 
 async def test_a_short_list_is_done_in_the_loop() -> None:

@@ -338,7 +338,7 @@ class SimulatedCore(Core):
     def boottime(self) -> float:
         return self._process.world.now
 
-    async def run_in_pool(self, work: Callable[[], T], *, computes: bool = False) -> T:
+    async def run_in_pool(self, work: Callable[[], T]) -> T:
         """Does the work at one instant after a random delay."""
         process, life = self._process, self._process.life
 

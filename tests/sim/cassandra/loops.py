@@ -143,7 +143,7 @@ class SimulatedCalls(Calls):
 class ThreadedCore(SimulatedCore):
     """A core whose threads may wait for the store."""
 
-    async def run_in_pool(self, work: Callable[[], T], *, computes: bool = False) -> T:
+    async def run_in_pool(self, work: Callable[[], T]) -> T:
         """Runs work in a thread. It goes on if its caller leaves."""
         thread = BlockingThread(self.loop, work)
         return await asyncio.shield(self.loop.create_task(thread.run_to_end()))

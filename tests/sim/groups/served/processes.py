@@ -59,7 +59,7 @@ class GroupCore(SimulatedCore):
     def __init__(self, process: Machine) -> None:
         super().__init__(process, 0.0)
 
-    async def run_in_pool(self, work: Callable[[], T], *, computes: bool = False) -> T:
+    async def run_in_pool(self, work: Callable[[], T]) -> T:
         """Does the work in a later turn of the loop."""
         await asyncio.sleep(0)
         return work()
