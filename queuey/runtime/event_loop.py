@@ -106,7 +106,7 @@ class Core:
         return self.calls.loop
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Runs work that computes or reads much in a thread, or here if :mod:`.bridge` runs this coroutine.
+        """Runs work that computes or reads much in a thread, or here if the bridge runs this coroutine.
 
         As :meth:`queuey.web.requests.Request.in_thread`, for use cases, which do not have the request.
 

@@ -91,8 +91,8 @@ CREATE TABLE messages (
 CREATE TABLE expiry_windows (
     queue_partition INTEGER NOT NULL,
     expired_by INTEGER NOT NULL,   -- all rows of the window go by then
-    message_count INTEGER NOT NULL,  -- an estimate
-    first_ticks INTEGER NOT NULL,  -- bounds of the ticks of ids, and of the time from id to expires
+    message_count INTEGER NOT NULL,
+    first_ticks INTEGER NOT NULL,  -- lowest and highest ticks of ids, and the longest time from id to expires
     last_ticks INTEGER NOT NULL,
     longest_ttl INTEGER NOT NULL,
     PRIMARY KEY (queue_partition, expired_by)

@@ -92,7 +92,7 @@ async def test_a_loop_that_is_adopted(entered: Entered) -> None:
 async def test_timers_go_over_to_the_next_loop(entered: Entered) -> None:
     """A timer fires once, in the loop that the store has by then."""
     rung: list[int] = []
-    entered.loop.call(entered.loop.later, 0.05, lambda: rung.append(threading.get_ident()))
+    entered.loop.call(entered.loop.later, 0.5, lambda: rung.append(threading.get_ident()))
     own = await asyncio.to_thread(entered.thread)
     entered.loop.adopt(asyncio.get_running_loop())
     await until_async(lambda: rung)
