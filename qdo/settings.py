@@ -195,7 +195,7 @@ class WorkerSettings(CheckedSettings, frozen=True, kw_only=True):
     time_limit: Annotated[float, Meta(ge=0.001, le=_DAY_SECONDS)] | None = None
     stalled_after: Annotated[float, Meta(ge=0.1, le=_DAY_SECONDS)] = 300.0
     dead_queue: Annotated[str, Meta(pattern=QUEUE_NAME)] | None = None
-    dead_ttl: Annotated[int, Meta(ge=1, le=33_554_432)] = TTL
+    dead_ttl: Annotated[int, Meta(ge=1, le=33_554_432, extra={"seconds": True})] = TTL
     bury_dead: bool = False
     commit_messages: Annotated[int, Meta(ge=1, le=1_000_000)] = 5000
     commit_seconds: Annotated[float, Meta(ge=0.001, le=3600)] = 1.0

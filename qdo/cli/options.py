@@ -14,10 +14,11 @@ import typer
 
 from qdo.cli import settings
 from qdo.cli.opening import open_client, open_group
-from qdo.cli.settings import CONFIG_VARIABLE, WorkSetting, WorkSettings, load
+from qdo.cli.settings import CONFIG_VARIABLE, POSITIONAL, WorkSettings, load
 from qdo.errors import QdoError
 from queuey.client import ClientError
-from queuey.settings.setting_values import SettingsError, choices_of
+from queuey.model.errors import SettingsError
+from queuey.settings.setting_values import Setting, choices_of
 from queuey.terminal.commands import (
     COMPLETION_TIMEOUT,
     JSON,
@@ -93,9 +94,9 @@ def with_settings(*names: str, shows: bool = True) -> Callable[[Callable[..., An
     return decorate
 
 
-def _make_parameter(setting: WorkSetting) -> inspect.Parameter:
+def _make_parameter(setting: Setting) -> inspect.Parameter:
     about, switch = setting.help.replace("`", ""), setting.kind is bool
-    if setting.positional:
+    if setting.name == POSITIONAL:
         return optional(setting.name, Annotated[str | None, typer.Argument(help=about, show_default=False)])
     choices = () if switch else choices_of(setting.kind)
     option = typer.Option(
@@ -104,7 +105,7 @@ def _make_parameter(setting: WorkSetting) -> inspect.Parameter:
         metavar="|".join(choices) or ("TIME" if setting.seconds else None),
         autocompletion=_COMPLETIONS.get(setting.name, lambda: choices),
         show_default=setting.default or False,
-        rich_help_panel=None if setting.name in _MAIN_SETTINGS else setting.panel,
+        rich_help_panel=None if setting.name in _MAIN_SETTINGS else setting.group,
     )
     kind: Any = list[str] | None if setting.type == "texts" else bool | None if switch else str | None
     return optional(setting.name, Annotated[kind, option])

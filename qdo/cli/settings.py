@@ -5,31 +5,30 @@ Values come from the command line, the environment, a file, or the defaults, in 
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from qdo.settings import ConsumerSettings, Retry, WorkerSettings
+from queuey.model.errors import SettingsError
 from queuey.settings.setting_values import (
     Given,
-    SettingsError,
+    Setting,
     check_known,
     convert,
-    file_values,
-    type_text,
+    list_settings,
+    option_of,
+    read_sources,
     variables_with_prefix,
-    without_none,
 )
-from queuey.terminal.struct_options import read_descriptions
 
 SERVICE = ("url", "app", "key", "profile", "ca")
 """Settings that choose the service and the credentials."""
-_SECRET, _POSITIONAL = "key", "handler"
+POSITIONAL, _SECRET = "handler", "key"
 _PANELS = {
     "Which service": " ".join(SERVICE),
     "Which messages": "handler queue claim claim_ttl pattern wait_for_queue start",
@@ -41,7 +40,6 @@ _PANELS = {
 }
 _FIELDS = {"retry_base": "base", "retry_cap": "cap", "never_retry": "never"}
 """Settings whose name differs from their field in the struct."""
-_WHOLE_SECONDS = "dead_ttl"
 _DEFAULTS = {
     "processes": "none",
     "by": "one after another",
@@ -113,94 +111,39 @@ class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+S = TypeVar("S", bound=msgspec.Struct)
 _STRUCTS: tuple[type[msgspec.Struct], ...] = (WorkSettings, ConsumerSettings, WorkerSettings, Retry)
 
 
-class WorkSetting(NamedTuple):
-    """A setting: ``type``, ``default`` and ``help`` are texts for users, ``kind`` and ``meta`` convert values."""
-
-    name: str
-    panel: str
-    struct: type[msgspec.Struct]
-    type: str
-    default: str
-    help: str
-    kind: Any
-    meta: Meta
-    initial: Any
-
-    @property
-    def seconds(self) -> bool:
-        return "seconds" in self.type
-
-    @property
-    def secret(self) -> bool:
-        return self.name == _SECRET
-
-    @property
-    def positional(self) -> bool:
-        return self.name == _POSITIONAL
-
-    @property
-    def option(self) -> str:
-        return self.name.upper() if self.positional else "--" + self.name.replace("_", "-")
-
-    def shown(self, _: str, value: object) -> str:
-        return "***" if self.secret else str(value)
-
-    @property
-    def variable(self) -> str:
-        """The environment variable; for the service it is that of the client."""
-        return ("QUEUEY_" if self.name in SERVICE else "QDO_") + self.name.upper()
-
-
-def table() -> dict[str, WorkSetting]:
-    """Returns all settings by name, in the order of the help."""
-    fields = {field.name: (struct, field) for struct in _STRUCTS for field in msgspec.structs.fields(struct)}
-    described = {struct: read_descriptions(struct) for struct in _STRUCTS}
-    lines = {}
-    for panel, names in _PANELS.items():
-        for name in names.split():
-            struct, field = fields[_FIELDS.get(name, name)]
-            default, text = described[struct][field.name]
-            kind, meta = _resolve_kind(struct, field.name)
-            seconds = kind is float or name == _WHOLE_SECONDS
-            shown_type = "texts" if typing.get_origin(kind) is tuple else type_text(kind, meta, seconds=seconds)
-            default = default or _DEFAULTS.get(name) or format_value(field.default)
-            lines[name] = WorkSetting(name, panel, struct, shown_type, default, text, kind, meta, field.default)
-    return lines
+def variable_of(name: str) -> str:
+    """Returns the environment variable; for the service it is that of the client."""
+    return ("QUEUEY_" if name in SERVICE else _PREFIX) + name.upper()
 
 
 @cache
-def _hints(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    return typing.get_type_hints(struct, include_extras=True)
-
-
-def _resolve_kind(struct: type[msgspec.Struct], name: str) -> tuple[Any, Meta]:
-    hint = without_none(_hints(struct)[name])
-    return (hint.__origin__, hint.__metadata__[0]) if typing.get_origin(hint) is Annotated else (hint, Meta())
+def table() -> dict[str, Setting]:
+    """Returns all settings by name, in the order of the help."""
+    lines = {setting.name: setting for struct in _STRUCTS for setting in list_settings(struct)}
+    settings = {}
+    for panel, names in _PANELS.items():
+        for name in names.split():
+            line = lines[_FIELDS.get(name, name)]
+            default = _DEFAULTS.get(name, line.default.strip("`"))
+            settings[name] = line._replace(name=name, default=default, group=panel, variable=variable_of(name))
+    return settings
 
 
 def make_settings(values: Mapping[str, Any]) -> WorkSettings:
-    fields: dict[type[msgspec.Struct], dict[str, Any]] = {struct: {} for struct in _STRUCTS}
-    for name, line in table().items():
-        if name in values:
-            fields[line.struct][_FIELDS.get(name, name)] = values[name]
-    worker = WorkerSettings(retry=Retry(**fields[Retry]), **fields[WorkerSettings])
-    return WorkSettings(consumer=ConsumerSettings(**fields[ConsumerSettings]), worker=worker, **fields[WorkSettings])
+    fields = {_FIELDS.get(name, name): value for name, value in values.items()}
 
+    def make(struct: type[S], **parts: object) -> S:
+        return struct(**parts, **{name: fields[name] for name in struct.__struct_fields__ if name in fields})
 
-def format_value(value: object) -> str:
-    if value is None or value == ():
-        return ""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return make(WorkSettings, consumer=make(ConsumerSettings), worker=make(WorkerSettings, retry=make(Retry)))
 
 
 CONFIG_VARIABLE = "QDO_CONFIG"
 _PREFIX = "QDO_"
-_CLIENT_PREFIX = "QUEUEY_"
 _MAX_PORT = 65_535
 
 
@@ -216,43 +159,22 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | 
         SettingsError: A name or value is not valid. The message has the source of the value.
     """
     lines = table()
-    path = config or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
-    sources = {} if path is None else _read_file(path, lines)
-    variables = {line.variable: name for name, line in lines.items()}
-    ours = variables_with_prefix(environ, _PREFIX)
-    for variable in sorted(ours):
-        check_known(variable, [*variables, CONFIG_VARIABLE], "in the environment")
-    ours |= variables_with_prefix(environ, _CLIENT_PREFIX)
-    sources |= {name: Given(ours[variable], variable) for variable, name in variables.items() if variable in ours}
-    sources |= {name: Given(value, lines[name].option) for name, value in options.items() if value not in (None, [])}
-    values = {name: _convert(lines[name], source) for name, source in sources.items()}
-    _check_combinations({name: line.initial for name, line in lines.items()} | values, sources)
+    given = read_sources(lines, options, environ, config, config_variable=CONFIG_VARIABLE, option=_option_of)
+    for variable in variables_with_prefix(environ, _PREFIX):
+        check_known(variable, [*(line.variable for line in lines.values()), CONFIG_VARIABLE], "in the environment")
+    for name, value in given:
+        check_known(name, lines, f"in {value.source}")
+        if name == _SECRET and value.base is not None:
+            place = f"move it to a profile, or to {lines[name].variable}"
+            raise SettingsError(f"{value.source} holds {name}, which is a secret: {place}.")
+    sources = dict(given)
+    values = {name: convert(lines[name], value) for name, value in sources.items()}
+    _check_combinations({name: line.preset for name, line in lines.items()} | values, sources)
     return make_settings(values)
 
 
-def _read_file(path: Path, settings: Mapping[str, WorkSetting]) -> dict[str, Given]:
-    values = file_values(path)
-    for name in values:
-        check_known(name, settings, f"in {path}")
-        if settings[name].secret:
-            raise SettingsError(
-                f"{path} holds {name}, which is a secret: move it to a profile, or to {settings[name].variable}."
-            )
-    return {name: Given(value, str(path), path.parent) for name, value in values.items()}
-
-
-def _convert(setting: WorkSetting, given: Given) -> Any:  # noqa: ANN401 - a setting's type
-    """Converts a value to the setting's type. Text is parsed; a list in it is separated by commas."""
-    text = given.value
-    if not isinstance(text, str):
-        return convert(
-            setting.name, setting.kind, setting.meta, given, setting.shown, expected=setting.type, strict=True
-        )
-    if typing.get_origin(setting.kind) is tuple:
-        given = given._replace(value=[part.strip() for part in text.split(",") if part.strip()])
-    return convert(
-        setting.name, setting.kind, setting.meta, given, setting.shown, expected=setting.type, seconds=setting.seconds
-    )
+def _option_of(name: str) -> str:
+    return name.upper() if name == POSITIONAL else option_of(name)
 
 
 def _check_combinations(values: Mapping[str, Any], given: Mapping[str, Given]) -> None:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Literal
-
-from msgspec import Meta
+from typing import Literal
 
 from queuey.settings import Include, ServiceExtension, Settings, is_loopback
 
@@ -26,17 +24,15 @@ class ConsoleExtension(ServiceExtension, frozen=True, kw_only=True):
     At a terminal, ``auto`` becomes :class:`LocalConsoleExtension` if the service has its own API and listens on
     loopback alone; otherwise ``auto`` is not served. The check before the start makes the login providers of ``on``
     without asking them.
+
+    Attributes:
+        console: Serve the console at `/console`: pages for operators, with a login. `auto`: if the service listens on
+            `127.0.0.1` or `::1` alone and starts at a terminal; for browsers on this machine only.
     """
 
     group = "Service"
 
-    console: Annotated[
-        Literal["auto", "on", "off"],
-        Meta(
-            description="Serve the console at `/console`: pages for operators, with a login. `auto`: if the service "
-            "listens on `127.0.0.1` or `::1` alone and starts at a terminal; for browsers on this machine only."
-        ),
-    ] = "auto"
+    console: Literal["auto", "on", "off"] = "auto"
 
     def find_problems(self, sole_api_setting: str | None) -> Iterator[tuple[str, tuple[str, ...]]]:
         if self.console == "on" and sole_api_setting is not None:

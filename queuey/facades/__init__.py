@@ -9,9 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Annotated
-
-from msgspec import Meta
 
 from queuey.facades.settings import Facades
 from queuey.model.messages import Acknowledgement
@@ -20,14 +17,15 @@ from queuey.settings.extensions import ApplicationCreator
 
 
 class FacadesExtension(ServiceExtension, frozen=True, kw_only=True):
-    """The facades of the setting ``facades``. With ``facades.only``, that facade replaces the service's own API."""
+    """The facades of the setting ``facades``. With ``facades.only``, that facade replaces the service's own API.
+
+    Attributes:
+        facades (none): The protocols of other systems that the service speaks.
+    """
 
     group = "Clients of other systems"
 
-    facades: Annotated[
-        Facades,
-        Meta(description="The protocols of other systems that the service speaks.", extra={"default": "none"}),
-    ] = Facades()
+    facades: Facades = Facades()
 
     @property
     def sole_api_setting(self) -> str | None:

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from queuey.settings.setting_values import NUMBER
+
 MAX_FACADE_BODY = 4 * 1024 * 1024
 """Max bytes of a message of MQ or RQMS and of a request of SQS; ``max_body`` does not lower it."""
 KEYLESS_FACADES = ("mq", "rqms")
@@ -23,96 +25,80 @@ _SERVERS = re.compile(r"[^\s/,]+(?:,[^\s/,]+)*(?:/[^\s/]+)*")
 _CLUSTER = re.compile(r"[^\s/]*")
 _HOSTS = re.compile(r"[^/:,]*")
 _PATH = re.compile(r"(?:/[A-Za-z0-9~-][A-Za-z0-9._~-]*)+")
-Prefix = Annotated[
-    str | None,
-    Meta(
-        description="Path of the facade beside the service's own API, such as `/mq`; unset: not served.",
-    ),
-]
 
 
 class MqFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    prefix: Prefix = None
-    redelivery: Annotated[
-        float,
-        Meta(
-            description="Seconds until a message that was fetched and not deleted is delivered again.",
-            ge=1,
-            le=43_200,
-        ),
-    ] = 10.0
-    unsynced: Annotated[
-        bool,
-        Meta(
-            description="Serve on a store that answers before a message is on disk (fsync). `off`: do not start on it."
-        ),
-    ] = False
+    """The facade of SoftLayer MQ.
+
+    Attributes:
+        prefix: Path of the facade beside the service's own API, such as `/mq`; unset: not served.
+        redelivery: Seconds until a message that was fetched and not deleted is delivered again.
+        unsynced: Serve on a store that answers before a message is on disk (fsync). `off`: do not start on it.
+    """
+
+    prefix: str | None = None
+    redelivery: Annotated[float, Meta(ge=1, le=43_200, extra=NUMBER)] = 10.0
+    unsynced: bool = False
 
 
 class EmodbFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    beside: Annotated[
-        bool,
-        Meta(description="Serve it under `/queue/1` and `/dedupq/1` beside the service's own API."),
-    ] = False
-    zookeeper: Annotated[
-        str | None,
-        Meta(description="ZooKeeper servers to register in, such as `zk1:2181,zk2:2181/emodb`; unset: none."),
-    ] = None
-    cluster: Annotated[
-        str,
-        Meta(description="Cluster that the Java clients look for: the first part of the registered names."),
-    ] = "local_default"
-    address: Annotated[
-        str | None,
-        Meta(description="Host and port to register, such as `queues.example.com:8080`; unset: the listening address."),
-    ] = None
+    """The facade of EmoDB.
+
+    Attributes:
+        beside: Serve it under `/queue/1` and `/dedupq/1` beside the service's own API.
+        zookeeper: ZooKeeper servers to register in, such as `zk1:2181,zk2:2181/emodb`; unset: none.
+        cluster: Cluster that the Java clients look for: the first part of the registered names.
+        address: Host and port to register, such as `queues.example.com:8080`; unset: the listening address.
+    """
+
+    beside: bool = False
+    zookeeper: str | None = None
+    cluster: str = "local_default"
+    address: str | None = None
 
 
 class RqmsFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    prefix: Prefix = None
+    """The facade of RQMS.
+
+    Attributes:
+        prefix: Path of the facade beside the service's own API, such as `/mq`; unset: not served.
+    """
+
+    prefix: str | None = None
 
 
 class SqsFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    prefix: Prefix = None
-    secret: Annotated[
-        str | None,
-        Meta(description="Place of the secret for access keys: `env:NAME` (a variable) or `file:PATH` (first line)."),
-    ] = None
+    """The facade of Amazon SQS.
+
+    Attributes:
+        prefix: Path of the facade beside the service's own API, such as `/mq`; unset: not served.
+        secret: Place of the secret for access keys: `env:NAME` (a variable) or `file:PATH` (first line).
+    """
+
+    prefix: str | None = None
+    secret: str | None = None
 
 
 class Facades(msgspec.Struct, frozen=True, kw_only=True):
-    only: Annotated[
-        Literal["emodb", "mq", "rqms", "sqs"] | None,
-        Meta(description="Serve this facade alone, at `/`. `queuey serve --facade` sets it."),
-    ] = None
-    app: Annotated[
-        str,
-        Meta(
-            description="The application whose queues the facades serve. `queuey serve --app` sets it.",
-            min_length=1,
-            max_length=50,
-        ),
-    ] = "queuey"
-    hosts: Annotated[
-        str | None,
-        Meta(description="Host names by which clients of MQ and RQMS reach the service, separated by spaces."),
-    ] = None
-    emodb: Annotated[
-        EmodbFacade,
-        Meta(description="Only in a file: the facade of [EmoDB](compat/emodb.md).", extra={"default": "none"}),
-    ] = EmodbFacade()
-    mq: Annotated[
-        MqFacade,
-        Meta(description="Only in a file: the facade of [SoftLayer MQ](compat/mq.md).", extra={"default": "none"}),
-    ] = MqFacade()
-    rqms: Annotated[
-        RqmsFacade,
-        Meta(description="Only in a file: the facade of [RQMS](compat/rqms.md).", extra={"default": "none"}),
-    ] = RqmsFacade()
-    sqs: Annotated[
-        SqsFacade,
-        Meta(description="Only in a file: the facade of [Amazon SQS](compat/sqs.md).", extra={"default": "none"}),
-    ] = SqsFacade()
+    """The facades that are served, and what they share.
+
+    Attributes:
+        only: Serve this facade alone, at `/`. `queuey serve --facade` sets it.
+        app: The application whose queues the facades serve. `queuey serve --app` sets it.
+        hosts: Host names by which clients of MQ and RQMS reach the service, separated by spaces.
+        emodb (none): Only in a file: the facade of [EmoDB](compat/emodb.md).
+        mq (none): Only in a file: the facade of [SoftLayer MQ](compat/mq.md).
+        rqms (none): Only in a file: the facade of [RQMS](compat/rqms.md).
+        sqs (none): Only in a file: the facade of [Amazon SQS](compat/sqs.md).
+    """
+
+    only: Literal["emodb", "mq", "rqms", "sqs"] | None = None
+    app: Annotated[str, Meta(min_length=1, max_length=50)] = "queuey"
+    hosts: str | None = None
+    emodb: EmodbFacade = EmodbFacade()
+    mq: MqFacade = MqFacade()
+    rqms: RqmsFacade = RqmsFacade()
+    sqs: SqsFacade = SqsFacade()
 
     def prefixes(self) -> dict[str, str]:
         """Returns the path prefix of each facade that is served; blank for one that is alone, and always for EmoDB.

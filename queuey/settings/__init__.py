@@ -17,17 +17,8 @@ from queuey.settings.definitions import (
 )
 from queuey.settings.extensions import Include, ServiceExtension
 from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
-from queuey.settings.setting_values import SecretName
-from queuey.settings.table import (
-    DEFAULT_SOURCE,
-    Setting,
-    as_text,
-    attribute_of,
-    masked_text,
-    option_of,
-    table,
-    value_of,
-)
+from queuey.settings.setting_values import SecretName, Setting, as_text, attribute_of, masked_text, option_of
+from queuey.settings.table import DEFAULT_SOURCE, table, value_of
 from queuey.settings.users import DEV_ISSUER, UserIssuer, Users, is_loopback, is_safe_url, origins_of
 
 __all__ = [

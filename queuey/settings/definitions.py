@@ -11,13 +11,11 @@ from msgspec import Meta
 
 from queuey.model.messages import DEFAULT_TTL, MAX_TTL, MAX_WAIT
 from queuey.settings.extensions import ServiceExtension
-from queuey.settings.setting_values import SecretName
+from queuey.settings.setting_values import NUMBER, SECONDS, SecretName
 from queuey.settings.users import Users
 
 R = TypeVar("R", bound=ServiceExtension)
 
-SECONDS = {"seconds": True}
-"""Marks a setting that is a length of time, in seconds."""
 AUTO: Literal["auto"] = "auto"
 """The consistency level QUORUM, or LOCAL_QUORUM with several data centres."""
 MIN_RATE = 0.001
@@ -33,64 +31,37 @@ def data_directory() -> Path:
 
 
 class Consistency(msgspec.Struct, frozen=True, kw_only=True):
-    """Cassandra's consistency levels for the messages of a queue."""
+    """Cassandra's consistency levels for the messages of a queue.
 
-    write: Annotated[
-        WriteLevel,
-        Meta(
-            description="Cassandra's consistency level for writes. `auto`: `QUORUM`, or `LOCAL_QUORUM` with several "
-            "data centres."
-        ),
-    ] = AUTO
-    read: Annotated[
-        ReadLevel, Meta(description="Cassandra's consistency level for reads. `auto`: the level of writes.")
-    ] = AUTO
-    delay: Annotated[
-        float | None, Meta(description="Time that range reads stay behind the clock.", ge=0, le=3600, extra=SECONDS)
-    ] = None
-    deadline: Annotated[
-        float | None,
-        Meta(
-            description="Timeout of a write; a write that takes longer is not acknowledged.",
-            ge=0.05,
-            le=120,
-            extra=SECONDS,
-        ),
-    ] = None
+    Attributes:
+        write: Cassandra's consistency level for writes. `auto`: `QUORUM`, or `LOCAL_QUORUM` with several data centres.
+        read: Cassandra's consistency level for reads. `auto`: the level of writes.
+        delay: Time that range reads stay behind the clock.
+        deadline: Timeout of a write; a write that takes longer is not acknowledged.
+    """
+
+    write: WriteLevel = AUTO
+    read: ReadLevel = AUTO
+    delay: Annotated[float | None, Meta(ge=0, le=3600)] = None
+    deadline: Annotated[float | None, Meta(ge=0.05, le=120)] = None
 
 
 class CatalogueConsistency(msgspec.Struct, frozen=True, kw_only=True):
-    """Cassandra's consistency levels for queues, applications, keys and offsets."""
+    """Cassandra's consistency levels for queues, applications, keys and offsets.
 
-    write: Annotated[
-        Literal["QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"],
-        Meta(description="Cassandra's consistency level for changes."),
-    ] = "QUORUM"
-    read: Annotated[
-        Literal["QUORUM", "LOCAL_QUORUM", "ALL"], Meta(description="Cassandra's consistency level for reads.")
-    ] = "QUORUM"
-    serial: Annotated[
-        Literal["SERIAL", "LOCAL_SERIAL"],
-        Meta(description="Serial consistency of changes. `LOCAL_SERIAL`: only if a single data centre makes changes."),
-    ] = "SERIAL"
+    Attributes:
+        write: Cassandra's consistency level for changes.
+        read: Cassandra's consistency level for reads.
+        serial: Serial consistency of changes. `LOCAL_SERIAL`: only if a single data centre makes changes.
+    """
+
+    write: Literal["QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"] = "QUORUM"
+    read: Literal["QUORUM", "LOCAL_QUORUM", "ALL"] = "QUORUM"
+    serial: Literal["SERIAL", "LOCAL_SERIAL"] = "SERIAL"
 
 
-_RATE = Meta(
-    description="Max requests a second of an application with its users, in a worker; 0: no limit.",
-    ge=0,
-    le=1_000_000,
-)
-_BURST = Meta(
-    description="Max requests of the application at once after a pause; 0: one second's requests, at least 1.",
-    ge=0,
-    le=1_000_000,
-)
-_USER_RATE = Meta(description="Max requests a second of each user, in a worker; 0: no limit.", ge=0, le=1_000_000)
-_USER_BURST = Meta(
-    description="Max requests of a user at once after a pause; 0: one second's requests, at least 1.",
-    ge=0,
-    le=1_000_000,
-)
+_RATE = Meta(ge=0, le=1_000_000, extra=NUMBER)
+_BURST = Meta(ge=0, le=1_000_000)
 
 
 class OwnRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -98,24 +69,26 @@ class OwnRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     application: Annotated[float, _RATE] | None = None
     application_burst: Annotated[int, _BURST] | None = None
-    user: Annotated[float, _USER_RATE] | None = None
-    user_burst: Annotated[int, _USER_BURST] | None = None
+    user: Annotated[float, _RATE] | None = None
+    user_burst: Annotated[int, _BURST] | None = None
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """Max requests a second of callers."""
+    """Max requests a second of callers.
+
+    Attributes:
+        application: Max requests a second of an application with its users, in a worker; 0: no limit.
+        application_burst: Max requests of the application at once after a pause; 0: one second's requests, at least 1.
+        user: Max requests a second of each user, in a worker; 0: no limit.
+        user_burst: Max requests of a user at once after a pause; 0: one second's requests, at least 1.
+        applications (none): Only in a file: a table with these fields for each application that differs.
+    """
 
     application: Annotated[float, _RATE] = 0.0
     application_burst: Annotated[int, _BURST] = 0
-    user: Annotated[float, _USER_RATE] = 0.0
-    user_burst: Annotated[int, _USER_BURST] = 0
-    applications: Annotated[
-        dict[str, OwnRates],
-        Meta(
-            description="Only in a file: a table with these fields for each application that differs.",
-            extra={"default": "none"},
-        ),
-    ] = {}
+    user: Annotated[float, _RATE] = 0.0
+    user_burst: Annotated[int, _BURST] = 0
+    applications: dict[str, OwnRates] = {}
 
     def for_application(self, application: str) -> Rates:
         own = self.applications.get(application)
@@ -153,25 +126,19 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The series that ``/metrics`` publishes."""
+    """The series that ``/metrics`` publishes.
 
-    publish: Annotated[bool, Meta(description="Serve Prometheus metrics at `/metrics`.")] = True
-    backlog: Annotated[
-        str,
-        Meta(
-            description="Queues whose job backlog is published: patterns such as `acme/thumb*`, separated by spaces. "
-            "Max 100 queues. Everybody who reaches `/metrics` sees their names.",
-            extra={"default": "none"},
-        ),
-    ] = ""
-    lag: Annotated[
-        str,
-        Meta(
-            description="Queues whose consumer groups' lag is published: patterns as in `backlog`. Max 100 queues, and "
-            "1,000 partitions of their groups. Everybody who reaches `/metrics` sees their names.",
-            extra={"default": "none"},
-        ),
-    ] = ""
+    Attributes:
+        publish: Serve Prometheus metrics at `/metrics`.
+        backlog (none): Queues whose job backlog is published: patterns such as `acme/thumb*`, separated by spaces. Max
+            100 queues. Everybody who reaches `/metrics` sees their names.
+        lag (none): Queues whose consumer groups' lag is published: patterns as in `backlog`. Max 100 queues, and 1,000
+            partitions of their groups. Everybody who reaches `/metrics` sees their names.
+    """
+
+    publish: bool = True
+    backlog: str = ""
+    lag: str = ""
 
     def find_problems(self) -> Iterator[str]:
         for name, texts in (("backlog", self.backlog), ("lag", self.lag)):
@@ -190,240 +157,113 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         extensions: The installed extensions, which have their settings as attributes of their own.
+        host: Address to listen on.
+        port: TCP port; 0: any free port.
+        tls_cert: Certificate chain (PEM). With `tls_key`, the service serves https.
+        tls_key: Private key (PEM) of `tls_cert`.
+        workers: Number of worker processes. Each opens the store for itself.
+        shutdown_timeout: Timeout of a stop, within which running requests are finished.
+        profile (`queuey/profile.toml` in the user's configuration directory): File with the URL and the key for the
+            command line and the client; mode 0600.
+        store: `sqlite`: a file in `data`; or `cassandra://host1,host2/keyspace`, `:9042` behind the hosts for a port.
+        deadline: Timeout of a call to the store. SQLite waits a third of it for another process's write lock.
+        data (`queuey` in the user's data directory): Directory of the SQLite store, or its file: `*.db`. The first
+            start creates it.
+        sync: `full`: an acknowledged message survives a power cut. `normal` is faster; a power cut may lose the last
+            ones.
+        readers: Read connections of a worker to SQLite. While all are in use, further reads wait.
+        default_ttl: TTL of messages, if neither the message nor its queue has one.
+        idempotency_ttl: Max time that the service remembers an `Idempotency-Key`.
+        max_body: Max size of a message body in bytes.
+        max_batch_bytes: Max size of a request with several messages in bytes.
+        page_bytes: Size in bytes after which a page of messages ends.
+        max_wait: Max duration of a long poll; 0 turns long polls off.
+        threads: Max requests that a worker handles in threads at the same time; small posts need no thread.
+        connections: Max open connections of a worker.
+        memory: Max bytes of bodies and answers that a worker holds.
+        claims_memory: Approximate max bytes of claims that a worker caches.
+        wait_slots: Max long polls and streams of one application in a worker; further ones get 503.
+        rates (no limits): Max requests a second of an application and of each user in a worker; further ones get 429.
+        users (none): The issuers that each application trusts, and what their users may do.
+        metrics (`publish=on`): Contents of `/metrics`, which needs no credential.
+        log_level: The least severe log records to write.
+        log_format: `text` for people; `json`: one object per line.
+        cassandra_user: User name, if Cassandra requires a login. Needs `cassandra_password`.
+        cassandra_password: Place of the password: `env:NAME` (a variable) or `file:PATH` (first line).
+        cassandra_tls: Encrypt connections to Cassandra. Each of the next three settings turns it on, too.
+        cassandra_tls_ca: CA certificates (PEM) for Cassandra's certificate, instead of the system's.
+        cassandra_tls_cert: Client certificate (PEM), if Cassandra requires one.
+        cassandra_tls_key: Private key (PEM) of `cassandra_tls_cert`.
+        cassandra_tls_hostname: Check that a node's certificate names the address of the connection.
+        cassandra_local_dc: Data centre of this machine; required if there are several.
+        cassandra_timeout: Timeout of a request to Cassandra.
+        cassandra_speculative: Time until a repeatable request also goes to a second node; 0: never.
+        cassandra_clock_difference: Max difference between the clocks of two machines. Best left unset.
+        consistency_weak: Meaning of `weak`: levels for writes and reads of messages in `weak` queues.
+        consistency_strong: Meaning of `strong`.
+        consistency_very_strong: Meaning of `very_strong`.
+        consistency_catalogue: Levels for changes and reads of queues, applications, keys and offsets.
     """
 
     extensions: tuple[ServiceExtension, ...] = ()
 
-    host: Annotated[str, Meta(description="Address to listen on.", min_length=1)] = "127.0.0.1"
-    port: Annotated[int, Meta(description="TCP port; 0: any free port.", ge=0, le=65535)] = 5000
-    tls_cert: Annotated[
-        Path | None, Meta(description="Certificate chain (PEM). With `tls_key`, the service serves https.")
-    ] = None
-    tls_key: Annotated[Path | None, Meta(description="Private key (PEM) of `tls_cert`.")] = None
-    workers: Annotated[
-        int, Meta(description="Number of worker processes. Each opens the store for itself.", ge=1, le=64)
-    ] = 1
-    shutdown_timeout: Annotated[
-        float,
-        Meta(
-            description="Timeout of a stop, within which running requests are finished.",
-            ge=1,
-            le=3600,
-            extra=SECONDS,
-        ),
-    ] = 10.0
-    profile: Annotated[
-        Path | None,
-        Meta(
-            description="File with the URL and the key for the command line and the client; mode 0600.",
-            extra={"default": "`queuey/profile.toml` in the user's configuration directory"},
-        ),
-    ] = None
+    host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 5000
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    workers: Annotated[int, Meta(ge=1, le=64)] = 1
+    shutdown_timeout: Annotated[float, Meta(ge=1, le=3600)] = 10.0
+    profile: Path | None = None
 
-    store: Annotated[
-        str,
-        Meta(
-            description="`sqlite`: a file in `data`; or `cassandra://host1,host2/keyspace`, "
-            "`:9042` behind the hosts for a port."
-        ),
-    ] = "sqlite"
-    deadline: Annotated[
-        float,
-        Meta(
-            description="Timeout of a call to the store. SQLite waits a third of it for another process's write lock.",
-            ge=1,
-            le=120,
-            extra=SECONDS,
-        ),
-    ] = 15.0
+    store: str = "sqlite"
+    deadline: Annotated[float, Meta(ge=1, le=120)] = 15.0
 
-    data: Annotated[
-        Path,
-        Meta(
-            description="Directory of the SQLite store, or its file: `*.db`. The first start creates it.",
-            extra={"default": "`queuey` in the user's data directory"},
-        ),
-    ] = msgspec.field(default_factory=data_directory)
-    sync: Annotated[
-        Literal["full", "normal"],
-        Meta(
-            description="`full`: an acknowledged message survives a power cut. `normal` is faster; a power cut may "
-            "lose the last ones."
-        ),
-    ] = "full"
-    readers: Annotated[
-        int,
-        Meta(
-            description="Read connections of a worker to SQLite. While all are in use, further reads wait.", ge=1, le=64
-        ),
-    ] = 4
+    data: Path = msgspec.field(default_factory=data_directory)
+    sync: Literal["full", "normal"] = "full"
+    readers: Annotated[int, Meta(ge=1, le=64)] = 4
 
-    default_ttl: Annotated[
-        int,
-        Meta(
-            description="TTL of messages, if neither the message nor its queue has one.",
-            ge=1,
-            le=MAX_TTL,
-            extra=SECONDS,
-        ),
-    ] = DEFAULT_TTL
-    idempotency_ttl: Annotated[
-        int,
-        Meta(
-            description="Max time that the service remembers an `Idempotency-Key`.",
-            ge=60,
-            le=604_800,
-            extra=SECONDS,
-        ),
-    ] = 86_400
-    max_body: Annotated[int, Meta(description="Max size of a message body in bytes.", ge=1, le=1 << 30)] = 262_144
-    max_batch_bytes: Annotated[
-        int, Meta(description="Max size of a request with several messages in bytes.", ge=1, le=1 << 30)
-    ] = 8_388_608
-    page_bytes: Annotated[
-        int, Meta(description="Size in bytes after which a page of messages ends.", ge=1, le=1 << 30)
-    ] = 8_388_608
-    max_wait: Annotated[
-        float,
-        Meta(
-            description="Max duration of a long poll; 0 turns long polls off.",
-            ge=0,
-            le=MAX_WAIT,
-            extra=SECONDS,
-        ),
-    ] = 20.0
+    default_ttl: Annotated[int, Meta(ge=1, le=MAX_TTL, extra=SECONDS)] = DEFAULT_TTL
+    idempotency_ttl: Annotated[int, Meta(ge=60, le=604_800, extra=SECONDS)] = 86_400
+    max_body: Annotated[int, Meta(ge=1, le=1 << 30)] = 262_144
+    max_batch_bytes: Annotated[int, Meta(ge=1, le=1 << 30)] = 8_388_608
+    page_bytes: Annotated[int, Meta(ge=1, le=1 << 30)] = 8_388_608
+    max_wait: Annotated[float, Meta(ge=0, le=MAX_WAIT)] = 20.0
 
-    threads: Annotated[
-        int,
-        Meta(
-            description="Max requests that a worker handles in threads at the same time; small posts need no thread.",
-            ge=1,
-            le=1024,
-        ),
-    ] = 8
-    connections: Annotated[
-        int,
-        Meta(
-            description="Max open connections of a worker.",
-            ge=1,
-            le=65536,
-        ),
-    ] = 4096
-    memory: Annotated[
-        int,
-        Meta(
-            description="Max bytes of bodies and answers that a worker holds.",
-            ge=1 << 20,
-            le=1 << 40,
-        ),
-    ] = 256 << 20
-    claims_memory: Annotated[
-        int,
-        Meta(
-            description="Approximate max bytes of claims that a worker caches.",
-            ge=1 << 20,
-            le=1 << 40,
-        ),
-    ] = 64 << 20
-    wait_slots: Annotated[
-        int,
-        Meta(
-            description="Max long polls and streams of one application in a worker; further ones get 503.",
-            ge=0,
-            le=32_768,
-        ),
-    ] = 2048
-    rates: Annotated[
-        Rates,
-        Meta(
-            description="Max requests a second of an application and of each user in a worker; further ones get 429.",
-            extra={"default": "no limits"},
-        ),
-    ] = Rates()
+    threads: Annotated[int, Meta(ge=1, le=1024)] = 8
+    connections: Annotated[int, Meta(ge=1, le=65536)] = 4096
+    memory: Annotated[int, Meta(ge=1 << 20, le=1 << 40)] = 256 << 20
+    claims_memory: Annotated[int, Meta(ge=1 << 20, le=1 << 40)] = 64 << 20
+    wait_slots: Annotated[int, Meta(ge=0, le=32_768)] = 2048
+    rates: Rates = Rates()
 
-    users: Annotated[
-        Users,
-        Meta(
-            description="The issuers that each application trusts, and what their users may do.",
-            extra={"default": "none"},
-        ),
-    ] = msgspec.field(default_factory=dict)
+    users: Users = msgspec.field(default_factory=dict)
 
-    metrics: Annotated[
-        PublishedMetrics,
-        Meta(
-            description="Contents of `/metrics`, which needs no credential.",
-            extra={"default": "`publish=on`"},
-        ),
-    ] = PublishedMetrics()
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="The least severe log records to write.")
-    ] = "info"
-    log_format: Annotated[
-        Literal["text", "json"],
-        Meta(description="`text` for people; `json`: one object per line."),
-    ] = "text"
+    metrics: PublishedMetrics = PublishedMetrics()
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
 
-    cassandra_user: Annotated[
-        str | None,
-        Meta(description="User name, if Cassandra requires a login. Needs `cassandra_password`.", min_length=1),
-    ] = None
-    cassandra_password: Annotated[
-        SecretName | None,
-        Meta(description="Place of the password: `env:NAME` (a variable) or `file:PATH` (first line)."),
-    ] = None
-    cassandra_tls: Annotated[
-        bool, Meta(description="Encrypt connections to Cassandra. Each of the next three settings turns it on, too.")
-    ] = False
-    cassandra_tls_ca: Annotated[
-        Path | None,
-        Meta(description="CA certificates (PEM) for Cassandra's certificate, instead of the system's."),
-    ] = None
-    cassandra_tls_cert: Annotated[
-        Path | None, Meta(description="Client certificate (PEM), if Cassandra requires one.")
-    ] = None
-    cassandra_tls_key: Annotated[Path | None, Meta(description="Private key (PEM) of `cassandra_tls_cert`.")] = None
-    cassandra_tls_hostname: Annotated[
-        bool, Meta(description="Check that a node's certificate names the address of the connection.")
-    ] = True
-    cassandra_local_dc: Annotated[
-        str | None, Meta(description="Data centre of this machine; required if there are several.", min_length=1)
-    ] = None
-    cassandra_timeout: Annotated[
-        float, Meta(description="Timeout of a request to Cassandra.", ge=0.1, le=60, extra=SECONDS)
-    ] = 4.0
-    cassandra_speculative: Annotated[
-        float,
-        Meta(
-            description="Time until a repeatable request also goes to a second node; 0: never.",
-            ge=0,
-            le=60,
-            extra=SECONDS,
-        ),
-    ] = 0.1
-    cassandra_clock_difference: Annotated[
-        float | None,
-        Meta(
-            description="Max difference between the clocks of two machines. Best left unset.",
-            ge=0.01,
-            le=60,
-            extra=SECONDS,
-        ),
-    ] = None
+    cassandra_user: Annotated[str | None, Meta(min_length=1)] = None
+    cassandra_password: SecretName | None = None
+    cassandra_tls: bool = False
+    cassandra_tls_ca: Path | None = None
+    cassandra_tls_cert: Path | None = None
+    cassandra_tls_key: Path | None = None
+    cassandra_tls_hostname: bool = True
+    cassandra_local_dc: Annotated[str | None, Meta(min_length=1)] = None
+    cassandra_timeout: Annotated[float, Meta(ge=0.1, le=60)] = 4.0
+    cassandra_speculative: Annotated[float, Meta(ge=0, le=60)] = 0.1
+    cassandra_clock_difference: Annotated[float | None, Meta(ge=0.01, le=60)] = None
 
-    consistency_weak: Annotated[
-        Consistency, Meta(description="Meaning of `weak`: levels for writes and reads of messages in `weak` queues.")
-    ] = msgspec.field(name="consistency.weak", default=Consistency(write="ONE", read="ONE", delay=1.0))
-    consistency_strong: Annotated[Consistency, Meta(description="Meaning of `strong`.")] = msgspec.field(
-        name="consistency.strong", default=Consistency()
+    consistency_weak: Consistency = msgspec.field(
+        name="consistency.weak", default=Consistency(write="ONE", read="ONE", delay=1.0)
     )
-    consistency_very_strong: Annotated[Consistency, Meta(description="Meaning of `very_strong`.")] = msgspec.field(
+    consistency_strong: Consistency = msgspec.field(name="consistency.strong", default=Consistency())
+    consistency_very_strong: Consistency = msgspec.field(
         name="consistency.very_strong", default=Consistency(write="EACH_QUORUM")
     )
-    consistency_catalogue: Annotated[
-        CatalogueConsistency,
-        Meta(description="Levels for changes and reads of queues, applications, keys and offsets."),
-    ] = msgspec.field(name="consistency.catalogue", default=CatalogueConsistency())
+    consistency_catalogue: CatalogueConsistency = msgspec.field(
+        name="consistency.catalogue", default=CatalogueConsistency()
+    )
 
     def of(self, extension: type[R]) -> R:
         """Returns the settings of an extension, or its defaults if it is not installed."""

@@ -12,8 +12,18 @@ from queuey.model.errors import SettingsError
 from queuey.model.extras import DISTRIBUTION
 from queuey.settings.definitions import GROUPS, SQLITE, Settings, is_of_cassandra
 from queuey.settings.extensions import OWN_EXTENSIONS, find_installed
-from queuey.settings.setting_values import Given, SecretName, check_known, convert, file_values, variables_with_prefix
-from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, masked_text, option_of, table, variable_of
+from queuey.settings.setting_values import (
+    Given,
+    SecretName,
+    Setting,
+    as_text,
+    check_known,
+    convert,
+    option_of,
+    read_sources,
+    variables_with_prefix,
+)
+from queuey.settings.table import DEFAULT_SOURCE, PREFIX, table, variable_of
 from queuey.settings.users import DEV_ISSUER, Users, is_loopback, read_users
 
 CONFIG_VARIABLE = PREFIX + "CONFIG"
@@ -50,15 +60,7 @@ def load(
             its source, and the reason.
     """
     lines = {line.name: line for line in table()}
-    path = config or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
-    ours = variables_with_prefix(environ, PREFIX)
-    variables = {variable_of(name): name for name in lines}
-    # Later sources override earlier ones.
-    given = [
-        *([] if path is None else _read_file(path, lines)),
-        *((name, Given(ours[key], key)) for key, name in variables.items() if key in ours),
-        *((name, Given(text, source(name))) for name, text in options.items() if text is not None),
-    ]
+    given = read_sources(lines, options, environ, config, config_variable=CONFIG_VARIABLE, option=source)
     for name, value in given:
         _check_known(name, lines, f"in {value.source}")
     values: dict[str, Any] = {}
@@ -70,8 +72,9 @@ def load(
         elif own:
             values[line.attribute], sources[line.name] = _convert(line, own[-1]), own[-1].source
     secrets = {value.name for value in values.values() if isinstance(value, SecretName)}
-    for variable in sorted(ours.keys() - OTHER_VARIABLES - secrets):
-        _check_known(variable, variables, "in the environment")
+    for variable in variables_with_prefix(environ, PREFIX):
+        if variable not in OTHER_VARIABLES | secrets:
+            _check_known(variable, [line.variable for line in lines.values()], "in the environment")
     sources = {name: sources.get(name, DEFAULT_SOURCE) for name in lines}
     extensions = tuple(
         extension(**{name: values.pop(name) for name in extension.__struct_fields__ if name in values})
@@ -93,19 +96,6 @@ def _check_known(key: str, known: Collection[str], where: str) -> None:
             owner = f"it belongs to the extension {extension!r}, which is not installed"
             raise SettingsError(f"Unknown setting {key} {where}: {owner}. Install {DISTRIBUTION} again, or remove it.")
     check_known(key, known, where)
-
-
-def _read_file(path: Path, lines: Mapping[str, Setting]) -> Iterator[tuple[str, Given]]:
-    """Reads a settings file, without checks of the names. Relative paths in it start at the file's directory.
-
-    Each table in a table, such as ``[consistency.strong]``, is one setting.
-    """
-    owners = {name.rpartition(".")[0] for name in lines} - {""}
-    for name, value in file_values(path).items():
-        tables = value if name in owners and isinstance(value, dict) else None
-        settings = {name: value} if tables is None else {f"{name}.{key}": below for key, below in tables.items()}
-        for key, setting in settings.items():
-            yield key, Given(setting, str(path), path.parent)
 
 
 def _merge_table(setting: Setting, given: Iterable[Given]) -> tuple[msgspec.Struct, str]:
@@ -136,16 +126,12 @@ def _split_fields(setting: Setting, given: Given) -> Iterator[tuple[str, Given]]
 
 
 def _convert(setting: Setting, given: Given) -> object:
-    kind, meta = setting.kind, setting.hint.__metadata__[0]
+    if setting.kind != Users:
+        return convert(setting, given)
     try:
-        if kind == Users:
-            return read_users(given.value, given.base)
-        if kind is SecretName:
-            return SecretName.parse(msgspec.convert(given.value, str), given.base)
-    except (msgspec.ValidationError, ValueError) as error:
-        problem = "cannot be used" if kind == Users else f"is {masked_text(setting.name, given.value)!r}"
-        raise SettingsError(f"Setting {setting.name} (from {given.source}) {problem}. {error}.") from error
-    return convert(setting.name, kind, meta, given, masked_text, expected=setting.type, seconds=setting.seconds)
+        return read_users(given.value, given.base)
+    except ValueError as error:
+        raise SettingsError(f"Setting {setting.name} (from {given.source}) cannot be used. {error}.") from error
 
 
 def check(settings: Settings, sources: Mapping[str, str]) -> None:

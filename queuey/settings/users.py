@@ -34,84 +34,41 @@ MAX_ISSUERS = 16
 
 
 class UserIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An issuer that an application trusts, and the rights of its users."""
+    """An issuer that an application trusts, and the rights of its users.
 
-    scheme: Annotated[
-        Literal["Bearer", "BrowserID"],
-        Meta(description="`Bearer`: tokens (JWT) of an OpenID provider. `BrowserID`: assertions of a mail address."),
-    ] = "Bearer"
-    issuer: Annotated[Word, Meta(description="The exact `iss` of the tokens. With `BrowserID`: a host.")]
-    audience: Annotated[
-        Word | tuple[Word, ...],
-        Meta(
-            description="Accepted `aud`: a value or a list. With `BrowserID`: an origin such as "
-            "`https://queuey.example.org`."
-        ),
-    ]
-    keys: Annotated[
-        str,
-        Meta(
-            description="URL or file of the issuer's JSON Web Key Set. With `BrowserID`: of its support document.",
-            min_length=1,
-        ),
-    ]
-    user: Annotated[
-        Word,
-        Meta(
-            description="Claim that names the user. `email` is safe only if the issuer verifies addresses. Not with "
-            "`BrowserID`."
-        ),
-    ] = "sub"
-    origins: Annotated[
-        tuple[Origin, ...],
-        Meta(
-            description="Origins of pages that may use the application's queues from a browser, such as "
-            "`https://app.example.com`."
-        ),
-    ] = ()
-    leeway: Annotated[
-        float, Meta(description="Max difference between the issuer's clock and this one, in seconds.", ge=0, le=300)
-    ] = 30.0
-    domains: Annotated[
-        tuple[str, ...],
-        Meta(description="With `BrowserID`: mail domains that the issuer may certify; unset: its own host."),
-    ] = ()
-    queues: Annotated[
-        dict[str, tuple[UserVerb, ...]],
-        Meta(description="Rights in queues of the user's own: verbs by pattern, such as `inbox-{user}`."),
-    ] = {}
-    roles: Annotated[
-        dict[Role, tuple[RoleVerb, ...]],
-        Meta(
-            description="Rights in all queues of the application: verbs by role, such as `queue-admins`. Not with "
-            "`BrowserID`."
-        ),
-    ] = {}
-    roles_claim: Annotated[Word, Meta(description="Claim with the user's roles: a text, or a list of texts.")] = (
-        "groups"
-    )
-    client: Annotated[
-        Word | None,
-        Meta(
-            description="Client id of the [console](console.md#users-of-an-openid-provider) at the issuer; one of the "
-            "audiences."
-        ),
-    ] = None
-    secret: Annotated[
-        str | None,
-        Meta(
-            description="Place of the client's secret: `env:NAME` or `file:PATH`; unset: a public client, protected by "
-            "PKCE alone."
-        ),
-    ] = None
-    scope: Annotated[
-        str,
-        Meta(
-            description="Scope that the console requests at the login, such as `openid email groups`.",
-            pattern=r"\Aopenid( [!-~]+)*\Z",
-            max_length=255,
-        ),
-    ] = "openid"
+    Attributes:
+        scheme: `Bearer`: tokens (JWT) of an OpenID provider. `BrowserID`: assertions of a mail address.
+        issuer: The exact `iss` of the tokens. With `BrowserID`: a host.
+        audience: Accepted `aud`: a value or a list. With `BrowserID`: an origin such as `https://queuey.example.org`.
+        keys: URL or file of the issuer's JSON Web Key Set. With `BrowserID`: of its support document.
+        user: Claim that names the user. `email` is safe only if the issuer verifies addresses. Not with `BrowserID`.
+        origins: Origins of pages that may use the application's queues from a browser, such as
+            `https://app.example.com`.
+        leeway: Max difference between the issuer's clock and this one, in seconds.
+        domains: With `BrowserID`: mail domains that the issuer may certify; unset: its own host.
+        queues: Rights in queues of the user's own: verbs by pattern, such as `inbox-{user}`.
+        roles: Rights in all queues of the application: verbs by role, such as `queue-admins`. Not with `BrowserID`.
+        roles_claim: Claim with the user's roles: a text, or a list of texts.
+        client: Client id of the [console](console.md#users-of-an-openid-provider) at the issuer; one of the audiences.
+        secret: Place of the client's secret: `env:NAME` or `file:PATH`; unset: a public client, protected by PKCE
+            alone.
+        scope: Scope that the console requests at the login, such as `openid email groups`.
+    """
+
+    scheme: Literal["Bearer", "BrowserID"] = "Bearer"
+    issuer: Word
+    audience: Word | tuple[Word, ...]
+    keys: Annotated[str, Meta(min_length=1)]
+    user: Word = "sub"
+    origins: tuple[Origin, ...] = ()
+    leeway: Annotated[float, Meta(ge=0, le=300)] = 30.0
+    domains: tuple[str, ...] = ()
+    queues: dict[str, tuple[UserVerb, ...]] = {}
+    roles: dict[Role, tuple[RoleVerb, ...]] = {}
+    roles_claim: Word = "groups"
+    client: Word | None = None
+    secret: str | None = None
+    scope: Annotated[str, Meta(pattern=r"\Aopenid( [!-~]+)*\Z", max_length=255)] = "openid"
 
     @property
     def audiences(self) -> tuple[str, ...]:
@@ -158,10 +115,6 @@ def read_users(value: object, base: Path | None) -> Users:
 def origins_of(users: Users) -> dict[str, list[str]]:
     by_name = {name: [origin for issuer in issuers for origin in issuer.origins] for name, issuers in users.items()}
     return {name: origins for name, origins in by_name.items() if origins}
-
-
-def as_json(users: Users) -> str:
-    return msgspec.json.encode(users).decode() if users else ""
 
 
 def _resolve_paths(issuer: UserIssuer, base: Path | None) -> UserIssuer:

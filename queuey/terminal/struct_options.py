@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
 
-from queuey.settings.setting_values import without_none
+from queuey.settings.setting_values import read_descriptions, without_none
 from queuey.terminal import times
 from queuey.terminal.commands import with_parameters
-
-_LINE = re.compile(r"    (?:(\w+)(?: \((.+?)\))?: |    )(.+)")
 
 
 def option(*names: str, seconds: bool = False, argument: bool = False, panel: str | None = None, **bounds: Any) -> Any:  # noqa: ANN401 - of msgspec.Meta
@@ -34,18 +31,6 @@ def option(*names: str, seconds: bool = False, argument: bool = False, panel: st
     """
     extra = {"option": names, "seconds": seconds, "argument": argument, "panel": panel}
     return msgspec.Meta(extra=extra, **bounds)
-
-
-def read_descriptions(struct: type[msgspec.Struct]) -> dict[str, tuple[str, str]]:
-    """Returns the default in words and the help of each attribute in a struct's docstring."""
-    described: dict[str, tuple[str, str]] = {}
-    _, _, attributes = inspect.cleandoc(struct.__doc__ or "").partition("Attributes:\n")
-    name = ""
-    for line in filter(None, map(_LINE.fullmatch, attributes.replace("``", "`").splitlines())):
-        name = line[1] or name
-        default, text = described.get(name, (line[2] or "", ""))
-        described[name] = default, f"{text} {line[3]}".lstrip()
-    return described
 
 
 def with_fields(*structs: type[msgspec.Struct]) -> Callable[[Callable[..., None]], Callable[..., None]]:

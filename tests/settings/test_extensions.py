@@ -21,10 +21,14 @@ from tests.replacing import replace_in
 
 
 class Gallery(ServiceExtension, frozen=True, kw_only=True):
-    """An extension of another package."""
+    """An extension of another package.
+
+    Attributes:
+        pictures: Number of pictures.
+    """
 
     group = "Service"
-    pictures: Annotated[int, Meta(description="Number of pictures.", ge=0)] = 3
+    pictures: Annotated[int, Meta(ge=0)] = 3
 
     def include(self, settings: Settings, readers: Sequence[object]) -> Include | None:
         return None if self.pictures == 0 else lambda config: config.add_resource("gallery", "/gallery", {})
@@ -71,10 +75,14 @@ def test_an_extension_is_served(tmp_path: Path, pictures: int, served: bool) -> 
 
 
 class Harbour(ServiceExtension, frozen=True, kw_only=True):
-    """An extension with a setting whose name is taken."""
+    """An extension with a setting whose name is taken.
+
+    Attributes:
+        port: Number of ships.
+    """
 
     group = "Service"
-    port: Annotated[int, Meta(description="Number of ships.")] = 3
+    port: int = 3
 
 
 NO_EXTENSION = 7

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from queuey import settings
 from queuey.settings import Setting
 from queuey.settings.definitions import GROUPS
+from queuey.settings.setting_values import read_descriptions
 from queuey.settings.users import UserIssuer
 
 PAGE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
@@ -45,15 +45,13 @@ def fields_table(line: Setting) -> str:
 
 
 def users_table() -> str:
-    hints = typing.get_type_hints(UserIssuer, include_extras=True)
-
     def default(field: msgspec.structs.FieldInfo) -> str:
         if field.required:
             return "needed"
         return f"`{settings.as_text(field.default)}`" if isinstance(field.default, str | float) else "none"
 
-    fields = msgspec.structs.fields(UserIssuer)
-    rows = [[f"`{field.name}`", default(field), hints[field.name].__metadata__[-1].description] for field in fields]
+    fields, described = msgspec.structs.fields(UserIssuer), read_descriptions(UserIssuer)
+    rows = [[f"`{field.name}`", default(field), described[field.name][1]] for field in fields]
     return drawn(["field", "default", "meaning"], rows)
 
 

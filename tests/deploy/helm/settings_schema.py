@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from queuey.settings import Setting, table
-from queuey.settings.setting_values import SecretName, without_none
+from queuey.settings.setting_values import SecretName
 
 PLAIN = {str: "string", Path: "string", int: "integer", float: "number", bool: "boolean"}
 PATTERNS = {"store": "^(sqlite|cassandra://.+/.+)$"}
@@ -30,7 +30,7 @@ def properties() -> dict[str, Any]:
 
 
 def _schema(line: Setting) -> dict[str, Any]:
-    kind, meta = without_none(typing.get_args(line.hint)[0]), line.hint.__metadata__[0]
+    kind, meta = line.kind, line.meta
     if typing.get_origin(kind) is typing.Literal:
         choices = list(typing.get_args(kind))
         # YAML reads on and off as booleans.

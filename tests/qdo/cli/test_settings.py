@@ -9,7 +9,7 @@ import pytest
 from qdo.cli import settings
 from qdo.cli.settings import WorkSettings, load
 from qdo.settings import ConsumerSettings, Retry, WorkerSettings
-from queuey.settings.setting_values import SettingsError
+from queuey.model.errors import SettingsError
 
 PAGE = Path(__file__).parents[3] / "docs" / "qdo-cli.md"
 
@@ -107,7 +107,7 @@ def test_settings_of_the_library_reach_it() -> None:
 def test_each_setting_is_described() -> None:
     """Each option has a help text of its own and a panel."""
     lines = settings.table().values()
-    assert [line.name for line in lines if not line.help or not line.panel] == []
+    assert [line.name for line in lines if not line.help or not line.group] == []
     assert len({line.help for line in lines}) == len(lines)
 
 
