@@ -73,6 +73,7 @@ lint: $(DEV) ## Check style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python deploy/unasync.py --check
+	$(BIN)/python -m deploy.api_page --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 

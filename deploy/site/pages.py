@@ -15,7 +15,8 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
-from queuey.app import api_page
+from deploy import api_page
+from queuey.app import file_views
 from queuey.app.version_1 import document
 from queuey.web.responses import encode
 
@@ -127,7 +128,7 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401
     made["readme.md"] = "# First steps\n\n" + "".join(_find_sections(made["readme.md"], "Start", "Run", "Features"))
     made[API] = "# HTTP API, operation by operation\n"
     made["reference/openapi.json"] = encode(document()).decode()
-    made["assets/api_page.css"] = api_page.STYLE
+    made["assets/api_page.css"] = file_views.STYLE
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
     return files

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Callable
 from functools import cache, partial
@@ -9,10 +11,11 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from queuey import __version__
 from queuey.access.operations import declare
 from queuey.api.queues import Hello
-from queuey.app import api_page
 from queuey.runtime.limits import Limits
 from queuey.settings import is_loopback
 from queuey.storage import Store
@@ -32,9 +35,35 @@ def _encode_document(describe: Describe, limits: Limits) -> bytes:
     return encode(describe(limits))
 
 
+# Files are read at the start, because an upgrade may replace them while the service runs.
+_PAGE, STYLE, SCRIPT = ((files("queuey") / "app" / f"api_page.{kind}").read_text() for kind in ("html", "css", "js"))
+"""The page, which ``deploy/api_page.py`` makes of the OpenAPI document; its styles; the script that adds its forms."""
+ADDRESS = "http://127.0.0.1:5000"
+"""The URL of the service in the examples of the page."""
+
+
 @cache
-def _render_page(describe: Describe, limits: Limits, link: str, *, sends: bool) -> bytes:
-    return api_page.render_page(describe(limits), link, sends=sends).encode()
+def _render_page(limits: Limits, link: str, *, sends: bool) -> bytes:
+    page: str = openapi.fill_in_limits(_PAGE, msgspec.structs.asdict(limits))
+    page = page.replace("{version}", __version__).replace("{link}", link).replace("{style}", STYLE)
+    return (page.replace("</body>", f'<script type="module">{SCRIPT}</script>\n</body>') if sends else page).encode()
+
+
+@cache
+def _make_policy(*, sends: bool) -> str:
+    """Returns the Content-Security-Policy of the page; it allows only the page's styles, by hash.
+
+    With ``sends`` it also allows the page's script, by hash, and requests to this service.
+    ``'self'`` would be wrong for scripts, because it allows every URL of the service, including stored messages.
+    """
+    style, script = (
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (STYLE, SCRIPT)
+    )
+    sending = f"script-src {script}; connect-src 'self'; require-trusted-types-for 'script'; "
+    return (
+        f"default-src 'none'; {sending if sends else ''}style-src {style}; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
 
 
 ORIGIN = re.compile(r"https?://[\w.\[\]:-]{1,260}", re.ASCII)
@@ -42,7 +71,7 @@ ORIGIN = re.compile(r"https?://[\w.\[\]:-]{1,260}", re.ASCII)
 
 
 _CLIENT = {name: (files("queuey") / "javascript" / name).read_bytes() for name in ("queuey.js", "queuey.d.ts")}
-"""Files of the browser client, read at the start because an upgrade may replace them while the service runs."""
+"""Files of the browser client."""
 
 LINKS = {
     "api": "/v1/",
@@ -81,7 +110,7 @@ class FileViews:
         return Response(200, b'{"servers":%b,%b' % (servers, _encode_document(self._describe, self._limits)[1:]), JSON)
 
     async def page(self, request: Request, match: Match) -> Response:
-        """Serves the OpenAPI document as a page, with forms that send requests if all is on this machine.
+        """Serves the page of the API, with forms that send requests if all is on this machine.
 
         That is, if only this machine can connect and the request names it. The rendered page is cached; only the
         address of the request is inserted each time.
@@ -90,15 +119,15 @@ class FileViews:
         link = "../v1/openapi.json" if request.path.endswith("/") else "v1/openapi.json"
         sends = self._on_loopback and _names_this_machine(request)
         caching = "no-store" if sends else "public, max-age=3600"
-        render = partial(_render_page, self._describe, self._limits, link, sends=sends)
+        render = partial(_render_page, self._limits, link, sends=sends)
         page = await request.in_thread(render, computes=True)
         if ORIGIN.fullmatch(request.origin):
-            page = page.replace(api_page.ADDRESS.encode(), request.origin.encode())
+            page = page.replace(ADDRESS.encode(), request.origin.encode())
         return Response(
             200,
             page,
             ("Content-Type", "text/html; charset=utf-8"),
-            ("Content-Security-Policy", api_page.make_policy(sends=sends)),
+            ("Content-Security-Policy", _make_policy(sends=sends)),
             ("Cache-Control", caching),
             ("Vary", "X-Forwarded-Proto"),
             ("Cross-Origin-Opener-Policy", "same-origin"),

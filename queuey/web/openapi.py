@@ -167,7 +167,7 @@ def make_document(api: Api, limits: msgspec.Struct) -> Schema:
             "securitySchemes": {"credential": dict(api.security)},
         },
     }
-    resolved: Schema = _fill_in_limits(content, msgspec.structs.asdict(limits))
+    resolved: Schema = fill_in_limits(content, msgspec.structs.asdict(limits))
     return resolved
 
 
@@ -376,15 +376,15 @@ def _use_json_terms(text: str) -> str:
     return re.sub(r"\b(?:None|False|True)\b|``", lambda match: names[match[0]], " ".join(text.split()))
 
 
-def _fill_in_limits(part: Any, limits: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
+def fill_in_limits(part: Any, limits: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
     """Replaces names of limits by their values: ``{name}`` in texts, ``x-limit`` in schemas."""
     if isinstance(part, list):
-        return [_fill_in_limits(item, limits) for item in part]
+        return [fill_in_limits(item, limits) for item in part]
     if isinstance(part, str):
         return re.sub(r"\{(\w+)\}", lambda name: f"{limits[name[1]]:,}" if name[1] in limits else name[0], part)
     if not isinstance(part, Mapping):
         return part
-    resolved = {name: _fill_in_limits(value, limits) for name, value in part.items()}
+    resolved = {name: fill_in_limits(value, limits) for name, value in part.items()}
     if (limit := resolved.pop("x-limit", None)) is not None:
         resolved[_BOUNDS[resolved["type"]]] = limits[limit]
     return resolved

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
+from deploy.api_page import ADDRESS, FIRST_PYTHON_CALL, PROGRAM_STARTS
 from queuey.access.credentials.readers import digest_of
-from queuey.app.api_page import ADDRESS, FIRST_PYTHON_CALL, PROGRAM_STARTS
 from queuey.app.application import make_app
 from queuey.app.version_1 import EXAMPLES
 from queuey.client import Client

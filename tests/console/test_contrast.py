@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from deploy.api_page import LOGO
 from queuey import console
-from queuey.app import api_page
+from queuey.app import file_views
 from queuey.console import pages
 from tests.contrast import LARGE, TEXT, Colour, ratio
 
@@ -73,7 +74,7 @@ def tokens(style: str) -> dict[str, str]:
 
 def test_tokens() -> None:
     """Each token of the page of the API has the value that it has in the console."""
-    own = tokens(api_page.STYLE)
+    own = tokens(file_views.STYLE)
     theirs = tokens((Path(console.__file__).parent / "static" / "console.css").read_text())
     assert own.items() <= theirs.items()
     assert {"--green", "--text", "--ground", "--link", "--s6", "--t4"} <= own.keys()
@@ -82,4 +83,4 @@ def test_tokens() -> None:
 def test_logo() -> None:
     """The picture at the top is the console's icon."""
     icon = (Path(console.__file__).parent / "static" / "icon.svg").read_text()
-    assert re.findall(r' d="([^"]+)"', icon) == re.findall(r' d="([^"]+)"', api_page.LOGO)
+    assert re.findall(r' d="([^"]+)"', icon) == re.findall(r' d="([^"]+)"', LOGO)

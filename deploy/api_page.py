@@ -1,18 +1,22 @@
-"""An OpenAPI document as an HTML page that loads nothing else; it has a script only if it may send requests."""
+"""Makes the page of the API: the OpenAPI document as HTML that loads nothing else.
+
+``python -m deploy.api_page`` writes ``queuey/app/api_page.html``, which the service sends. ``--check`` only compares.
+Names in braces, such as ``{max_body}``, are places for what a service knows: its limits, version, address and styles.
+"""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from queuey.app.version_1 import document
+from queuey.runtime.limits import Limits
 from queuey.web.openapi import indent_json
 
 Part = Mapping[str, Any]
@@ -34,6 +38,8 @@ TOKEN_PATTERN = re.compile(
     r"|(?P<jl>\b(?:true|false|null|None|True|False|await|const|else|for|from|if|import|in|new|of)\b)"
 )
 """Coloured tokens of JSON and of programs."""
+RESULT = Path(__file__).parents[1] / "queuey" / "app" / "api_page.html"
+COMMAND = "python -m deploy.api_page"
 ADDRESS = "http://127.0.0.1:5000"
 """The URL of the service in examples."""
 KEY_HINT = (
@@ -63,53 +69,35 @@ LOGO = (
 """The console's ``icon.svg``, inline: a file would need another permission in the policy."""
 
 
-# Files are read at import: installing another version replaces them while the service runs.
-STYLE = Path(__file__).with_name("api_page.css").read_text()
-"""The styles of :func:`render_contents` and :func:`render_page`."""
-SCRIPT = Path(__file__).with_name("api_page.js").read_text()
-"""The script that adds forms to :func:`render_page`, which send requests."""
+class Place(str):
+    """The place of a limit, which is formatted as its name in braces."""
+
+    __slots__ = ()
+
+    def __format__(self, _: str) -> str:
+        return "{" + self + "}"
 
 
-def _make_source_hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+def make_page() -> str:
+    limits = Limits(**{name: Place(name) for name in Limits.__struct_fields__})  # type: ignore[arg-type]
+    published = document(limits)
+    published["info"]["version"] = "{version}"
+    return render_page(published)
 
 
-@cache
-def make_policy(*, sends: bool) -> str:
-    """Returns the Content-Security-Policy of :func:`render_page`; it allows only the page's styles, by hash.
-
-    With ``sends`` it also allows the page's script, by hash, and requests to this service.
-    ``'self'`` would be wrong for scripts, because it allows every URL of the service, including stored messages.
-    """
-    sending = f"script-src {_make_source_hash(SCRIPT)}; connect-src 'self'; require-trusted-types-for 'script'; "
-    return (
-        f"default-src 'none'; {sending if sends else ''}style-src {_make_source_hash(STYLE)}; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-
-
-def render_page(document: Part, link: str, *, address: str = ADDRESS, sends: bool = False) -> str:
-    """Returns the page.
-
-    Args:
-        document: The OpenAPI document.
-        link: The URL of the document.
-        address: The URL of the service, for the first examples.
-        sends: Add forms that send requests.
-    """
+def render_page(document: Part) -> str:
     title = escape(f"{document['info']['title']} HTTP API")
-    forms = f'<script type="module">{SCRIPT}</script>\n' if sends else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<title>{title}</title>\n<style>{{style}}</style>\n</head>\n"
         f'<body class="api-page">\n<header>{LOGO}<h1>{title}</h1> '
         f'<span class="api-quiet">{escape(document["info"]["version"])}</span></header>\n'
-        f"{render_contents(document, link, address)}{forms}</body>\n</html>\n"
+        f"{render_contents(document, '{link}')}</body>\n</html>\n"
     )
 
 
-def render_contents(document: Part, link: str, address: str = ADDRESS) -> str:
+def render_contents(document: Part, link: str) -> str:
     groups: dict[str, list[tuple[str, str, Part]]] = {tag["name"]: [] for tag in document["tags"]}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -122,7 +110,7 @@ def render_contents(document: Part, link: str, address: str = ADDRESS) -> str:
     return (
         f'<div class="api">\n{_render_index(groups)}<main>\n{_render_language_choice()}'
         f'<p class="api-intro">{_render_text(intro)}</p>\n'
-        f"{_render_start(document, link, address)}{operations}"
+        f"{_render_start(document, link)}{operations}"
         f'<h2 id="rules">Rules for all requests</h2>\n{abouts}'
         f'<h2 id="errors">Errors</h2>\n{_render_answers(parts["responses"], "error-")}'
         f'<details class="api-types"><summary><h2 id="types">Types</h2></summary>\n{schemas}</details>\n'
@@ -168,14 +156,11 @@ def _render_language_choice() -> str:
     return f'<div class="api-bar"><fieldset><legend>Examples in</legend>{choices}</fieldset></div>\n'
 
 
-def _render_start(document: Part, link: str, address: str) -> str:
+def _render_start(document: Part, link: str) -> str:
     scheme = document["components"]["securitySchemes"]["credential"]
     operation = document["paths"]["/v1/{app}/_me"]["get"]
     samples = {sample["label"]: sample["source"] for sample in operation["x-codeSamples"]}
-    programs = {
-        name: text.replace(ADDRESS, address) + samples.get(name, FIRST_PYTHON_CALL)
-        for name, text in PROGRAM_STARTS.items()
-    }
+    programs = {name: text + samples.get(name, FIRST_PYTHON_CALL) for name, text in PROGRAM_STARTS.items()}
     return (
         f'<section id="start">\n<h2>Start</h2>\n<p>Every request carries a key in the {escape(scheme["in"])} '
         f"{_render_code(scheme['name'])}: {_render_text(scheme['description'])} {_render_text(KEY_HINT)}</p>\n"
@@ -379,3 +364,16 @@ def _render_limits(schema: Part) -> list[str]:
     if schema.get("default") is not None:
         limits.append(f"default {_render_code(msgspec.json.encode(schema['default']).decode())}")
     return limits
+
+
+def main() -> None:
+    """Writes the page. With ``--check``, only fails if it is not up to date."""
+    page = make_page()
+    if "--check" not in sys.argv[1:]:
+        RESULT.write_text(page)
+    elif not RESULT.exists() or RESULT.read_text() != page:
+        sys.exit(f"{RESULT.name}: not what is made from the OpenAPI document. Make it again: {COMMAND}")
+
+
+if __name__ == "__main__":
+    main()
