@@ -12,7 +12,7 @@ from functools import partial
 
 from qdo import __version__, errors
 from queuey import client
-from queuey.model.errors import SettingsError
+from queuey.settings.setting_values import SettingsError
 from queuey.terminal import output
 from queuey.terminal.commands import LazyGroup, command_line
 

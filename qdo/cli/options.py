@@ -17,8 +17,7 @@ from qdo.cli.opening import open_client, open_group
 from qdo.cli.settings import CONFIG_VARIABLE, POSITIONAL, WorkSettings, load
 from qdo.errors import QdoError
 from queuey.client import ClientError
-from queuey.model.errors import SettingsError
-from queuey.settings.setting_values import Setting, choices_of
+from queuey.settings.setting_values import Setting, SettingsError, choices_of
 from queuey.terminal.commands import (
     COMPLETION_TIMEOUT,
     JSON,

@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Meta
 
 from qdo.settings import ConsumerSettings, Retry, WorkerSettings
-from queuey.model.errors import SettingsError
 from queuey.settings.setting_values import (
     Given,
     Setting,
+    SettingsError,
     check_known,
     convert,
     list_settings,

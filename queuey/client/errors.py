@@ -82,7 +82,6 @@ class ClientError(QueueyError):
         temporary: A repetition of the call may succeed later.
     """
 
-    code = "ClientError"
     temporary = False
     in_doubt = False
 
@@ -96,8 +95,6 @@ class ClientError(QueueyError):
 class InvalidArgument(ClientError, ValueError):
     """An argument is not valid. Nothing was sent."""
 
-    code = "InvalidArgument"
-
 
 class ReceiptsError(ClientError):
     """The receipts file cannot be written.
@@ -105,8 +102,6 @@ class ReceiptsError(ClientError):
     If the constructor of the client raises it, nothing was sent. If a call that stores messages raises it, the messages
     were stored, and ``receipts`` has the receipts that could not be written.
     """
-
-    code = "ReceiptsError"
 
 
 class TokenError(ClientError):
@@ -116,8 +111,6 @@ class TokenError(ClientError):
     raised an error, the command failed or took too long, or the file has given a token before. A function that raises
     TokenError itself refuses to give a token, which ends streams and loops.
     """
-
-    code = "TokenError"
 
     def __init__(self, message: str, *, temporary: bool = False) -> None:
         super().__init__(message)
@@ -130,31 +123,21 @@ class RenewalError(ClientError):
     The process or its user has reached the limit of threads, or there is no memory for another thread.
     """
 
-    code = "RenewalError"
-
 
 class ProfileError(ClientError):
     """The profile file cannot be used."""
-
-    code = "ProfileError"
 
 
 class ProfileNotFound(ProfileError):
     """The profile file does not exist, and no address of a server was given otherwise."""
 
-    code = "ProfileNotFound"
-
 
 class ProfileInvalid(ProfileError):
     """The profile is not TOML, or a key is missing or not valid."""
 
-    code = "ProfileInvalid"
-
 
 class ProfileExposed(ProfileError):
     """Users other than the owner may read the profile and its key."""
-
-    code = "ProfileExposed"
 
 
 class TransportError(ClientError):
@@ -168,7 +151,6 @@ class TransportError(ClientError):
         outcome: ``none`` if nothing was sent, ``unknown`` if a write may have been carried out.
     """
 
-    code = "TransportError"
     temporary = True
     outcome: Outcome = "unknown"
 
@@ -188,33 +170,25 @@ class TransportError(ClientError):
 class ConnectionFailed(TransportError):
     """No connection could be made, so nothing was sent."""
 
-    code = "ConnectionFailed"
     outcome: Outcome = "none"
 
 
 class ConnectionLost(TransportError):
     """The connection broke after the request may have been sent."""
 
-    code = "ConnectionLost"
-
 
 class Timeout(TransportError):
     """The server took too long."""
-
-    code = "Timeout"
 
 
 class ConnectTimeout(Timeout):
     """The server took too long to accept a connection. Nothing was sent."""
 
-    code = "ConnectTimeout"
     outcome: Outcome = "none"
 
 
 class AnswerTimeout(Timeout):
     """The request was sent, completely or in part, and not answered in time."""
-
-    code = "AnswerTimeout"
 
 
 class InvalidAnswer(ClientError):
@@ -225,7 +199,6 @@ class InvalidAnswer(ClientError):
         server: Base address of the server that gave the answer.
     """
 
-    code = "InvalidAnswer"
     outcome: Outcome = "unknown"
     server = ""
 
@@ -240,8 +213,6 @@ class JobError(ClientError):
     Args:
         info: The job's status.
     """
-
-    code = "JobError"
 
     def __init__(self, info: JobInfo) -> None:
         super().__init__(info)
@@ -262,8 +233,6 @@ class JobFailed(JobError):
         error, text: Class and text of its last error.
     """
 
-    code = "JobFailed"
-
     def __init__(self, info: JobInfo) -> None:
         super().__init__(info)
         self.error = info.error or ""
@@ -276,13 +245,9 @@ class JobFailed(JobError):
 class JobGone(JobError):
     """The job expired, was removed, or was superseded by a newer message of its name. See ``info.status``."""
 
-    code = "JobGone"
-
 
 class ResultTooLarge(JobError):
     """The job is done, but its result was too large to keep. ``info.size`` is its length in bytes."""
-
-    code = "ResultTooLarge"
 
     def _describe_status(self) -> str:
         return f"is done; its result of {self.info.size} bytes of JSON was too large to keep"
@@ -294,8 +259,6 @@ class ResultUnknown(JobError):
     The queue keeps results for ``info.kept`` seconds.
     """
 
-    code = "ResultUnknown"
-
     def _describe_status(self) -> str:
         if self.info.status == "never_seen":
             return "was never in this queue"
@@ -306,8 +269,6 @@ class ResultUnknown(JobError):
 
 class ResultTimeout(ClientError, TimeoutError):
     """A job has not ended in time. It continues."""
-
-    code = "ResultTimeout"
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,8 +49,6 @@ _decode_ticket = msgspec.json.Decoder(str | tuple[str, str]).decode
 class TicketSpent(Conflict):
     """The item was changed or finished, or was fetched again."""
 
-    code = "TicketSpent"
-
 
 class _FetchedTask(msgspec.Struct):
     """An item in the answer to a fetch."""

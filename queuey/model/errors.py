@@ -71,15 +71,20 @@ Outcome = Literal["none", "unknown"]
 
 
 class QueueyError(Exception):
-    """Base class of all errors of Queuey. ``code`` is stable.
+    """Base class of all errors of Queuey.
 
     Attributes:
+        code: A stable word for programs: the name of the class, unless the class has another one.
         form: Format string of the message. It may use the arguments by index; ``name`` is the first argument, and
             ``quoted`` is the first argument quoted for a shell. If blank, the argument is the message.
     """
 
     code = "Error"
     form = ""
+
+    def __init_subclass__(cls) -> None:
+        if "code" not in cls.__dict__:
+            cls.code = cls.__name__
 
     def __str__(self) -> str:
         if not self.form:
@@ -108,11 +113,11 @@ class InvalidRequest(QueueyError):
 class Malformed(InvalidRequest):
     """Bad input, regardless of the queue. Nothing was stored."""
 
+    code = "InvalidParameter"
+
 
 class TooLarge(Malformed):
     """A body, message or batch over its limit. Nothing was stored."""
-
-    code = "TooLarge"
 
 
 class KeyReused(InvalidRequest):
@@ -127,8 +132,6 @@ class KeyReused(InvalidRequest):
 
 class UnknownCoding(InvalidRequest):
     """The body is compressed or otherwise encoded. Nothing was stored."""
-
-    code = "UnknownCoding"
 
     def __init__(self, coding: str) -> None:
         super().__init__({"Content-Encoding": f'"{coding[:40]}" is not decoded here: send the body as it is.'})
@@ -145,13 +148,10 @@ class NotAuthenticated(QueueyError):
 class NoCredential(NotAuthenticated):
     """A credential is needed, and none was given."""
 
-    code = "NoCredential"
-
 
 class InvalidToken(NotAuthenticated):
     """A user's token is not accepted. The message does not contain any part of the token."""
 
-    code = "InvalidToken"
     challenge = 'Bearer realm="queuey", error="invalid_token"'
 
 
@@ -188,7 +188,6 @@ class NotFound(QueueyError):
         text: Message to use instead of the class's ``form``.
     """
 
-    code = "NotFound"
     form = "{name}"
 
     def __init__(self, name: str = "", text: str = "") -> None:
@@ -213,7 +212,6 @@ class QueueNotFound(NotFound):
 class MemberGone(NotFound):
     """The member does not exist, its session is over, it was replaced, or it joined with another credential."""
 
-    code = "MemberGone"
     form = "The member does not exist any more, or never did. Drop the messages that were read, and join again."
 
 
@@ -249,13 +247,9 @@ class ScheduleNotFound(NotFound):
 class Conflict(QueueyError):
     """The request does not fit the present state."""
 
-    code = "Conflict"
-
 
 class QueueExists(Conflict):
     """A queue of that name exists with other fields: ``queue`` is that queue, ``differing`` names the fields."""
-
-    code = "QueueExists"
 
     def __init__(self, queue: Queue, differing: Sequence[str]) -> None:
         super().__init__(queue, differing)
@@ -271,7 +265,6 @@ class QueueExists(Conflict):
 class ApplicationExists(Conflict):
     """An application of that name exists."""
 
-    code = "ApplicationExists"
     form = "Application {name!r} exists already. Give it a further key: queuey app key-add {quoted}"
 
 
@@ -282,8 +275,6 @@ class OffsetConflict(Conflict):
         current: The recorded offset of each partition of the request, in lower-case hex or None.
         applied: The partitions of the request with offsets that were set nevertheless.
     """
-
-    code = "OffsetConflict"
 
     def __init__(self, current: Mapping[int, str | None], applied: Sequence[int]) -> None:
         super().__init__(current, applied)
@@ -323,7 +314,6 @@ class NameTaken(Conflict):
         name: The name.
     """
 
-    code = "NameTaken"
     form = '"{name}" names another message. Wait until that is done, or replace it with PUT.'
 
 
@@ -334,7 +324,6 @@ class NameChanged(Conflict):
         name: The name.
     """
 
-    code = "NameChanged"
     form = '"{name}" is being changed by others.'
 
 
@@ -345,7 +334,6 @@ class RecordChanged(Conflict):
         name: Name of the record.
     """
 
-    code = "RecordChanged"
     form = '"{name}" is being changed by others. Try again.'
 
 
@@ -356,7 +344,6 @@ class TimeZoneUnknown(Conflict):
         name: Name of the time zone.
     """
 
-    code = "TimeZoneUnknown"
     form = (
         "Time zone {name!r} is not known on this machine of the service. "
         "Install the package tzdata there, or give the schedule another time zone."
@@ -372,7 +359,6 @@ class MoveUnderWay(Conflict):
         move: Id of the move.
     """
 
-    code = "MoveUnderWay"
     form = "Queue {name!r} is being moved to {1!r}. Wait until that has ended, or cancel it: move {2}"
 
     def __init__(self, source: str, target: str, move: str) -> None:
@@ -382,8 +368,6 @@ class MoveUnderWay(Conflict):
 
 class ClaimsRefused(Conflict):
     """Messages of the queue cannot be claimed at its consistency level. The text names a level that allows claims."""
-
-    code = "ClaimsRefused"
 
 
 class ClaimLost(Conflict):
@@ -395,8 +379,6 @@ class ClaimLost(Conflict):
         results: Result of each receipt, in the order of the request, for the answer.
     """
 
-    code = "ClaimLost"
-
     def __init__(self, results: Sequence[object]) -> None:
         super().__init__(
             "Some messages were delivered again, because their claims had expired, or were replaced under their name: "
@@ -407,8 +389,6 @@ class ClaimLost(Conflict):
 
 class NotOwner(Conflict):
     """A member committed for ``partitions`` that it does not own. Only the offsets of ``applied`` were recorded."""
-
-    code = "NotOwner"
 
     def __init__(self, partitions: Sequence[int], applied: Sequence[int] = ()) -> None:
         super().__init__(partitions, applied)
@@ -423,14 +403,12 @@ class NotOwner(Conflict):
 class GroupActive(Conflict):
     """The group has members. Only they can commit, and the group cannot be deleted."""
 
-    code = "GroupActive"
     form = "Group {name!r} has members. Commit as one of them, or stop them first: queuey group show {quoted}"
 
 
 class GroupElsewhere(Conflict):
     """The group is served in another data centre, given by the second argument."""
 
-    code = "GroupElsewhere"
     form = (
         "Group {name!r} is served in data centre {1!r}. Ask there; if that is lost for good: "
         "queuey group move APP {quoted} --to CENTRE"
@@ -443,45 +421,33 @@ class QueueChanged(QueueyError):
     Nothing was stored or read. The caller looks up the queue again and retries.
     """
 
-    code = "QueueChanged"
-
 
 class TooManyRequests(QueueyError):
     """The application has used up its share of the process. Nothing was done."""
 
-    code = "TooManyRequests"
     retry_after = 1
 
 
 class TooManyWaiters(TooManyRequests):
     """The application, or the process, has its max number of long polls."""
 
-    code = "TooManyWaiters"
-
 
 class TooManyMoves(TooManyRequests):
     """The application, or all applications together, have the max number of moves under way."""
 
-    code = "TooManyMoves"
     retry_after = 5
 
 
 class TooManySchedules(TooManyRequests):
     """The application has its max number of schedules."""
 
-    code = "TooManySchedules"
-
 
 class TooManyGroups(TooManyRequests):
     """The application has its max number of consumer groups with members."""
 
-    code = "TooManyGroups"
-
 
 class TooManyMembers(TooManyRequests):
     """The group has its max number of members, or had too many joins within the hour."""
-
-    code = "TooManyMembers"
 
 
 class TooManyClaims(TooManyRequests):
@@ -491,8 +457,6 @@ class TooManyClaims(TooManyRequests):
         message: Message for people.
         outcome: ``unknown`` if other parts of the request may have been done.
     """
-
-    code = "TooManyClaims"
 
     def __init__(self, message: str, *, outcome: Outcome = "none") -> None:
         super().__init__(message)
@@ -507,8 +471,6 @@ class StoreUnavailable(QueueyError):
         outcome: ``none`` if the write is not visible and never will be, ``unknown`` if it may be.
         retry_after: Seconds after which a retry is useful.
     """
-
-    code = "StoreUnavailable"
 
     def __init__(self, message: str, *, outcome: Outcome = "none", retry_after: int = 1) -> None:
         super().__init__(message)
@@ -530,19 +492,13 @@ def in_doubt(error: Exception) -> Exception:
 class StoreBusy(StoreUnavailable):
     """Another process has held the store's write lock for too long, or a resource of the store is busy."""
 
-    code = "StoreBusy"
-
 
 class StoreFull(StoreUnavailable):
     """No space is left for writes."""
 
-    code = "StoreFull"
-
 
 class StoreClosed(StoreUnavailable):
     """The store is shutting down."""
-
-    code = "StoreClosed"
 
 
 class WriteUndone(StoreUnavailable):
@@ -551,11 +507,11 @@ class WriteUndone(StoreUnavailable):
     They may be posted again. Answers have the code of ``StoreUnavailable``: nothing was stored.
     """
 
+    code = "StoreUnavailable"
+
 
 class IssuerUnavailable(StoreUnavailable):
     """The keys of the issuer of a user's credential are not available now. Nothing was done."""
-
-    code = "IssuerUnavailable"
 
 
 class TooLate(QueueyError):
@@ -565,8 +521,6 @@ class TooLate(QueueyError):
         written: True if the messages were written nevertheless.
     """
 
-    code = "TooLate"
-
     def __init__(self, *, written: bool) -> None:
         super().__init__("readers may have passed the ids of these messages")
         self.written = written
@@ -575,14 +529,11 @@ class TooLate(QueueyError):
 class StoreIncompatible(QueueyError):
     """This program does not know the store's format."""
 
-    code = "StoreIncompatible"
     outcome: Outcome = "unknown"
 
 
 class SettingsError(QueueyError):
     """Unknown, malformed or conflicting settings."""
-
-    code = "SettingsError"
 
 
 def _format_value(value: object) -> str:

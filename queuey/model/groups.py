@@ -168,6 +168,8 @@ class PartitionsOwned(Conflict):
         version: Version of the recorded offsets.
     """
 
+    code = "Conflict"
+
     def __init__(self, version: int) -> None:
         super().__init__("Members of the group own partitions of the queue.")
         self.version = version

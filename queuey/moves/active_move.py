@@ -70,6 +70,8 @@ T = TypeVar("T")
 class MoveBlocked(Conflict):
     """An earlier move has left an unfinished chunk."""
 
+    code = "Conflict"
+
 
 class PartitionMove(ABC):
     """The steps of a move in one partition, without their execution.

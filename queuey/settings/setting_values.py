@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from queuey.model.errors import SettingsError
+from queuey.model.errors import SettingsError as SettingsError  # noqa: PLC0414 - qdo takes it from here
 from queuey.model.texts import did_you_mean
 from queuey.model.time_parsing import parse_duration
 
@@ -251,12 +251,12 @@ def convert(setting: Setting, given: Given) -> Any:  # noqa: ANN401 - of the set
             value = parse_duration(value)
         elif isinstance(value, str) and typing.get_origin(kind) is tuple:
             value = [part.strip() for part in value.split(",") if part.strip()]
-        return msgspec.convert(value, Annotated[kind, meta], strict=not isinstance(value, str | list))
+        return msgspec.convert(value, Annotated[kind, meta], strict=not isinstance(given.value, str))
     except ValueError as error:
         limits = (meta.ge is None) == (meta.le is None) and meta.gt is None
         is_described = typing.get_origin(kind) is Literal or (kind in {int, float, bool} and limits)
         reason = f"Expected: {setting.type.replace('`', '')}" if is_described else str(error).removesuffix(".")
-        shown = masked_text(setting.name, given.value)
+        shown = masked_text(setting.name, given.value) if isinstance(given.value, str) else given.value
         raise SettingsError(f"Setting {setting.name} (from {given.source}) is {shown!r}. {reason}.") from error
 
 

@@ -24,10 +24,6 @@ class OptionError(QueueyError, ValueError):
 class DataLoss(QueueyError):
     """Messages that were to be read do not exist any more."""
 
-    code = "DataLoss"
-
 
 class SparkMissing(QueueyError):
     """PySpark is not installed, or there is no Java on which it runs."""
-
-    code = "SparkMissing"

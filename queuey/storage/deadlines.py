@@ -235,6 +235,8 @@ class InThread(Protocol):
 class GivenUp(StoreUnavailable):
     """The caller cancelled the call; ``outcome`` says whether it may have changed something."""
 
+    code = "StoreUnavailable"
+
     def __init__(self, outcome: Outcome) -> None:
         super().__init__("the store did not answer in time", outcome=outcome)
 

@@ -43,11 +43,11 @@ NO_SUCH_RESOURCE = "404 Not Found\n\nThe resource could not be found.\n"
 class NoSuchResource(errors.NotFound):
     """No route matches the path, or the resource does not have the method."""
 
+    code = "NotFound"
+
 
 class MethodNotAllowed(errors.QueueyError):
     """The resource does not have the method."""
-
-    code = "MethodNotAllowed"
 
 
 STATUSES[MethodNotAllowed] = 405

@@ -341,6 +341,8 @@ def too_late_error() -> StoreUnavailable:
 class ClaimUndecided(StoreUnavailable):
     """A claim got no message from a partition, but some may be free there. Nothing was changed."""
 
+    code = "StoreUnavailable"
+
 
 def read_limit_error(partition: int) -> ClaimUndecided:
     text = f"Partition {partition} was read up to its limit: {MAX_ABOVE} messages done within the read delay."

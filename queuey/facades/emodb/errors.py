@@ -30,19 +30,15 @@ class BadArgument(errors.QueueyError):
 
 
 class BadParameter(errors.QueueyError):
-    code = "BadParameter"
+    """A parameter of the request is missing or has the wrong type."""
 
 
 class BadBody(errors.QueueyError):
     """The body is not JSON, or has the wrong shape."""
 
-    code = "BadBody"
-
 
 class WrongContentType(errors.QueueyError):
     """The content type of the body is not JSON."""
-
-    code = "WrongContentType"
 
     def __str__(self) -> str:
         return "The content type of the body is not JSON. Send Content-Type: application/json"
@@ -50,8 +46,6 @@ class WrongContentType(errors.QueueyError):
 
 class RefusedQueue(errors.QueueyError):
     """The caller may not send to a queue of the batch; ``args`` has its name."""
-
-    code = "RefusedQueue"
 
 
 STATUSES.update({BadArgument: 400, BadParameter: 400, BadBody: 400, WrongContentType: 415, RefusedQueue: 403})

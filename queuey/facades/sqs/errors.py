@@ -30,6 +30,8 @@ class SqsError(errors.InvalidRequest):
         status: HTTP status.
     """
 
+    code = "InvalidParameter"
+
     def __init__(self, name: str, text: str, status: int = 400) -> None:
         super().__init__({name: text})
         self.text = text

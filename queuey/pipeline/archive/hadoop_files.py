@@ -27,8 +27,6 @@ _GLOB_CHARACTERS = frozenset("*?[]{}\\")
 class FilesUnavailable(QueueyError):
     """A file system refused a request."""
 
-    code = "FilesUnavailable"
-
 
 class DirectoryEntry(NamedTuple):
     """Name, kind and length in bytes of a directory entry."""

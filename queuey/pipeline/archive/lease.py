@@ -40,8 +40,6 @@ _MAX_CLOCK_DIFFERENCE = 0.25
 class ArchiveBusy(QueueyError):
     """Another run writes to the archive, or has taken over the lease of this run."""
 
-    code = "ArchiveBusy"
-
 
 class _LeaseEntry(msgspec.Struct, frozen=True):
     """Ledger entry of a lease.

@@ -43,8 +43,6 @@ _HASH_MODULUS = 1 << 64
 class ArchiveDamaged(QueueyError):
     """An archive does not match its manifests, or the directory is not an archive."""
 
-    code = "ArchiveDamaged"
-
 
 class Archive(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of an archive, fixed when it is created.

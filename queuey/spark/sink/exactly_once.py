@@ -62,8 +62,6 @@ read delays of hours."""
 class NotRepeatable(QueueyError):
     """An attempt has other rows than an earlier one, so it is unknown which of them are written already."""
 
-    code = "NotRepeatable"
-
 
 class ReservableRows(Protocol):
     """Rows of one chunk: messages without ids. ``MessageBuilder`` implements it."""

@@ -241,6 +241,8 @@ def _make_busy_handler(seconds: float) -> Callable[[int], bool]:
 class TooLong(StoreBusy):
     """A read without waiting would take too long."""
 
+    code = "StoreBusy"
+
 
 class _NoWaitRead(threading.local):
     """Whether this thread runs a read without waiting, and how often SQLite has called the progress handler."""

@@ -39,12 +39,16 @@ is unknown.
 class InDoubt(StoreUnavailable):
     """It is unknown whether the write took effect."""
 
+    code = "StoreUnavailable"
+
     def __init__(self, message: str, *, retry_after: int = 1) -> None:
         super().__init__(message, outcome="unknown", retry_after=retry_after)
 
 
 class TooManyDead(StoreUnavailable):
     """A read met more deleted and expired rows than Cassandra allows (``tombstone_failure_threshold``)."""
+
+    code = "StoreUnavailable"
 
 
 def translate(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreUnavailable:
