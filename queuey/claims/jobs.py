@@ -22,7 +22,7 @@ from queuey.claims.rules.partition_state import ClaimTiming, State
 from queuey.claims.rules.receipts import ClaimReceipt, LastDelivery
 from queuey.model import ids
 from queuey.model.deadletters import Attempt, DeadLetter, decode_dead_letter, queue_for
-from queuey.model.errors import InvalidRequest, MessageNotFound, QueueNotFound
+from queuey.model.errors import MessageNotFound, QueueNotFound
 from queuey.model.ids import Position
 from queuey.model.messages import Location, Message, Queue
 from queuey.runtime.event_loop import Core
@@ -317,10 +317,8 @@ class JobUseCases:
         number, position = location
         request = JobRequest(queue, act, ClaimReceipt(number, *position))
         standing, entry = (await self._logs.ask(queue, {number: request}))[number]
-        if standing == "refused" and act is make_available_now and (queue.keeps_keys or queue.kind == "dedup"):
-            how = "by keys" if queue.keeps_keys else "equal messages once"
-            text = f"The message is delayed, and queue {queue.name!r} delivers {how}, so it waits until it is due"
-            raise InvalidRequest({"id": text})
+        if standing == "refused" and act is make_available_now:
+            queue.traits.check("deliver early", queue, "id")
         if standing == "refused":
             raise too_many_done_error(number)
         return standing, entry

@@ -17,10 +17,10 @@ from queuey.claims.attempts import AttemptRecords, DeliveryRecord
 from queuey.claims.log.claim_search import QueueLogs
 from queuey.claims.rules.partition_state import State
 from queuey.model import ids
-from queuey.model.body_digests import compute_body_digest
 from queuey.model.deadletters import queue_for
 from queuey.model.errors import NotFound
 from queuey.model.ids import TICKS_PER_SECOND, Position
+from queuey.model.kinds import compute_body_digest
 from queuey.model.messages import Location, Message, Queue, Slice, position_of, rendered_bytes
 from queuey.model.task_calls import find_call
 from queuey.model.texts import shorten

@@ -55,6 +55,7 @@ from queuey.model.deadletters import (
     matches_patterns,
     queue_for,
 )
+from queuey.model.kinds import kind_of
 
 __all__ = [
     "SUFFIX",
@@ -338,8 +339,7 @@ async def _make_outgoing(client: AsyncClient, queue: Target, letter: DeadLetter,
     body = await _read_body(
         client, letter.lies_in, (letter.stored_partition, letter.stored_id), letter.body, is_json=letter.json
     )
-    keeps_keys = queue.kind == "ordered" or queue.max_claimed_per_key > 0
-    partition, key = choose_partition_and_key(letter, queue.kind, keeps_keys=keeps_keys)
+    partition, key = choose_partition_and_key(letter, kind_of(queue))
     return Outgoing(
         **body, partition=partition, key=key, headers=letter.headers, content_type=letter.content_type, ttl=ttl
     )

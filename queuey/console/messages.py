@@ -217,7 +217,7 @@ def _parse_request(form: Mapping[str, str], access: QueueAccess) -> ListRequest:
     if key:
         partition = by_key(key, queue.partitions)
     # Only some queues keep the key with the message; in others it only chooses the partition.
-    message_filter = MessageFilter(**texts, key=key if queue.keeps_keys else "")
+    message_filter = MessageFilter(**texts, key=key if queue.traits.stores_keys else "")
     return ListRequest(
         wanted=message_filter,
         partition=partition,
@@ -279,7 +279,7 @@ def _is_pause(query: ListRequest, result: SearchStep) -> bool:
 
 
 def _list_columns(queue: Queue, first: str) -> list[str | tuple[str, ...]]:
-    keys = ["Key"] if queue.keeps_keys else []
+    keys = ["Key"] if queue.traits.stores_keys else []
     partitions = [("Partition", "number")] if queue.partitions > 1 else []
     return [first, "Body", *keys, *partitions, "Content", "Id"]
 

@@ -17,7 +17,6 @@ from queuey.api.claims import JobStatus
 from queuey.messages.message_effects import MessageEffects, NotifyRemoved, notify_nobody
 from queuey.messages.posts import Draft, hash_content
 from queuey.model.errors import (
-    InvalidRequest,
     NameChanged,
     NameTaken,
     QueueChanged,
@@ -277,14 +276,7 @@ class NameUseCases:
 
         If the message is kept when it expires, ensures its expiry before and after it is stored.
         """
-        if queue.kind == "dedup":
-            raise InvalidRequest({"name": "Messages of a dedup queue have no names. Leave it out."})
-        if queue.kind == "ordered":
-            text = "Messages of an ordered queue have keys, not names. Leave it out."
-            raise InvalidRequest({"name": text})
-        if queue.max_claimed_per_key and draft.key is not None:
-            text = "In a queue with max_claimed_per_key a message cannot have both a name and a key. Leave one out."
-            raise InvalidRequest({"message_key": text})
+        queue.traits.check("name" if draft.key is None else "name with key", queue, "name")
         ttl = draft.ttl or queue.ttl or self._limits.default_ttl
         keeps = draft.ttl is None and queue.on_expiry == "dead-letter"
         item = NewMessage(draft.body, by_key(name, queue.partitions), ttl, draft.meta, kept=keeps)

@@ -18,7 +18,6 @@ import msgspec
 from queuey.access.queue_access import QueueAccess
 from queuey.messages.message_effects import MessageEffects, NotifyRemoved, notify_nobody
 from queuey.model import ids
-from queuey.model.body_digests import choose_partition, compute_body_digest
 from queuey.model.errors import InvalidRequest, StoreUnavailable, TooLarge, WriteUndone
 from queuey.model.ids import Position
 from queuey.model.messages import (
@@ -53,9 +52,6 @@ MAX_SECONDS_AHEAD = 1.0
 
 Placed = tuple[float, Location]
 """Delay and location of a stored message."""
-DEDUP_TEXT = "A dedup queue puts equal bodies into one partition and chooses the ids."
-ORDERED_TEXT = "An ordered queue puts the messages of a key into one partition and chooses the ids."
-LIMITED_KEY_TEXT = "A queue with max_claimed_per_key puts the messages of a key into one partition and chooses the ids."
 
 _get_partition = attrgetter("partition")
 _encode = msgspec.msgpack.Encoder().encode
@@ -246,7 +242,7 @@ class MessageUseCases:
         while True:
             items = (
                 await self._address_by_body(queue, drafts)
-                if queue.kind == "dedup"
+                if queue.traits.unites_bodies
                 else self._address_drafts(queue, drafts)
             )
             if isinstance(key, str) and items:
@@ -264,14 +260,14 @@ class MessageUseCases:
             await ensure_expiry(queue, items, is_stored=True)
         if not result.replayed:
             self._metrics.count_received(len(result.locations), queue)
-        if queue.kind == "ordered" and (result.replayed or not more or any(item.delay for item in items)):
+        if queue.traits.in_order and (result.replayed or not more or any(item.delay for item in items)):
             placed = zip((item.delay for item in items), result.locations, strict=True)
             await self.settle_order(queue, placed)
         return result
 
     async def settle_order(self, queue: Queue, placed: Iterable[Placed]) -> None:
         """In an ordered queue, waits until no clock can make an id below those of the messages minus their delays."""
-        if queue.kind == "ordered" and self._store.ids_follow_clocks:
+        if queue.traits.in_order and self._store.ids_follow_clocks:
             seconds_ahead = [self._seconds_ahead(position) - delay for delay, (_, position) in placed]
             await asyncio.sleep(max(seconds_ahead, default=-math.inf) + self._store.clock_difference)
 
@@ -328,12 +324,7 @@ class MessageUseCases:
             raise TooLarge({"body": text})
 
         async def write(queue: Queue) -> None:
-            if queue.kind == "dedup":
-                raise InvalidRequest({"messages": f"{DEDUP_TEXT} POST the message instead."})
-            if queue.kind == "ordered":
-                raise InvalidRequest({"messages": f"{ORDERED_TEXT} POST the message with a key instead."})
-            if queue.max_claimed_per_key:
-                raise InvalidRequest({"messages": f"{LIMITED_KEY_TEXT} POST the message instead."})
+            queue.traits.check("put", queue, "messages")
             for partition, _ in locations:
                 if (error := partition_error(partition, queue.partitions)) is not None:
                     raise InvalidRequest({"partition": error})
@@ -409,16 +400,14 @@ class MessageUseCases:
         to_place = 1 if len(drafts) == 1 else sum([draft.partition is None and draft.key is None for draft in drafts])
         first = self._sticky.choose(queue.partitions) if to_place and queue.partitions > 1 else 1
         chosen = iter((first,) if to_place == 1 else spread(to_place, first, queue.partitions))
-        if queue.kind == "plain" and not keeps and drafts and isinstance(drafts[0], PlainDraft):
+        if not queue.traits.refuses and not keeps and drafts and isinstance(drafts[0], PlainDraft):
             return _complete_plain(cast("Sequence[PlainDraft]", drafts), chosen, ttl)
         items = []
         for draft in drafts:
             partition, meta = draft.partition, draft.meta
-            if queue.kind == "dedup":
-                partition = _partition_by_body(queue, draft)
-            elif queue.kind == "ordered" or (queue.max_claimed_per_key and draft.key is not None):
-                partition, meta = _route_by_key(queue, draft)
-            elif partition is None:
+            if queue.traits.refuses:
+                partition, meta = _route_by_kind(queue, draft)
+            if partition is None:
                 partition = next(chosen) if draft.key is None else by_key(draft.key, queue.partitions)
             elif not 1 <= partition <= queue.partitions:
                 raise InvalidRequest({"partition": partition_error(partition, queue.partitions) or ""})
@@ -439,24 +428,14 @@ def _complete_plain(drafts: Sequence[PlainDraft], chosen: Iterator[int], ttl: in
     return cast("Sequence[NewMessage]", drafts)
 
 
-def _partition_by_body(queue: Queue, draft: AnyDraft) -> int:
-    """Returns the partition by body and metadata. A draft with a partition or a key is refused."""
-    for field, value in (("partition", draft.partition), ("message_key", draft.key)):
-        if value is not None:
-            raise InvalidRequest({field: f"{DEDUP_TEXT} Leave it out."})
-    return choose_partition(compute_body_digest(draft.body, draft.meta), queue.partitions)
-
-
-def _route_by_key(queue: Queue, draft: AnyDraft) -> tuple[int, Meta]:
-    """Returns partition and metadata by key. A draft with a partition, or without a key, is refused."""
-    if draft.partition is not None:
-        raise InvalidRequest(
-            {"partition": f"{LIMITED_KEY_TEXT if queue.max_claimed_per_key else ORDERED_TEXT} Leave it out."}
-        )
-    if draft.key is None:
-        raise InvalidRequest({"message_key": "Required: this queue is ordered by keys"})
-    meta = msgspec.structs.replace(draft.meta or Meta(), key=draft.key)
-    return by_key(draft.key, queue.partitions), meta
+def _route_by_kind(queue: Queue, draft: AnyDraft) -> tuple[int | None, Meta | None]:
+    """Returns the partition and metadata of a message that the queue's kind accepts."""
+    traits, meta = queue.traits, draft.meta
+    traits.check_post(queue, draft.key, draft.partition)
+    partition = traits.choose_partition(draft.body, meta, draft.key, queue.partitions) or draft.partition
+    if traits.stores_keys and draft.key is not None:
+        meta = msgspec.structs.replace(meta or _NO_META, key=draft.key)
+    return partition, meta
 
 
 def _keep_valid_locations(queue: Queue, locations: Sequence[Location]) -> list[Location]:

@@ -38,6 +38,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from queuey.model.ids import TICKS_PER_SECOND, seconds_to_ticks
+from queuey.model.kinds import Traits
 from queuey.model.messages import Message, Meta
 from queuey.model.titles import instant, titled
 
@@ -244,13 +245,13 @@ def make_unsent_result(letters: Sequence[DeadLetter], reason: str) -> Redriven:
     return Redriven(left={reason: len(letters)}, samples=tuple(sorted(staying)[:MAX_SAMPLES]))
 
 
-def choose_partition_and_key(letter: DeadLetter, kind: str, *, keeps_keys: bool) -> tuple[int | None, str | None]:
+def choose_partition_and_key(letter: DeadLetter, traits: Traits) -> tuple[int | None, str | None]:
     """Returns the partition and the key for posting a dead letter to a queue. With None the service chooses.
 
-    The key is given only to a queue that keeps keys, the partition only to a plain queue and without a key.
+    The key is given only to a queue that stores keys, the partition only without a key.
     """
-    key = letter.key if keeps_keys else None
-    return (letter.partition if kind == "plain" and key is None else None), key
+    key = letter.key if traits.stores_keys else None
+    return (letter.partition if "post to partition" not in traits.refuses and key is None else None), key
 
 
 def queue_for(queue: str, dead_queue: str | None = None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import Annotated, Literal, get_args, get_type_hints
 
@@ -11,6 +11,7 @@ import msgspec
 
 from queuey.model import ids
 from queuey.model.ids import Position
+from queuey.model.kinds import Traits, kind_of
 from queuey.model.queue_options import (
     BACKOFF,
     ClaimedOption,
@@ -157,7 +158,7 @@ class ChosenOptions(msgspec.Struct, frozen=True, kw_only=True):
     description: DescriptionOption = ""
 
 
-class Queue(ChosenOptions, frozen=True, kw_only=True):
+class Queue(ChosenOptions, frozen=True, kw_only=True, dict=True):
     """The row of a queue in the catalogue.
 
     Attributes:
@@ -178,9 +179,10 @@ class Queue(ChosenOptions, frozen=True, kw_only=True):
     created: float = 0.0
     version: int = 0
 
-    @property
-    def keeps_keys(self) -> bool:
-        return self.kind == "ordered" or self.max_claimed_per_key > 0
+    @cached_property
+    def traits(self) -> Traits:
+        """What the queue is and does by its kind."""
+        return kind_of(self)
 
     def share_of(self, partition: int) -> int:
         share, rest = divmod(self.max_claimed, self.partitions)
@@ -201,7 +203,7 @@ class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         content_type: Content type given by the producer, or None.
         headers: Pairs of lower-case name and value, in their original order.
         json: The body is the text of a JSON value, which is returned as that value and not as a string.
-        key: Key of the message, in queues that keep keys (:attr:`Queue.keeps_keys`).
+        key: Key of the message, in queues that keep keys (:attr:`Traits.stores_keys`).
     """
 
     content_type: str | None = None

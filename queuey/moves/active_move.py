@@ -34,7 +34,6 @@ from queuey.access.queue_access import QueueAccess
 from queuey.claims.claims import ClaimUseCases
 from queuey.claims.log.move_turns import FETCH_BATCH_SIZE, MoveOrder, MoveTurn
 from queuey.model import ids
-from queuey.model.body_digests import choose_target_partition
 from queuey.model.deadletters import convert_for_move
 from queuey.model.errors import (
     ClaimsRefused,
@@ -46,6 +45,7 @@ from queuey.model.errors import (
     StoreClosed,
 )
 from queuey.model.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.model.kinds import choose_target_partition
 from queuey.model.messages import Location, Message, NewMessage, PostKey, Queue
 from queuey.moves.move_records import QueueMove, QueueMoveProgress
 from queuey.storage import Store

@@ -92,12 +92,7 @@ class MoveUseCases:
         if source.queue.uid == target.queue.uid:
             raise InvalidRequest({"to": "The target is the queue that has the messages. Choose another one"})
         for access, field in ((source, "from"), (target, "to")):
-            if access.queue.kind == "ordered":
-                text = f"Queue {access.queue.name!r} is ordered: no messages can be moved from it or to it"
-                raise InvalidRequest({field: text})
-            if access.queue.max_claimed_per_key:
-                text = f"Queue {access.queue.name!r} has max_claimed_per_key: no messages can be moved from it or to it"
-                raise InvalidRequest({field: text})
+            access.queue.traits.check("move", access.queue, field)
         await source.refresh()
         await target.refresh()
         self._claims.logs.check(source.queue)

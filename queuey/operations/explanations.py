@@ -25,6 +25,7 @@ from queuey.groups.offsets import OffsetUseCases
 from queuey.model import ids
 from queuey.model.errors import ClaimsRefused, GroupNotFound
 from queuey.model.ids import Position
+from queuey.model.kinds import kind_of
 from queuey.model.messages import MAX_TTL, Message, Queue, Slice
 from queuey.model.texts import format_count
 from queuey.model.time_parsing import clock_warning, format_duration, format_instant
@@ -40,10 +41,6 @@ MAX_GROUPS = 20
 """Max consumer groups whose lag is shown."""
 MAX_LAGS = 400
 """Max partitions whose lag is counted, over all groups."""
-_KIND_TEXTS = {
-    "dedup": "If several waiting messages have equal bodies, only one of them is delivered.",
-    "ordered": "Messages of one key are claimed one after another.",
-}
 _NO_TRACE_TEXT = (
     "Other explanations leave no trace: a delete by id, a purge, a post that failed with outcome none, a message of "
     "another queue."
@@ -196,12 +193,8 @@ class Explaining:
                 yield reason
             async for reason in self._explain_deliveries(queue, number, position, standing):
                 yield reason
-        if queue.kind == "dedup":
-            text = "In a dedup queue one of several waiting messages with equal bodies is delivered, perhaps another."
-            yield Reason(code="duplicates", text=text)
-        if queue.kind == "ordered":
-            text = "In an ordered queue a message is delivered when all earlier messages of its key are done."
-            yield Reason(code="order", text=text)
+        if queue.traits.waits_for:
+            yield Reason(code=queue.traits.waits_for, text=queue.traits.about)
 
     async def _explain_limits(self, queue: Queue, message: Message, standing: _Standing) -> AsyncIterator[Reason]:
         number, share, of_key = message.partition, queue.share_of(message.partition), queue.max_claimed_per_key
@@ -433,12 +426,10 @@ def _describe_claims(info: QueueInfo, backlog: Backlog | None, refusal: str | No
         yield f"For claims: {backlog_text(backlog, time.time())}."
     if info.on_ack == "delete":
         yield "Acknowledged messages are deleted."
-    if info.kind in _KIND_TEXTS:
-        yield _KIND_TEXTS[info.kind]
+    if about := kind_of(info).about:
+        yield about.format(queue=info)
     if info.max_claimed:
         yield f"At most {info.max_claimed} are claimed at once, divided among the partitions."
-    if info.max_claimed_per_key:
-        yield f"At most {info.max_claimed_per_key} of one key are claimed at once."
 
 
 def _describe_ends(info: QueueInfo, refusal: str | None) -> Iterator[str]:

@@ -188,5 +188,5 @@ def _location(letter: DeadLetter) -> Location:
 def _make_draft(letter: DeadLetter, queue: Queue) -> Draft:
     headers = tuple(letter.headers.items())
     meta = Meta(letter.content_type, headers, letter.json) if letter.content_type or headers or letter.json else None
-    partition, key = choose_partition_and_key(letter, queue.kind, keeps_keys=queue.keeps_keys)
+    partition, key = choose_partition_and_key(letter, queue.traits)
     return Draft(letter.body, meta=meta, partition=partition, key=key)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from queuey.model.errors import InvalidRequest
+from queuey.model.kinds import check_changes, check_options
 from queuey.model.messages import Backoff, Principal, Queue, QueueSpec, Scope, is_readable
 
 SPEC_COLUMNS = QueueSpec.__struct_fields__
@@ -63,20 +64,8 @@ def new_queue_fields(spec: QueueSpec) -> dict[str, Any]:
         InvalidRequest: The claim limits do not fit the kind or the number of partitions.
     """
     fields = find_set_fields(spec)
-    complete = _DEFAULTS | fields
-    if complete["max_claimed_per_key"] and complete["kind"] != "plain":
-        text = f"Only a plain queue can have it, but this queue has the kind {complete['kind']}. Omit one of them."
-        raise InvalidRequest({"max_claimed_per_key": text})
-    _check_max_claimed(complete)
+    check_options(_DEFAULTS | fields)
     return fields
-
-
-def _check_max_claimed(fields: Mapping[str, Any]) -> None:
-    """Raises InvalidRequest if ``max_claimed`` is above 0 and below the number of partitions."""
-    limit, partitions = fields["max_claimed"], fields["partitions"]
-    if 0 < limit < partitions:
-        text = f"{limit} cannot be divided among {partitions} partitions. Give at least {partitions}, or 0: no limit."
-        raise InvalidRequest({"max_claimed": text})
 
 
 def find_differing(queue: Queue, spec: QueueSpec) -> list[str]:
@@ -91,25 +80,11 @@ def find_changed(queue: Queue, changes: QueueSpec, clear: Iterable[str]) -> dict
         InvalidRequest: See :meth:`~queuey.storage.Catalogue.update_queue`.
     """
     fields = {name: _DEFAULTS[name] for name in clear if name in _DEFAULTS} | find_set_fields(changes)
-    if fields.get("kind", queue.kind) != queue.kind:
-        text = f"Queue {queue.name!r} is {queue.kind}, which never changes. Create another queue."
-        raise InvalidRequest({"InvalidUpdate": text}, code="InvalidUpdate")
-    if queue.kind != "plain" and fields.get("partitions", queue.partitions) != queue.partitions:
-        text = f"Queue {queue.name!r} is {queue.kind}: its {queue.partitions} partitions never change"
-        raise InvalidRequest({"InvalidUpdate": f"{text}. Create another queue."}, code="InvalidUpdate")
-    by_key = fields.get("max_claimed_per_key", queue.max_claimed_per_key)
-    if bool(by_key) != bool(queue.max_claimed_per_key):
-        text = f"Queue {queue.name!r} has max_claimed_per_key {queue.max_claimed_per_key}: it cannot be"
-        text = f"{text} {'set to 0' if queue.max_claimed_per_key else 'set afterwards'}"
-        raise InvalidRequest({"InvalidUpdate": f"{text}. Create another queue."}, code="InvalidUpdate")
-    if by_key and fields.get("partitions", queue.partitions) != queue.partitions:
-        text = f"Queue {queue.name!r} has max_claimed_per_key: its {queue.partitions} partitions never change"
-        raise InvalidRequest({"InvalidUpdate": f"{text}. Create another queue."}, code="InvalidUpdate")
+    check_changes(queue, fields)
     if fields.get("partitions", queue.partitions) < queue.partitions:
         text = f"Queue {queue.name!r} has {queue.partitions} partitions, more than {fields['partitions']}"
         text = f"Partitions can only be increased. {text}."
         raise InvalidRequest({"InvalidUpdate": text}, code="InvalidUpdate")
-    _check_max_claimed({"max_claimed": queue.max_claimed, "partitions": queue.partitions} | fields)
     return fields
 
 

@@ -13,9 +13,9 @@ from queuey.claims.log.claim_search import PiggybackedAck
 from queuey.claims.log.log_requests import ClaimDelivery, ClaimUndecided
 from queuey.claims.rules.operator_acts import JobStanding, cancel, make_available_now
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus
-from queuey.model.body_digests import choose_partition, compute_body_digest
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import Position
+from queuey.model.kinds import choose_partition, compute_body_digest
 from queuey.model.messages import Backoff, Meta, Queue
 from queuey.model.partitions import by_key
 from queuey.runtime.limits import Limits

@@ -20,10 +20,10 @@ from queuey.claims.job_ends import EXPIRED_ERROR, Results
 from queuey.claims.rules.partition_state import State
 from queuey.claims.rules.receipts import LastDelivery
 from queuey.model import deadletters, ids
-from queuey.model.body_digests import choose_target_partition
 from queuey.model.deadletters import Attempt, Cause
 from queuey.model.errors import QueueChanged, QueueExists, QueueNotFound, QueueyError
 from queuey.model.ids import Position
+from queuey.model.kinds import choose_target_partition
 from queuey.model.messages import Location, Message, NewMessage, PostKey, Queue, QueueSpec
 from queuey.runtime.event_loop import Core
 from queuey.runtime.limits import Limits
@@ -272,7 +272,7 @@ async def _may_keep_position(store: Store, queue: Queue, target: Queue, location
     It may if the target has only dead letters of this queue, and the position is free or has the same letter. Messages
     of several queues, and of partitions that share a target partition, may have the same id.
     """
-    if target.kind != "plain" or target.keeps_keys or target.name != deadletters.queue_for(queue.name):
+    if "put" in target.traits.refuses or target.name != deadletters.queue_for(queue.name):
         return False
     if location[0] > target.partitions:
         return False
@@ -324,7 +324,7 @@ async def _find_target(store: Store, queue: Queue, name: str, *, fresh: bool) ->
             target, _ = await store.catalogue.create_queue(queue.application, default_name, spec)
         except QueueExists as error:
             target = error.queue
-    may_grow = target.kind == "plain" and not target.keeps_keys and not 0 < target.max_claimed < queue.partitions
+    may_grow = "add partitions" not in target.traits.refuses and not 0 < target.max_claimed < queue.partitions
     if target.partitions < queue.partitions and may_grow:
         target = await store.catalogue.update_queue(target, QueueSpec(partitions=queue.partitions))
     return target

@@ -704,15 +704,15 @@ class Finder:
         self.row = row
         self.claim_limits = find_claim_limits(row, self._partition)
         self.max_deliveries = delivery_limit(row)
-        if row.kind == "dedup" and self.duplicates is None:
+        if row.traits.unites_bodies and self.duplicates is None:
             self.duplicates = Duplicates(self._store, self._partition, self._core, self._timing)
             self.scanner.split = self.duplicates.split
         if self.duplicates is not None:
             self.duplicates.row = row
-        if row.keeps_keys and self.ordered is None:
+        if row.traits.stores_keys and self.ordered is None:
             readers = self._core, self.read, self.fetch
             self.ordered = OrderedScanner(self.scanner, self._partition, self._limits, *readers)
-            self.waiting = self.ordered.waiting if row.kind == "ordered" else None
+            self.waiting = self.ordered.waiting if row.traits.in_order else None
 
     async def find(self, state: State, taken: Sequence[LogRequest], polls: Sequence[PollRequest]) -> Candidates:
         """Reads messages for polls: first those whose claims have ended, then new ones.

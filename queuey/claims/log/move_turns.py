@@ -107,7 +107,7 @@ class MoveRequest(ReadingRequest):
 
     def _is_too_early(self, expired: int) -> bool:
         """Returns whether copies below the move's bound may still be posted: its covers would not hide them."""
-        if self.queue.kind != "dedup" or self._order.exact:
+        if not self.queue.traits.unites_bodies or self._order.exact:
             return False
         return ids.seconds_to_ticks(expired / 1000) < self.below[0]
 

@@ -548,7 +548,7 @@ class PartitionLog:
         may_find_more = end.must_search_again
         if candidates.full:
             request.answer(None, too_many_claims_error(self._partition))
-        elif candidates.by_key and request.queue.kind == "plain" and not may_find_more:
+        elif candidates.by_key and not request.queue.traits.in_order and not may_find_more:
             # Messages that were not read also wait for others of their keys.
             request.answer([])
         elif candidates.scan.full and not may_find_more:

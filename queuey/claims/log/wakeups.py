@@ -144,7 +144,7 @@ class ClaimWakeups:
         watched.lags = ordered is not None and ordered.lags
         self._poll_within(max(seconds, MIN_POLL_INTERVAL), log.key, watched)
         may_free = ordered is not None and not ordered.has_none_waiting
-        in_order = watched.keyed_done_count != keyed_done_before and may_free and watched.queue.kind == "ordered"
+        in_order = watched.keyed_done_count != keyed_done_before and may_free and watched.queue.traits.in_order
         has_freed_room = _has_freed_room(watched.queue, log, freed_places_before, by_key=has_ended or may_free)
         if (has_ended and watched.released != released_before) or in_order or has_freed_room:
             watched.wake()

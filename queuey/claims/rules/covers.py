@@ -19,8 +19,8 @@ import msgspec
 
 from queuey.claims.rules.entries import CoverChanges, CoverMade
 from queuey.model import ids
-from queuey.model.body_digests import compute_body_digest
 from queuey.model.ids import LOW_MIN, Position
+from queuey.model.kinds import compute_body_digest
 from queuey.model.messages import Message
 
 MAX_UNCONFIRMED = 20_000

@@ -97,7 +97,7 @@ def make_spec(kept: StoredAttributes) -> QueueSpec:
 
 
 def is_fifo(queue: Queue) -> bool:
-    return queue.kind == "ordered"
+    return queue.traits.in_order
 
 
 def check_name(name: str, *, fifo: bool) -> None:

@@ -211,7 +211,7 @@ class RedriveRun:
         queues = {name: self._look_up_queue(name) for name in {dead_letter.queue for dead_letter in dead_letters}}
         shapes = {name: (row.partitions, row.dead_letter) if row else None for name, row in queues.items()}
         going, staying = group_by_origin(dead_letters, shapes, self._order.wanted.dead_queue)
-        for name in [name for name in going if (row := queues[name]) is not None and row.keeps_keys]:
+        for name in [name for name in going if (row := queues[name]) is not None and row.traits.stores_keys]:
             staying += _refuse_keyed(name, [dead_letters[index] for index in going.pop(name)])
         return {name: queue for name, queue in queues.items() if queue is not None}, going, staying
 

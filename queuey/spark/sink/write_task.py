@@ -232,7 +232,7 @@ class TaskWriter:
     def _look_up_queue(self, name: str) -> Queue:
         """Returns a queue; creates the options' queue if ``create`` is set.
 
-        Refuses ordered and dedup queues, and those with ``max_claimed_per_key``.
+        Refuses queues of kinds that Spark cannot write to.
         """
         try:
             queue = bridge.run(self._store.catalogue.queue(self._application, name, fresh=True))
@@ -241,12 +241,8 @@ class TaskWriter:
                 spec = QueueSpec(partitions=self._options.partitions)
                 return bridge.run(self._store.catalogue.create_queue(self._application, name, spec))[0]
             raise QueueNotFound(name, f"application {self._application!r} has no queue {name!r}") from error
-        if queue.kind != "plain":
-            text = f"Queue {name!r} is of the kind {queue.kind}"
-            raise OptionError(f"{text}: Spark cannot write to it. POST the messages instead.")
-        if queue.max_claimed_per_key:
-            text = f"Queue {name!r} has max_claimed_per_key, and Spark writes no keys"
-            raise OptionError(f"{text}. POST the messages instead, or write to another queue.")
+        if (refusal := queue.traits.refusal("write from Spark", queue)) is not None:
+            raise OptionError(refusal)
         return queue
 
     def _convert(self, chunk: RowChunk, queue: Queue, row_indexes: Integers) -> MessageBuilder:

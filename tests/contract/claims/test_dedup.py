@@ -10,12 +10,12 @@ import pytest
 from queuey.claims.log import message_finder
 from queuey.claims.log.message_finder import MAX_COVERS
 from queuey.messages.posts import Draft
-from queuey.model.body_digests import compute_body_digest
 from queuey.model.errors import InvalidRequest, QueueChanged, QueueExists, StoreBusy
+from queuey.model.kinds import compute_body_digest
 from queuey.model.messages import Meta, Page, Queue, QueueSpec, Slice
 from queuey.storage import ClaimLogs, Covers, Messages, Store, bridge
 from tests.backends import APP, PROMPT, Backend, Clock
-from tests.blocking import BlockingNames, adopt_own_loop, blocking, post
+from tests.blocking import adopt_own_loop, blocking, post
 from tests.contract.claims.test_claims import claimed_bodies, enter
 from tests.contract.samples import append_bodies, eventually, make_queue, new_message
 from tests.interposed_store import InterposedStore
@@ -225,7 +225,7 @@ def test_copies_are_deleted(backend: Backend, store: Store, clock: Clock) -> Non
 
 
 def test_posting(store: Store) -> None:
-    """Equal bodies go to one partition; a request that chooses a partition or an id is refused."""
+    """Equal bodies go to one partition."""
     queue = make_dedup(store, partitions=7)
     service, access = enter(store, queue)
     drafts = [Draft(f"m{number % 20}") for number in range(60)]
@@ -233,26 +233,18 @@ def test_posting(store: Store) -> None:
     of = {draft.body: place[0] for draft, place in zip(drafts, places, strict=True)}
     assert [place[0] for place in places] == [of[draft.body] for draft in drafts]
     assert len(set(of.values())) > 1
-    for draft in (Draft("a", partition=1), Draft("a", key="k")):
-        with pytest.raises(InvalidRequest, match="dedup queue"):
-            post(service, access, [draft])
-    with pytest.raises(InvalidRequest, match="dedup queue"):
-        service.core.run(service.messages.put(access, [places[0]], Draft("a")))
-    with pytest.raises(InvalidRequest, match="dedup queue"):
-        BlockingNames(service).create(access, "n", Draft("a"))
 
 
 @pytest.mark.parametrize("kind", ["dedup", "ordered"])
 def test_it_never_changes(store: Store, kind: str) -> None:
-    """A queue's kind is fixed at creation, and so is its number of partitions unless it is plain."""
+    """A queue's kind is fixed at creation."""
     queue = make_queue(store, read_delay=None, kind=kind, partitions=2)
     assert bridge.run(store.catalogue.queue(APP, queue.name, fresh=True)) == queue
     assert make_queue(store).kind == "plain"
     with pytest.raises(QueueExists, match="kind"):
         bridge.run(store.catalogue.create_queue(APP, queue.name, QueueSpec(kind="plain")))
-    for changes in (QueueSpec(kind="plain"), QueueSpec(partitions=3)):
-        with pytest.raises(InvalidRequest, match="never change"):
-            bridge.run(store.catalogue.update_queue(queue, changes))
+    with pytest.raises(InvalidRequest, match="never change"):
+        bridge.run(store.catalogue.update_queue(queue, QueueSpec(kind="plain")))
     assert bridge.run(store.catalogue.update_queue(queue, QueueSpec(ttl=9, kind=kind, partitions=2))).ttl == 9
 
 

@@ -11,7 +11,6 @@ import pytest
 from queuey.claims.log.claim_search import PiggybackedAck
 from queuey.claims.rules.receipts import ReceiptStatus
 from queuey.messages.posts import Draft
-from queuey.model.errors import InvalidRequest
 from queuey.model.messages import Queue, QueueSpec
 from queuey.model.partitions import by_key
 from queuey.storage import Store, bridge
@@ -124,18 +123,12 @@ def test_an_expired_claim(store: Store, other: Store) -> None:
 
 @pytest.mark.slow_on("cassandra", "simulated")
 def test_posting(store: Store) -> None:
-    """The key chooses the partition, so a post with a partition is refused, and so is a put at an id."""
+    """The key chooses the partition; a message without a key may choose its own."""
     queue = make_limited(store, max_claimed_per_key=2, partitions=5)
     service, access = enter(store, queue)
     places = post(service, access, [Draft("x", key=key) for key in "abc"]).locations
     assert [number for number, _ in places] == [by_key(key, 5) for key in "abc"]
-    with pytest.raises(InvalidRequest, match="max_claimed_per_key"):
-        post(service, access, [Draft("x", key="a", partition=1)])
     assert post(service, access, [Draft("x", partition=3)]).locations[0][0] == 3
-    with pytest.raises(InvalidRequest, match="max_claimed_per_key"):
-        service.core.run(service.messages.put(access, places[:1], Draft("y")))
-    with pytest.raises(InvalidRequest, match="no messages can be moved"):
-        service.core.run(service.moves.begin(access, enter(store, make_queue(store))[1]))
 
 
 @pytest.mark.slow_on("cassandra", "simulated")

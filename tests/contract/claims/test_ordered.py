@@ -18,12 +18,11 @@ from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.messages.posts import Draft
 from queuey.model import ids
 from queuey.model.deadletters import decode_dead_letter
-from queuey.model.errors import InvalidRequest
 from queuey.model.messages import Location, NewMessage, Queue, Slice
 from queuey.model.partitions import by_key
 from queuey.storage import Store, bridge
 from tests.backends import PROMPT
-from tests.blocking import BlockingNames, blocking, post
+from tests.blocking import blocking, post
 from tests.contract.claims.test_claims import EventWaiter, claimed_bodies, enter, statuses
 from tests.contract.samples import eventually, make_queue, read_one
 from tests.replacing import replace_in
@@ -260,7 +259,7 @@ def test_very_much_waits(store: Store) -> None:
 
 @pytest.mark.slow_on("cassandra", "simulated")
 def test_posting(store: Store) -> None:
-    """The key chooses the partition and is kept; posts that choose a partition, an id or a name are refused."""
+    """The key chooses the partition and is kept; a plain queue does not keep it."""
     queue = make_ordered(store, partitions=7)
     service, access = enter(store, queue)
     places = post(service, access, [Draft(f"m{number}", key=f"k{number % 20}") for number in range(60)]).locations
@@ -268,18 +267,6 @@ def test_posting(store: Store) -> None:
     [message] = bridge.run(store.messages.fetch(queue, places[:1]))
     assert message.meta is not None
     assert message.meta.key == "k0"
-    for draft, field in ((Draft("a"), "message_key"), (Draft("a", partition=1), "partition")):
-        with pytest.raises(InvalidRequest) as caught:
-            post(service, access, [draft])
-        assert list(caught.value.fields) == [field]
-    with pytest.raises(InvalidRequest, match="ordered queue"):
-        service.core.run(service.messages.put(access, [places[0]], Draft("a")))
-    with pytest.raises(InvalidRequest, match="ordered queue"):
-        BlockingNames(service).create(access, "n", Draft("a"))
-    with pytest.raises(InvalidRequest, match="ordered"):
-        service.core.run(service.moves.begin(access, service.queues.access_unchecked(make_queue(store))))
-    with pytest.raises(InvalidRequest, match="ordered"):
-        service.core.run(service.moves.begin(service.queues.access_unchecked(make_queue(store)), access))
     plain = make_queue(store)
     [place] = post(*enter(store, plain), [Draft("a", key="k")]).locations
     assert bridge.run(store.messages.fetch(plain, [place]))[0].meta is None
