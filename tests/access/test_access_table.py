@@ -56,10 +56,10 @@ QUERIES = {"GET /v1/{app}/{queue}": {"delay": 0}, "POST /v1/{app}/{queue}/claims
 Row = dict[str, str]
 
 
-def rows(first: str = "route") -> list[Row]:
+def rows(first: str = "request") -> list[Row]:
     """Returns the rows of the tables whose first column has this name, as values by column.
 
-    Further tables add columns to the same rows.
+    Further tables add columns to the same rows: "-" where they leave a row out.
     """
     found: list[Row] = []
     for text in PAGE.read_text().split(f"\n| {first} | ")[1:]:
@@ -68,13 +68,18 @@ def rows(first: str = "route") -> list[Row]:
         table = lines[2 : lines.index([""])] if [""] in lines else lines[2:]
         assert {len(line) for line in table} == {len(header)}
         more = [dict(zip(header, (cell.strip("`") for cell in line), strict=True)) for line in table]
-        found = [one | other for one, other in zip(found or more, more, strict=True) if one[first] == other[first]]
-        assert len(found) == len(more)
+        added = {one[first]: one for one in more}
+        found = [dict.fromkeys(header, "-") | one | added.pop(one[first], {}) for one in found] or more
+        assert found is more or not added
     return found
 
 
-ROWS = rows()
-COLUMNS = [column for column in ROWS[0] if column not in {"route", "compat"}]
+ROWS = [
+    {**row, "route": route.strip("`†"), "compat": "yes" if route.endswith("†") else "-"}
+    for row in rows()
+    for route in row["routes"].split(", ")
+]
+COLUMNS = [column for column in ROWS[0] if column not in {"request", "routes", "route", "compat"}]
 EXAMPLES = max(1, settings().max_examples // 20 - 2)
 """Names drawn for each kind of queue."""
 
@@ -298,4 +303,4 @@ def kinds_played(row: Row, column: str) -> set[str]:
 
 
 def is_alike(row: Row, other: Row) -> bool:
-    return {**row, "route": ""} == {**other, "route": ""}
+    return row["request"] == other["request"]
