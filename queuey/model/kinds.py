@@ -60,7 +60,7 @@ class Traits(msgspec.Struct, frozen=True):
         self.check("post" if key is None else "post with key", queue, "message_key")
 
     def choose_partition(self, body: str | bytes, meta: Meta | None, key: str | None, partitions: int) -> int | None:
-        """Returns the partition that the body or the key determines, or None: any partition will do."""
+        """Returns the partition that the body or the key determines; None if any partition will do."""
         if self.unites_bodies:
             return choose_partition(compute_body_digest(body, meta), partitions)
         return by_key(key, partitions) if self.stores_keys and key is not None else None

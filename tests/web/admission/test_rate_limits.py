@@ -131,7 +131,7 @@ def test_the_setting_is_a_table_with_tables_for_applications(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[rates]\nuser = -1", "rates.user (from PATH) is '-1'"),
+        ("[rates]\nuser = -1", "rates.user (from PATH) is -1"),
         ("[rates]\nuser = 1e-9", "user 1e-09, which must be 0 or at least 0.001. (rates from PATH)"),
         ("[rates]\nuser_burst = 5", "user_burst, which needs user. (rates from PATH)"),
         ("[rates]\nusers = 5", "Unknown setting rates.users in PATH; did you mean rates.user or rates.user_burst?"),
