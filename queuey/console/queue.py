@@ -50,15 +50,15 @@ class Tab(NamedTuple):
 async def show(page_request: PageRequest) -> Response:
     """Shows the overview, or only the acts of a caller with other rights than ``measure``; refuses without any."""
     queue = await page_request.queue()
-    rights = page_request.rights(queue)
     try:
         access = await page_request.enter("measure")
     except NotAllowed as refusal:
-        if not rights:
+        if not (rights := page_request.rights(queue)):
             raise
         values = {"queue": queue, "why": refusal.args[0] or NO_RIGHT_TEXT, **_offered_acts(queue, rights)}
         return await page_request.render("queue_closed.html", "Queue", queue.name, **values)
-    head, values = await read_head_values(page_request, access), await _read_overview(page_request, access)
+    head = await read_head_values(page_request, access)
+    values = await _read_overview(page_request, access, head)
     return await page_request.render("queue.html", "Queue", queue.name, **head, **values)
 
 
@@ -78,18 +78,18 @@ async def show_tab(page_request: PageRequest) -> Response:
 async def read_head_values(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns the values of the head of each page of a queue: acts, and links to the pages that have contents.
 
-    Pages that the caller may not read are left out.
+    Pages that the caller may not read are left out. ``letters`` has the visible queues with dead letters, and whether
+    the caller may read them.
     """
     queue, rights = access.queue, page_request.rights(access.queue)
     with_claims = takes_claims(page_request, queue)
+    found = await _find_visible_dead_letter_queues(page_request, queue)
+    letters = {each.name: "read" in page_request.rights(each) for each in found}
     applies = {
         "": True,
         "jobs": with_claims and "read" in rights,
         "groups": bool(await page_request.service.offsets.list_groups(access)),
-        "dead": any(
-            "read" in page_request.rights(letters)
-            for letters in await _find_visible_dead_letter_queues(page_request, queue)
-        ),
+        "dead": any(letters.values()),
         "messages": "read" in rights,
         "options": True,
     }
@@ -110,6 +110,7 @@ async def read_head_values(page_request: PageRequest, access: QueueAccess) -> di
     ]
     return {
         "queue": queue,
+        "letters": letters,
         "sections": sections,
         "with_claims": with_claims,
         "paused": with_claims and queue.claims == "paused",
@@ -152,27 +153,25 @@ async def _find_visible_dead_letter_queues(page_request: PageRequest, queue: Que
     return sorted(queues, key=lambda letters: letters.name)
 
 
-async def _read_overview(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
+async def _read_overview(page_request: PageRequest, access: QueueAccess, head: dict[str, Any]) -> dict[str, Any]:
     """Returns the values of the overview: backlog, tiles, reasons of dead letters, running moves and activity.
 
-    Reads only what the caller has the right to read, and names the rest.
+    Reads only what the caller has the right to read, and names the rest. ``head`` is from :func:`read_head_values`.
     """
-    queue, rights = access.queue, page_request.rights(access.queue)
-    cells = await page_request.history.read(queue)
+    cells = await page_request.history.read(access.queue)
     figures = await charts.measure_figures(page_request.service, access, cells)
-    backlog, letters = figures.backlog, await _find_visible_dead_letter_queues(page_request, queue)
-    readable = [queue.name for queue in letters if "read" in page_request.rights(queue)]
+    readable = [name for name, is_readable in head["letters"].items() if is_readable]
     samples = {name: (await sample_failures(page_request, name))["failures"] for name in readable}
     reasons = [(name, reason) for name, sample in samples.items() if sample for reason in sample.groups]
     span = charts.choose_span(page_request.given.get("range", ""), cells)
     return {
         "about": await page_request.service.queues.describe(access),
-        "backlog": backlog,
+        "backlog": figures.backlog,
         "tiles": figures.tiles(),
         "reasons": reasons[:MAX_REASONS],
-        "moves": [move for move in (await _read_moves(page_request, access))["moves"] if move.state == "running"],
-        "unseen": [] if "read" in rights else ["messages", "jobs"],
-        "closed": len(letters) > len(readable),
+        "moves": [move for move in (await _read_moves(page_request))["moves"] if move.state == "running"],
+        "unseen": [] if "read" in head["rights"] else ["messages", "jobs"],
+        "closed": len(head["letters"]) > len(readable),
         "spans": charts.SPAN_SECONDS,
         "span": span,
         "rows": charts.make_table(cells, charts.SPAN_SECONDS[span]),
@@ -194,7 +193,7 @@ async def _read_options(page_request: PageRequest, access: QueueAccess) -> dict[
         "found": await page_request.service.explaining.explain_queue(access, max_counted=MAX_COUNTED, max_groups=0),
         "sampled": sizes.count,
         "total": sizes.estimate_bytes(about.count),
-        **await _read_moves(page_request, access),
+        **await _read_moves(page_request),
     }
 
 
@@ -271,7 +270,7 @@ async def _read_groups(page_request: PageRequest, access: QueueAccess) -> dict[s
     return values | {"sees_groups": sees_groups}
 
 
-async def _read_moves(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
+async def _read_moves(page_request: PageRequest) -> dict[str, Any]:
     """Returns the moves of a queue and the sources whose moves the caller may cancel, or why the moves are hidden."""
     values: dict[str, Any] = {"moves": [], "cancels": [], "hidden": ""}
     try:
@@ -282,9 +281,10 @@ async def _read_moves(page_request: PageRequest, access: QueueAccess) -> dict[st
     except NotAllowed as refusal:
         return values | {"hidden": refusal.args[0] or NO_RIGHT_TEXT}
     values["moves"] = moves
-    with suppress(NotAllowed):
-        may_delete = await page_request.make_name_test("delete")
-        values["cancels"] = [move.source for move in moves if may_delete(move.source)]
+    if moves:
+        with suppress(NotAllowed):
+            may_delete = await page_request.make_name_test("delete")
+            values["cancels"] = [move.source for move in moves if may_delete(move.source)]
     return values
 
 
