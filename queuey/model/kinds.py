@@ -29,7 +29,7 @@ class Traits(msgspec.Struct, frozen=True):
         name: ``plain``, ``limited``, ``dedup`` or ``ordered``.
         about: What claims deliver, for people. May have fields of ``queue``, as do all texts here.
         refuses: The acts that a queue refuses, and the text that the caller gets.
-        unites_bodies: Equal bodies go to one partition, and only one of those that wait is delivered.
+        unites_bodies: Equal bodies go to one partition, and only one of several waiting messages is delivered.
         stores_keys: A message keeps its key, and the key alone determines its partition.
         in_order: Messages of one key are claimed one after another.
         waits_for: Code of the reason for which a message may wait for others.

@@ -191,7 +191,7 @@ def _is_given(variable: str, text: str) -> bool:
 
 
 def variables_with_prefix(environ: Mapping[str, str], prefix: str) -> list[str]:
-    """Returns the names of given variables with a prefix, without those that Kubernetes sets."""
+    """Returns the names of given variables with a prefix, without variables that Kubernetes sets."""
     return sorted(name for name, text in environ.items() if name.startswith(prefix) and _is_given(name, text))
 
 
