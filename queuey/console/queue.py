@@ -83,8 +83,8 @@ async def read_head_values(page_request: PageRequest, access: QueueAccess) -> di
     """
     queue, rights = access.queue, page_request.rights(access.queue)
     with_claims = takes_claims(page_request, queue)
-    found = await _find_visible_dead_letter_queues(page_request, queue)
-    letters = {each.name: "read" in page_request.rights(each) for each in found}
+    queues = await _find_visible_dead_letter_queues(page_request, queue)
+    letters = {letter_queue.name: "read" in page_request.rights(letter_queue) for letter_queue in queues}
     applies = {
         "": True,
         "jobs": with_claims and "read" in rights,
