@@ -41,6 +41,8 @@ _LIST_QUEUES = (
 
 _LIST_APPLICATIONS = "SELECT name FROM applications WHERE name >= ? ORDER BY name LIMIT ?"
 _SELECT_KEYS = "SELECT application, id, created, expires, note, scope FROM keys "
+MAX_READS_AT_ONCE = 31
+"""Max rows of queues that are read in the loop's thread until the next one is read in another thread."""
 _MAX_EXISTENCE_AGE = 5.0
 """Max seconds for which the existence of an application is remembered."""
 
@@ -50,6 +52,7 @@ class SqliteCatalogue(Catalogue):
 
     def __init__(self, database: Database) -> None:
         self._db = database
+        self._reads_at_once = 0
 
     async def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
         fields = catalogue_rows.new_queue_fields(spec)
@@ -85,9 +88,12 @@ class SqliteCatalogue(Catalogue):
         if cached is not None:
             return cached
         if not (fresh or thread_state.runs):
-            with contextlib.suppress(StoreBusy):
-                # Most rows are in memory: a thread would take longer than the read.
-                return self._db.readers.read_without_waiting(partial(self._read_row, application, name))
+            # Most rows are in memory: a thread would take longer than the read. Now and then one is taken, so that the
+            # turn of a caller with thousands of queues ends.
+            self._reads_at_once = (self._reads_at_once + 1) % (MAX_READS_AT_ONCE + 1)
+            if self._reads_at_once:
+                with contextlib.suppress(StoreBusy):
+                    return self._db.readers.read_without_waiting(partial(self._read_row, application, name))
         return await self._read_queue(application, name)
 
     @threaded

@@ -141,7 +141,7 @@ async def test_a_commit_does_not_wait_for_a_thousand_takings(join: Join) -> None
 
 FORGETFUL = """
 import asyncio, atexit, os, sys
-from qdo.group import Member
+from qdo.group.records import Member
 from qdo.group.opening import open_coordinator
 from qdo.group.zookeeper.paths import GroupPaths
 
