@@ -31,8 +31,9 @@ MIN_FREE_BYTES = 2 << 20
 MIN_FILE_BYTES = 512
 """Min bytes of a SQLite file that is not empty: one page."""
 
-_ROW_BYTES, _PRINCIPAL_BYTES = 420, 250
-"""Bytes of a queue's row in memory without its texts, and of each of its principals."""
+_ROW_BYTES, _PRINCIPAL_BYTES = 570, 250
+"""Bytes of a queue's row in memory without its texts, once it has been asked for its traits, and of each of its
+principals."""
 _ROOM = 64
 """Ratio of the cache to what is freed when it is full."""
 _SELECT_LAST_TICKS = "SELECT last_ticks FROM clock"
@@ -118,8 +119,8 @@ class SqliteQueueCache:
 
 
 def _measure_row(queue: Queue) -> int:
-    texts = (queue.name, queue.description, queue.facade, queue.principals)
-    return _ROW_BYTES + sum(map(len, texts[:3])) + _PRINCIPAL_BYTES * len(queue.principals)
+    texts = len(queue.name) + len(queue.description) + len(queue.facade)
+    return _ROW_BYTES + texts + _PRINCIPAL_BYTES * len(queue.principals)
 
 
 class Database:
