@@ -63,6 +63,7 @@ class SqliteStore(Store):
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._db.writer.adopt(loop)
+        self._db.readers.adopt(loop)
 
     async def identity(self) -> str:
         return await self._ledger.identity()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import monotonic, sleep
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import quote
 
 import apsw
@@ -28,6 +28,9 @@ from queuey.model.errors import (
     StoreUnavailable,
 )
 from queuey.storage.deadlines import Deadline
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 T = TypeVar("T")
 Connection = apsw.Connection
@@ -281,6 +284,12 @@ class Readers:
         self._free: SimpleQueue[Connection | None] = SimpleQueue()
         self._reads_from = 0.0
         """Monotonic time until which no read without waiting begins."""
+        self._loop: AbstractEventLoop | None = None
+        self._loop_thread = 0
+        self.turn: Connection | None = None
+        """The connection of all reads without waiting of this turn of the loop, in one read transaction."""
+        self.turn_clock: Any = None
+        """The row of the clock in this transaction, once it was read."""
         self._closed = False
         for _ in range(options.readers):
             self._free.put(None)
@@ -342,8 +351,18 @@ class Readers:
         else:
             self.release(connection)
 
+    def adopt(self, loop: AbstractEventLoop | None) -> None:
+        """Lets all reads without waiting of a turn of this thread's ``loop`` share a transaction."""
+        self._end_turn()
+        self._loop, self._loop_thread = loop, 0 if loop is None else threading.get_ident()
+
     def read_without_waiting(self, read: Callable[[Connection], T]) -> T:
         """Reads without waiting for a connection or another process, and stops after too many rows.
+
+        In an adopted loop all such reads of a turn share a transaction: SQLite locks the log, looks for new commits and
+        drops its cache once a transaction. None misses what was acknowledged before its request was sent, because the
+        request arrived before the turn. The end is scheduled before the snapshot is taken, so whatever a later commit
+        wakes runs after it.
 
         Raises:
             StoreBusy: No open connection is free, or a read of the last second was slow.
@@ -351,9 +370,44 @@ class Readers:
             TooLong: The read would have to wait, or goes through too many rows.
             StoreUnavailable: The read failed.
         """
-        connection = None
         if (began := monotonic()) < self._reads_from:
             raise StoreBusy(_SLOW)
+        in_turn = threading.get_ident() == self._loop_thread
+        connection = self.turn if in_turn else None
+        if connection is None:
+            connection = self._acquire_open(for_turn=in_turn)
+        try:
+            _no_wait_read.is_active, _no_wait_read.handler_calls = True, 0
+            try:
+                result = read(connection)
+            finally:
+                _no_wait_read.is_active = False
+                if (ended := monotonic()) - began > SLOW_READ_SECONDS:
+                    self._reads_from = ended + READ_PAUSE
+        except (apsw.InterruptError, apsw.BusyError) as error:
+            if not in_turn:
+                self._free.put(connection)
+            message = "this read takes too long"
+            raise TooLong(message) from error
+        except BaseException as error:
+            if in_turn and isinstance(error, QueueyError):
+                raise
+            if in_turn:
+                self.turn = self.turn_clock = None
+            self._release_after_error(connection, error)
+            raise
+        if not in_turn:
+            self._free.put(connection)
+        return result
+
+    def _acquire_open(self, *, for_turn: bool) -> Connection:
+        """Returns an open connection that is free now, for a turn with its transaction begun.
+
+        Raises:
+            StoreBusy: All open connections are in use.
+            StoreClosed: The store is closed.
+        """
+        connection = None
         try:
             for _ in range(self._options.readers):
                 if (connection := self._free.get_nowait()) is not None:
@@ -365,23 +419,21 @@ class Readers:
             raise StoreBusy(_ALL_BUSY)
         if self._closed:
             self._require_open(connection)
-        try:
-            _no_wait_read.is_active, _no_wait_read.handler_calls = True, 0
+        if for_turn and self._loop is not None:
+            self._loop.call_soon(self._end_turn)
+            self.turn = connection
+            connection.execute("BEGIN")
+        return connection
+
+    def _end_turn(self) -> None:
+        if (connection := self.turn) is not None:
+            self.turn = self.turn_clock = None
             try:
-                result = read(connection)
-            finally:
-                _no_wait_read.is_active = False
-                if (ended := monotonic()) - began > SLOW_READ_SECONDS:
-                    self._reads_from = ended + READ_PAUSE
-        except (apsw.InterruptError, apsw.BusyError) as error:
-            self._free.put(connection)
-            message = "this read takes too long"
-            raise TooLong(message) from error
-        except BaseException as error:
-            self._release_after_error(connection, error)
-            raise
-        self._free.put(connection)
-        return result
+                connection.execute("END")
+            except apsw.Error:
+                self.drop(connection)
+            else:
+                self._free.put(connection)
 
     def _release_after_error(self, connection: Connection, error: BaseException) -> None:
         """Gives a connection back after an error, closed unless the error is Queuey's own.

@@ -213,7 +213,12 @@ class Database:
         Raises:
             StoreBusy: The clock must be advanced, and ``wait`` is false.
         """
-        row: Any = connection.execute(row_codec.SELECT_CLOCK).fetchone()
+        readers = self.readers
+        row: Any = readers.turn_clock if connection is readers.turn else None
+        if row is None:
+            row = connection.execute(row_codec.SELECT_CLOCK).fetchone()
+            if connection is readers.turn:
+                readers.turn_clock = row
         last, catalogue, due, _ = row
         if (
             due is not None

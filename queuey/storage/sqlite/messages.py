@@ -136,11 +136,19 @@ class SqliteMessages(Messages, KeyedPosts):
         return await self._db.write(work)
 
     async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        # Not in a thread that may block (see `bridge`): there `_read` reads at once.
+        # A short read is tried in the loop's thread, unless one of this partition has just taken too long. Not in a
+        # thread that may block (see `bridge`): there `_read` reads at once.
         if not thread_state.runs and len(slices) == 1 and slices[0].limit <= MAX_LOOP_MESSAGES:
-            pages = self._read_at_once(queue, slices)
-            if pages is not None:
-                return pages
+            key = queue.qid << 8 | slices[0].partition
+            if not self._long_until or monotonic() >= self._long_until.get(key, 0.0):
+                try:
+                    return self._db.readers.read_without_waiting(partial(self._read_pages, queue, slices, wait=False))
+                except TooLong:
+                    if len(self._long_until) >= _MAX_LONG_PARTITIONS:
+                        self._long_until.clear()
+                    self._long_until[key] = monotonic() + READ_PAUSE
+                except StoreBusy:
+                    pass
         return await self._read(queue, slices)
 
     @threaded
@@ -160,8 +168,9 @@ class SqliteMessages(Messages, KeyedPosts):
         pages: list[Page] = []
         remaining_bytes = sum(map(_get_max_bytes, slices))
         for piece in slices:
-            # Behind the clock by the read delay, if the slice keeps it.
-            horizon = apply_read_delay(queue, safe, now) if piece.keeps_read_delay and not piece.ahead else safe
+            horizon = safe
+            if queue.read_delay and piece.keeps_read_delay and not piece.ahead:
+                horizon = apply_read_delay(queue, safe, now)
             if remaining_bytes <= 0:
                 pages.append(piece.make_postponed_page(horizon))
                 continue
@@ -170,24 +179,6 @@ class SqliteMessages(Messages, KeyedPosts):
             if piece.bodies and len(slices) > 1:
                 remaining_bytes -= bytes_of(page.messages)
         return pages
-
-    def _read_at_once(self, queue: Queue, slices: Sequence[Slice]) -> list[Page] | None:
-        """Reads one slice in the loop's thread. Returns None if the read would wait or take too long.
-
-        Returns None at once for a second after a read of the same partition took too long.
-        """
-        key = queue.qid << 8 | slices[0].partition
-        if self._long_until and monotonic() < self._long_until.get(key, 0.0):
-            return None
-        try:
-            return self._db.readers.read_without_waiting(partial(self._read_pages, queue, slices, wait=False))
-        except TooLong:
-            if len(self._long_until) >= _MAX_LONG_PARTITIONS:
-                self._long_until.clear()
-            self._long_until[key] = monotonic() + READ_PAUSE
-            return None
-        except StoreBusy:
-            return None
 
     @threaded
     def inspect(

@@ -15,6 +15,7 @@ from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
 from queuey.messages.posts import Draft
 from queuey.messages.ranges import RangeRequest
+from queuey.model.errors import StoreUnavailable
 from queuey.model.messages import Meta, NewMessage, Queue, Slice
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
@@ -169,6 +170,31 @@ def test_posts_of_a_turn_are_one_commit(store: SqliteStore) -> None:
     asyncio.run(post())
     bridge.run(store.messages.append(queue, [new_message("x")]))
     assert "last" in bodies_in_partition(store, queue)
+
+
+def test_reads_of_a_turn_are_one_transaction(store: SqliteStore, statements: list[str]) -> None:
+    """Reads begun in one turn share a transaction and the clock. The next turn sees what was stored since."""
+    queue = make_queue(store)
+    readers = database_of(store).readers
+
+    async def read() -> None:
+        store.adopt(asyncio.get_running_loop())
+        for stored in range(3):
+            await store.messages.append(queue, [new_message("x")])
+            await store.messages.read(queue, [Slice(1)])
+            statements.clear()
+            reads = await asyncio.gather(*(store.messages.read(queue, [Slice(1)]) for _ in range(40)))
+            assert [len(pages[0].messages) for pages in reads] == [stored + 1] * 40
+            assert [sum(word in text for text in statements) for word in ("BEGIN", "clock", "SELECT")] == [1, 1, 81]
+        with pytest.raises(StoreUnavailable):
+            readers.read_without_waiting(lambda connection: connection.execute("SELECT * FROM missing"))
+        assert len((await store.messages.read(queue, [Slice(1)]))[0].messages) == 3
+        await asyncio.sleep(0)
+        assert readers.turn is None
+        store.adopt(None)
+
+    asyncio.run(read())
+    assert readers.read_without_waiting(lambda connection: connection.in_transaction) is False
 
 
 def test_claims_cost_the_same_anywhere(

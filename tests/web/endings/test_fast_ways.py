@@ -19,22 +19,29 @@ import pytest
 from queuey.access.authorization import Authenticator
 from queuey.access.credentials.readers import Identity, digest_of
 from queuey.app.application import make_app
+from queuey.model.errors import StoreBusy
 from queuey.model.messages import QueueSpec, Scope
 from queuey.model.rights import ANYBODY, Grant
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, open_store
 from queuey.storage.sqlite.catalogue import SqliteCatalogue
-from queuey.storage.sqlite.messages import SqliteMessages
+from queuey.storage.sqlite.connection import Readers
 from queuey.web.admission.scheduling import Share
 from queuey.web.requests import Request
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply, Tokens
 from tests.web.gateway_calls import stop_all
 
+
+def refuse_busy(*_: object) -> None:
+    message = "no connection is free"
+    raise StoreBusy(message)
+
+
 FAST_WAYS: dict[str, tuple[object, Callable[..., Any]]] = {
     "callers from the cache": (Authenticator.cached_caller, lambda _, header: ANYBODY if header is None else None),
     "rows from the cache": (SqliteCatalogue.cached_queue, lambda *_: None),
-    "reads in the loop's thread": (SqliteMessages._read_at_once, lambda *_: None),
+    "reads in the loop's thread": (Readers.read_without_waiting, refuse_busy),
     "short reads, and memory that is free": (Share.reserve_at_once, lambda *_: False),
     "short bodies in the loop's thread": (Request.parse_body, lambda request, work: request.in_thread(work)),
 }
