@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,19 +25,21 @@ class OpenedGroup(NamedTuple):
 
 
 def open_client(settings: WorkSettings, notice: NoticePause | None = output.note_pause) -> AsyncClient:
-    """Returns a client that calls ``notice`` before long pauses; sets ``QUEUEY_PROFILE`` to the settings' profile.
+    """Returns a client that calls ``notice`` before long pauses.
 
     Raises:
         ClientError: The settings do not name a service, or the profile cannot be used.
     """
     from queuey.client import AsyncClient, AsyncTiming
 
-    if settings.profile is not None:
-        # The client reads the profile from the file in this variable.
-        os.environ["QUEUEY_PROFILE"] = str(settings.profile)
-    verify = True if settings.ca is None else str(settings.ca)
-    timing = AsyncTiming(notice=notice)
-    return AsyncClient(settings.url, key=settings.key, application=settings.app, verify=verify, timing=timing)
+    return AsyncClient(
+        settings.url,
+        key=settings.key,
+        application=settings.app,
+        profile=settings.profile,
+        verify=settings.ca or True,
+        timing=AsyncTiming(notice=notice),
+    )
 
 
 def require_group(settings: WorkSettings) -> str:

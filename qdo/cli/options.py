@@ -7,7 +7,6 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +16,7 @@ from qdo.cli.opening import open_client, open_group
 from qdo.cli.settings import CONFIG_VARIABLE, POSITIONAL, WorkSettings, load
 from qdo.errors import QdoError
 from queuey.client import ClientError
-from queuey.settings.setting_values import Setting, SettingsError, choices_of
+from queuey.settings.setting_values import Setting, SettingsError
 from queuey.terminal.commands import (
     COMPLETION_TIMEOUT,
     JSON,
@@ -26,6 +25,7 @@ from queuey.terminal.commands import (
     optional,
     safe_completions,
 )
+from queuey.terminal.struct_options import make_config_option, make_setting_option
 
 COORDINATION = ("coordination",)
 """The setting of the coordination service."""
@@ -84,27 +84,15 @@ def with_settings(*names: str, shows: bool = True) -> Callable[[Callable[..., An
         def fill(values: dict[str, Any]) -> WorkSettings:
             return load({name: values.pop(name) for name in names}, os.environ, values.pop("config"))
 
-        file = typer.Option("--config", help="TOML file with settings.", show_default=f"${CONFIG_VARIABLE}")
-        config = optional("config", Annotated[Path | None, file])
-        return fill_first_argument(
-            command, fill, [*((JSON,) if shows else ()), config, *(_make_parameter(lines[name]) for name in names)]
-        )
+        parameters = [make_config_option(CONFIG_VARIABLE), *(_make_parameter(lines[name]) for name in names)]
+        return fill_first_argument(command, fill, [*((JSON,) if shows else ()), *parameters])
 
     return decorate
 
 
 def _make_parameter(setting: Setting) -> inspect.Parameter:
-    about, switch = setting.help.replace("`", ""), setting.kind is bool
     if setting.name == POSITIONAL:
-        return optional(setting.name, Annotated[str | None, typer.Argument(help=about, show_default=False)])
-    choices = () if switch else choices_of(setting.kind)
-    option = typer.Option(
-        f"{setting.option}/--no-{setting.name}" if switch else setting.option,
-        help=about,
-        metavar="|".join(choices) or ("TIME" if setting.seconds else None),
-        autocompletion=_COMPLETIONS.get(setting.name, lambda: choices),
-        show_default=setting.default or False,
-        rich_help_panel=None if setting.name in _MAIN_SETTINGS else setting.group,
-    )
-    kind: Any = list[str] | None if setting.type == "texts" else bool | None if switch else str | None
-    return optional(setting.name, Annotated[kind, option])
+        argument = typer.Argument(help=setting.help.replace("`", ""), show_default=False)
+        return optional(setting.name, Annotated[str | None, argument])
+    panel = None if setting.name in _MAIN_SETTINGS else setting.group
+    return make_setting_option(setting, panel, switch=True, complete=_COMPLETIONS.get(setting.name))

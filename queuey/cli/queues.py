@@ -16,6 +16,7 @@ from msgspec import structs
 from queuey.api.claims import Backlog, backlog_text
 from queuey.api.progress import Move
 from queuey.api.queues import PartitionInfo, QueueInfo
+from queuey.cli.service_options import Queue as Name
 from queuey.cli.service_options import complete_queue_names, connected, on_existing
 from queuey.model import time_parsing
 from queuey.model.messages import RESETTABLE, option_metas
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
 app = make_group()
 
-Name = Annotated[
-    str, typer.Argument(help="Name of the queue.", show_default=False, autocompletion=complete_queue_names)
-]
 Principals = Annotated[
     list[str] | None,
     typer.Option("--principal", help="Caller that may read and delete: app:<name>, bid:<mail>, =read, =delete."),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -31,8 +30,9 @@ MAX_COMPARED_NAMES = 1000
 """Max queue names that a misspelled one is compared with."""
 
 
-def _make_option(kind: Any, about: str, default: str) -> Any:  # noqa: ANN401 - types
-    return Annotated[kind | None, typer.Option(help=about, show_default=default, rich_help_panel="Which service")]
+def _make_option(kind: Any, about: str, default: str, variable: str | None = None) -> Any:  # noqa: ANN401 - types
+    looks: Any = {"show_default": default, "rich_help_panel": "Which service", "show_envvar": False}
+    return Annotated[kind | None, typer.Option(help=about, envvar=variable, **looks)]
 
 
 _OPTIONS = {
@@ -43,7 +43,7 @@ _OPTIONS = {
     "profile": _make_option(
         Path, "File with address, application and key, as written by queuey serve.", "$QUEUEY_PROFILE or the user's"
     ),
-    "ca": _make_option(Path, "Certificates to trust (PEM).", "$QUEUEY_CA or the system's"),
+    "ca": _make_option(Path, "Certificates to trust (PEM).", "$QUEUEY_CA or the system's", "QUEUEY_CA"),
 }
 _RECEIPTS = Annotated[
     Path | None,
@@ -56,19 +56,11 @@ _USER_RIGHTS_HINT = (
 
 
 def open_client(options: Mapping[str, Any], **others: Any) -> Client:  # noqa: ANN401 - of the client
-    """Returns a client of the service that the options name; ``others`` are further arguments of the client.
-
-    Sets ``QUEUEY_PROFILE`` to the option ``profile``. Without the option ``ca``, uses ``QUEUEY_CA``.
-    """
+    """Returns a client of the service that the options name; ``others`` are further arguments of the client."""
     from queuey.client import Client
 
-    if options.get("profile") is not None:
-        # The client reads the profile from the path in this variable.
-        os.environ["QUEUEY_PROFILE"] = str(options["profile"])
-    ca = options.get("ca") or os.environ.get("QUEUEY_CA") or None
-    url, key, app, token_file = (options.get(name) for name in ("url", "key", "app", "token_file"))
-    verify = True if ca is None else str(ca)
-    return Client(url, key=key, application=app, token_file=token_file, verify=verify, **others)
+    own: dict[str, Any] = {name: options.get(name) for name in ("url", "key", "token_file", "profile")}
+    return Client(application=options.get("app"), verify=options.get("ca") or True, **own, **others)
 
 
 def connected(command: Callable[..., None], *, receipts: bool = False, existing: bool = False) -> Callable[..., None]:

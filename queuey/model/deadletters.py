@@ -427,13 +427,13 @@ def is_header_safe(kind: str | None) -> bool:
 
 
 _VARIABLE_PARTS = [
-    (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "<id>"),
-    (re.compile(r"\b(?=[a-fA-F]*\d)(?=\d*[a-fA-F])[0-9a-fA-F]{8,}\b"), "<id>"),
-    (re.compile(r"0[xX][0-9a-fA-F]+"), "<id>"),
+    (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "…"),
+    (re.compile(r"\b(?=[a-fA-F]*\d)(?=\d*[a-fA-F])[0-9a-fA-F]{8,}\b"), "…"),
+    (re.compile(r"0[xX][0-9a-fA-F]+"), "…"),
     (re.compile(r'"[^"\n]*"'), '"…"'),
     (re.compile(r"(?<![A-Za-z0-9])'[^'\n]*'(?![A-Za-z0-9])"), "'…'"),
     (re.compile(r"`[^`\n]*`"), "`…`"),
-    (re.compile(r"(?<!\w)[-+]?\d+(?:[.,:]\d+)*(?:[eE][-+]?\d+)?"), "<n>"),
+    (re.compile(r"(?<!\w)[-+]?\d+(?:[.,:]\d+)*(?:[eE][-+]?\d+)?"), "…"),
     (re.compile(r"\s+"), " "),
 ]
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
 
-from queuey.settings.setting_values import read_descriptions, without_none
+from queuey.settings.setting_values import Setting, choices_of, read_descriptions, without_none
 from queuey.terminal import times
-from queuey.terminal.commands import with_parameters
+from queuey.terminal.commands import optional, with_parameters
 
 
 def option(*names: str, seconds: bool = False, argument: bool = False, panel: str | None = None, **bounds: Any) -> Any:  # noqa: ANN401 - of msgspec.Meta
@@ -89,3 +90,37 @@ def _make_parameter(field: Any, kind: Any, meta: msgspec.Meta, default: str, tex
 
 def _is_list(parameter: inspect.Parameter) -> bool:
     return get_origin(without_none(get_args(parameter.annotation)[0])) is list
+
+
+def make_setting_option(
+    setting: Setting,
+    panel: str | None,
+    *,
+    hidden: bool = False,
+    switch: bool = False,
+    complete: Callable[..., Iterable[str]] | None = None,
+) -> inspect.Parameter:
+    """Returns the option of a setting, whose values the engine of settings converts.
+
+    With ``switch``, a bool is ``--name/--no-name`` instead of ``on`` or ``off``.
+    """
+    is_switch = switch and setting.kind is bool
+    choices = () if is_switch else choices_of(setting.kind)
+    option = typer.Option(
+        f"{setting.option}/--no-{setting.option.removeprefix('--')}" if is_switch else setting.option,
+        help=setting.help.replace("`", ""),
+        metavar="|".join(choices) or ("TIME" if setting.seconds else None),
+        autocompletion=complete or (lambda: choices),
+        show_default=setting.default.replace("`", "").replace(",", ", ") or False,
+        rich_help_panel=panel,
+        hidden=hidden,
+    )
+    kind: Any = bool if is_switch else list[str] if setting.type == "texts" else str
+    return optional(setting.attribute, Annotated[kind | None, option])
+
+
+def make_config_option(variable: str, panel: str | None = None) -> inspect.Parameter:
+    option = typer.Option(
+        "--config", help="TOML file with settings.", show_default=f"${variable}", rich_help_panel=panel
+    )
+    return optional("config", Annotated[Path | None, option])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from queuey.client import Client, InvalidArgument, Profile, ProfileExposed
 from queuey.client.credentials.lookup import find_access, find_credential
@@ -76,9 +77,10 @@ def test_an_application_may_not_contradict_the_address() -> None:
         parse_servers("http://h/v1/acme/", "other")
 
 
-def test_arguments_come_before_the_environment_before_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_come_before_variables_before_the_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each source counts only where the one before it says nothing."""
     write_profile(PROFILE)
+    assert find_access(profile=write_profile(replace(PROFILE, key="other"), tmp_path / "p")).credential.key == "other"
     access = find_access()
     assert (access.servers[0].base, access.credential.key) == ("http://127.0.0.1:5000/v1/acme/", "profile-key")
     monkeypatch.setenv("QUEUEY_KEY", "env-key")

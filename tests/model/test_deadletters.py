@@ -27,13 +27,13 @@ LATE = Cause(attempts=5, error="acme.errors.Late", text="", at=1_000.0)
 @pytest.mark.parametrize(
     ("one", "other", "shape"),
     [
-        ("order 17 is unknown", "order 4,218 is unknown", "order <n> is unknown"),
+        ("order 17 is unknown", "order 4,218 is unknown", "order … is unknown"),
         ("no user 'ann'", "no user 'bob o\"b'", "no user '…'"),
         ('key "a b" twice', 'key "" twice', 'key "…" twice'),
-        ("took -1.5e+3 s", "took 12:30:59.5 s", "took <n> s"),
-        ("row 1b4e28ba-2fa1-11d2-883f-0016d3cca427", "row 6FA459EAEE8A3CA4894EDB77E160355E", "row <id>"),
-        ("at 0x7f00deadbeef\n  in f", "at 0X1 in f", "at <id> in f"),
-        ("10.0.0.1:8080 refused", "192.168.1.20:443 refused", "<n> refused"),
+        ("took -1.5e+3 s", "took 12:30:59.5 s", "took … s"),
+        ("row 1b4e28ba-2fa1-11d2-883f-0016d3cca427", "row 6FA459EAEE8A3CA4894EDB77E160355E", "row …"),
+        ("at 0x7f00deadbeef\n  in f", "at 0X1 in f", "at … in f"),
+        ("10.0.0.1:8080 refused", "192.168.1.20:443 refused", "… refused"),
     ],
 )
 def test_errors_of_one_kind_look_the_same(one: str, other: str, shape: str) -> None:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
-from queuey.cli.operations.store_options import Config, load, with_settings
+from queuey.cli.operations.store_options import load, with_settings
 from queuey.storage import bridge
 from queuey.terminal import output
 from queuey.terminal.commands import with_json
@@ -59,7 +59,7 @@ App = Annotated[str | None, typer.Option("--app", help="Application that facades
 
 
 @with_settings
-def serve(config: Config = None, facade: Facade = None, app: App = None, **options: str | None) -> None:
+def serve(config: Path | None = None, facade: Facade = None, app: App = None, **options: str | None) -> None:
     """Start the service. The first start creates the store, an application, its key and a profile for the client."""
     fields = [f"{name}={value}" for name, value in (("only", facade), ("app", app)) if value is not None]
     if fields:
@@ -71,7 +71,7 @@ def serve(config: Config = None, facade: Facade = None, app: App = None, **optio
 
 @with_json
 @with_settings
-def show_settings(config: Config = None, **options: str | None) -> None:
+def show_settings(config: Path | None = None, **options: str | None) -> None:
     """Show every setting, its value and where the value comes from."""
     from queuey import settings as table
     from queuey.settings import SecretName

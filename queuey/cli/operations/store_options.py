@@ -8,24 +8,18 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from queuey.settings.setting_values import choices_of
 from queuey.terminal import output
-from queuey.terminal.commands import JSON, fill_first_argument, optional, with_parameters
+from queuey.terminal.commands import JSON, fill_first_argument, with_parameters
+from queuey.terminal.struct_options import make_config_option, make_setting_option
 
 if TYPE_CHECKING:
-    from queuey.settings import Loaded, Setting, Settings
+    from queuey.settings import Loaded, Settings
     from queuey.storage import Store
 
 READY_TIMEOUT = 5.0
 """Timeout for a store to answer after it was opened, in seconds."""
-
-Config = Annotated[
-    Path | None, typer.Option("--config", help="TOML file with settings.", show_default="$QUEUEY_CONFIG")
-]
 
 _PANEL = "Which store"
 _TOP_SETTINGS = frozenset({"host", "port", "tls_cert", "tls_key", "workers", "store", "data"})
@@ -127,10 +121,10 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     from queuey import settings as table
 
     parameters = inspect.signature(command, eval_str=True).parameters.values()
-    config, *own = (parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD)
-    options = [_make_option(line, panel=None if line.name in _TOP_SETTINGS else line.group) for line in table.table()]
+    _, *own = (parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD)
+    options = [make_setting_option(line, None if line.name in _TOP_SETTINGS else line.group) for line in table.table()]
 
-    return with_parameters(command, command, [config, *options, *own])
+    return with_parameters(command, command, [make_config_option("QUEUEY_CONFIG"), *options, *own])
 
 
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
@@ -141,17 +135,13 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
     from queuey import settings as table
 
     lines = [line for line in table.table() if _is_of_store(line.name) and line.name not in _FILE_ONLY_SETTINGS]
-    file = typer.Option(
-        "--config", help="TOML file with settings.", show_default="$QUEUEY_CONFIG", rich_help_panel=_PANEL
-    )
-    config = optional("config", Annotated[Path | None, file])
-    options = [_make_option(line, panel=_PANEL, hidden=line.name not in _SHOWN_SETTINGS) for line in lines]
+    options = [make_setting_option(line, _PANEL, hidden=line.name not in _SHOWN_SETTINGS) for line in lines]
 
     def fill(values: dict[str, Any]) -> ConfiguredStore:
         texts = {option.name: values.pop(option.name) for option in options}
         return ConfiguredStore(load(texts, values.pop("config")))
 
-    return fill_first_argument(command, fill, [JSON, *options, config])
+    return fill_first_argument(command, fill, [JSON, *options, make_config_option("QUEUEY_CONFIG", _PANEL)])
 
 
 def _is_of_store(name: str) -> bool:
@@ -169,18 +159,3 @@ def _portable_text(value: object) -> str:
     if isinstance(value, SecretName) and value.kind == "file":
         return f"file:{Path(value.name).absolute()}"
     return as_text(value)
-
-
-def _make_option(setting: Setting, *, panel: str | None, hidden: bool = False) -> inspect.Parameter:
-    shown = setting.default.replace("`", "").replace(",", ", ") or "none"
-    choices = choices_of(setting.kind)
-    option = typer.Option(
-        setting.option,
-        help=setting.help.replace("`", ""),
-        metavar="|".join(choices) or ("TIME" if setting.seconds else None),
-        autocompletion=lambda: choices,
-        show_default=shown,
-        rich_help_panel=panel,
-        hidden=hidden,
-    )
-    return optional(setting.attribute, Annotated[str | None, option])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -37,6 +36,8 @@ Application = Annotated[
     typer.Option(
         "--app",
         help="Application whose queues are used.",
+        envvar="QUEUEY_APP",
+        show_envvar=False,
         show_default="$QUEUEY_APP, the profile's, or the only one",
         rich_help_panel="Which store",
     ),
@@ -83,7 +84,7 @@ class PipelineRun:
         """
         from queuey.spark import open_stores
 
-        named = self.named or os.environ.get("QUEUEY_APP") or None
+        named = self.named or None  # The variable may be empty.
         with self.store_at.open() as store:
             if named is None:
                 profile = self._read_application_of_profile()

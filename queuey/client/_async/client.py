@@ -82,6 +82,7 @@ class AsyncClient(AsyncReading):
             be called again.
         scheme: ``Bearer``, or ``BrowserID`` for assertions.
         application: The application, if the address does not name it.
+        profile: A profile, instead of the one that ``QUEUEY_PROFILE`` names or the user's.
         verify: True checks certificates against the system's authorities, a path against those in a file or
             directory, an SSL context by its own rules. False does not check certificates.
         timeout: Seconds to wait for the server at every step; connecting takes at most 5. The policy's ``deadline``
@@ -123,6 +124,7 @@ class AsyncClient(AsyncReading):
         token_command: str | Sequence[str] | None = None,
         scheme: TokenScheme = "Bearer",
         application: str | None = None,
+        profile: str | Path | None = None,
         verify: bool | str | Path | ssl.SSLContext = True,
         timeout: Seconds = 10.0,
         retry: RetryPolicy | None = None,
@@ -137,7 +139,7 @@ class AsyncClient(AsyncReading):
         credential = find_credential(
             key, token=token, token_file=token_file, token_command=token_command, scheme=scheme
         )
-        access = find_access(url, credential, application=application)
+        access = find_access(url, credential, application=application, profile=profile)
         policy, timing = retry or RetryPolicy(), timing or AsyncTiming()
         self.servers = access.servers
         self._idempotent = idempotent

@@ -110,7 +110,11 @@ def find_credential(
 
 
 def find_access(
-    url: str | Iterable[str] | None = None, credential: Credential | None = None, *, application: str | None = None
+    url: str | Iterable[str] | None = None,
+    credential: Credential | None = None,
+    *,
+    application: str | None = None,
+    profile: str | Path | None = None,
 ) -> Credentials:
     """Finds the servers of a client and their credential.
 
@@ -126,34 +130,37 @@ def find_access(
         url = list(url)
     url = (os.environ.get("QUEUEY_URL") or None) if url is None else url
     application = (os.environ.get("QUEUEY_APP") or None) if application is None else application
-    profile = _find_profile(required=url is None) if url is None or credential is None else None
-    if url is None and profile is not None:
-        return _access_by_profile(profile, application, credential)
+    path = default_path() if profile is None else Path(profile)
+    written = _find_profile(path, required=url is None) if url is None or credential is None else None
+    if url is None and written is not None:
+        return _access_by_profile(written, path, application, credential)
     servers = parse_servers("" if url is None else url, application)
-    if credential is None and profile is not None and _is_profile_for(profile, servers):
-        credential = _credential_of(profile)
+    if credential is None and written is not None and _is_profile_for(written, servers):
+        credential = _credential_of(written, path)
     return Credentials(servers, credential or NO_CREDENTIAL)
 
 
-def _access_by_profile(profile: Profile, application: str | None, credential: Credential | None) -> Credentials:
+def _access_by_profile(
+    profile: Profile, path: Path, application: str | None, credential: Credential | None
+) -> Credentials:
     """Returns the profile's servers and a credential; for another application, never the profile's own."""
     own = parse_servers(profile.url, profile.application)
     if application is None or application == own[0].application:
-        return Credentials(own, credential or _credential_of(profile))
+        return Credentials(own, credential or _credential_of(profile, path))
     servers = tuple(msgspec.structs.replace(server, application=application) for server in own)
     return Credentials(servers, credential or NO_CREDENTIAL)
 
 
-def _credential_of(profile: Profile) -> Credential:
+def _credential_of(profile: Profile, path: Path) -> Credential:
     """Returns a profile's credential. A relative token file is relative to the directory of the profile."""
     if not profile.token_file:
         return Credential(_normalize_key(profile.key))
-    return Credential(source=TokenFile(default_path().parent / Path(profile.token_file).expanduser()))
+    return Credential(source=TokenFile(path.parent / Path(profile.token_file).expanduser()))
 
 
-def _find_profile(*, required: bool) -> Profile | None:
+def _find_profile(path: Path, *, required: bool) -> Profile | None:
     try:
-        return read_profile()
+        return read_profile(path)
     except ProfileNotFound as error:
         if not required:
             return None

@@ -88,7 +88,7 @@ def test_classes(spark: SparkSession, embedded: Kept) -> None:
         spark, embedded.store_options, selection, samples=2, max_classes=2, report_progress=quiet
     )
     assert [(first.error, first.text, first.count) for first in groups.classes] == [
-        ("acme.Late", "order <n> is late", 4),
+        ("acme.Late", "order … is late", 4),
         ("E", "one", 2),
         ("E", deadletter_job.OTHERS_TEXT, 2),
     ]
@@ -113,7 +113,7 @@ def test_over_several_queues(spark: SparkSession, embedded: Kept) -> None:
     assert groups.dead_letters == 8
     assert [(one.queue, one.error, one.text, one.count) for one in groups.classes] == [
         (name, error, text, count)
-        for error, text, count in (("acme.Late", "order <n> is late", 3), ("ValueError", "", 1))
+        for error, text, count in (("acme.Late", "order … is late", 3), ("ValueError", "", 1))
         for name in ("crash-1", "crash-2")
     ]
     listed = list(
