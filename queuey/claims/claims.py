@@ -17,9 +17,8 @@ import msgspec
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import MAX_STATES, JobStatus
-from queuey.claims.attempts import AttemptRecords, JobState
 from queuey.claims.expiry_records import ExpiryRecords
-from queuey.claims.job_ends import JobResult, Results
+from queuey.claims.job_records import JobRecords, JobResult, JobState
 from queuey.claims.jobs import JobUseCases, JobWatch
 from queuey.claims.log.claim_search import (
     ClaimSearch,
@@ -122,7 +121,6 @@ class ClaimUseCases:
         make_expiry: Callable[[ClaimUseCases], ExpiryRecords] | None = None,
     ) -> None:
         self._store = store
-        self._attempts = AttemptRecords(store.ledger)
         self._limits = limits
         self._metrics = metrics
         self._watchers = Watchers() if watchers is None else watchers
@@ -141,7 +139,7 @@ class ClaimUseCases:
         )
         self.jobs = JobUseCases(store, self.core, limits, self._timing, self.logs, self._watch)
         self.overview = ClaimOverview(store, self.logs, self.core, limits, metrics)
-        self._results = Results(store.ledger)
+        self._records = JobRecords(store.ledger)
         self._trigger = WakeSource(self._wakeups.watch, for_all=False)
         self._rotation = PartitionRotation(self.core.boottime, self.core.rng.random)
         self.expiry = None if make_expiry is None else make_expiry(self)
@@ -300,7 +298,7 @@ class ClaimUseCases:
         if queue.result_ttl:
             now = self._store.claim_logs.claim_now() / 1000
             repeated = [delivery.receipt for delivery in deliveries if delivery.handed_out > 1]
-            write = partial(self._results.void_result, queue, time=now)
+            write = partial(self._records.void_result, queue, time=now)
             await self._write_concurrently([partial(write, receipt) for receipt in repeated])
         if states:
             await self._add_states(queue, deliveries)
@@ -311,9 +309,7 @@ class ClaimUseCases:
 
         try:
             for delivery in repeated:
-                state = await self._attempts.read_last_state(
-                    queue, delivery.receipt.partition, delivery.message.position
-                )
+                state = (await self._records.read(queue, delivery.receipt.partition, delivery.message.position)).state
                 delivery.state = None if state is None else state.json
         except QueueyError as error:
             logger.debug("the states of messages delivered again cannot be read: %s", error)
@@ -375,7 +371,7 @@ class ClaimUseCases:
         settled = await self._settle(queue, "verify", list(results))
         valid = [settlement.receipt for settlement in settled if settlement.status is ReceiptStatus.ACCEPTED]
         await self._write_concurrently(
-            [partial(self._results.write_result, queue, receipt, results[receipt], now) for receipt in valid]
+            [partial(self._records.write_result, queue, receipt, results[receipt], now) for receipt in valid]
         )
 
     async def _write_concurrently(self, writes: Sequence[Callable[[], Awaitable[None]]]) -> None:
@@ -437,7 +433,7 @@ class ClaimUseCases:
         now = self._store.claim_logs.claim_now() / 1000
         for receipt in [result.receipt for result in settled if result.status is ReceiptStatus.ACCEPTED]:
             state = JobState(receipt.number, now, states[receipt])
-            await self._attempts.set_state(queue, receipt.partition, receipt.position, state)
+            await self._records.set_state(queue, receipt.partition, receipt.position, state)
         return settled
 
     async def _record_failures(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: HandlerFailure) -> None:
@@ -449,7 +445,7 @@ class ClaimUseCases:
         now = self._store.claim_logs.claim_now() / 1000
         for receipt, worker in chain.from_iterable(answers_by_partition.values()):
             why = Attempt(number=receipt.number, at=now, worker=worker, error=reason.error, text=reason.text)
-            await self._attempts.add(queue, receipt.partition, receipt.position, why)
+            await self._records.add_attempt(queue, receipt.partition, receipt.position, why)
 
     async def _settle(
         self, queue: Queue, kind: SettleKind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0, *, begun: bool = True

@@ -10,8 +10,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from queuey.api.jobs import UNFINISHED, JobInfo
-from queuey.claims.attempts import AttemptRecords
-from queuey.claims.job_ends import EXPIRED_ERROR, JobEnd, Leaving, Results
+from queuey.claims.job_records import EXPIRED_ERROR, JobEnd, JobRecord, JobRecords, Leaving
 from queuey.claims.log.claim_search import LogCache, QueueLogs
 from queuey.claims.log.follow_ups import TOO_MANY_DELIVERIES_ERROR
 from queuey.claims.log.log_requests import JobRequest, Key, StateQuery, too_many_done_error
@@ -180,8 +179,7 @@ class JobUseCases:
         self._timing = timing
         self._logs = logs
         self._watch = watch
-        self._attempts = AttemptRecords(store.ledger)
-        self._results = Results(store.ledger)
+        self._records = JobRecords(store.ledger)
 
     async def read_answer(self, queue: Queue, poll: JobPoll, waiter: Waiter | None = None) -> JobAnswer:
         """Returns the status of jobs; subscribes the waiter. Later attempts return no infos until a job has ended."""
@@ -233,14 +231,14 @@ class JobUseCases:
         """Marks jobs that are about to end, by whether their messages were delivered."""
         for location, was_delivered in delivered.items():
             mark = Leaving(status, self._store.claim_logs.claim_now() / 1000, was_delivered)
-            await self._results.mark_leaving(queue, *location, mark)
+            await self._records.mark_leaving(queue, *location, mark)
 
     async def record_moved(self, queue: Queue, locations: Collection[Location]) -> None:
         """Records ``removed`` as the end of jobs that left the queue after a delivery without an acknowledgement."""
         views = await self.find_views(queue, locations)
         now = self._store.claim_logs.claim_now() / 1000
         for location in [location for location, view in views.items() if view.standing == "left"]:
-            await self._results.record_end(queue, *location, "removed", now)
+            await self._records.record_end(queue, *location, "removed", now)
 
     # Acts of operators
 
@@ -274,9 +272,8 @@ class JobUseCases:
                 error=CANCELLED_ERROR,
                 text="by an operator",
             )
-            await self._attempts.add(queue, *location, why)
-            if queue.result_ttl:
-                await self._results.record_end(queue, *location, "removed", why.at)
+            await self._records.add_attempt(queue, *location, why)
+            await self._records.record_end(queue, *location, "removed", why.at)
         elif location in undelivered:  # It was delivered since, so if it becomes done, it was acknowledged.
             await self.mark_leaving(queue, {location: True}, "removed")
         return standing
@@ -329,9 +326,11 @@ class JobUseCases:
         now = self._store.claim_logs.claim_now() / 1000
         to_find = [location for location, view in views.items() if view.standing not in {"claimed", "left", "final"}]
         messages = await self._fetch_messages(queue, to_find)
-        ended = {location for location, view in views.items() if view.standing in {"left", "final"}}
-        ends = await self._read_ends(queue, ended.union({*to_find} - messages.keys()), now)
-        silent = [location for location in ended if location not in ends]
+        recorded = [location for location, view in views.items() if poll.states or view.standing != "claimed"]
+        records = {location: await self._records.read(queue, *location) for location in recorded}
+        ends = {location: record.find_shown_end(queue, now) for location, record in records.items()}
+        ended = [location for location, view in views.items() if view.standing in {"left", "final"}]
+        silent = [location for location in ended if ends[location] is None]
         messages |= await self._fetch_messages(queue, silent)
         letters = await self._find_letters(queue, silent)
         infos = {}
@@ -341,9 +340,9 @@ class JobUseCases:
             )
             fields = self._status_fields(queue, location, evidence, now)
             if fields["status"] in {"waiting", "retrying", "failed"} and "error" not in fields:
-                fields |= await self._failure_fields(queue, location, fields["status"])
+                fields |= _failure_fields(records[location], fields["status"])
             if poll.states:
-                state = await self._attempts.read_last_state(queue, *location)
+                state = records[location].state
                 fields["state"] = None if state is None else msgspec.Raw(state.json)
                 fields["state_at"] = None if state is None else state.at
             infos[location] = JobInfo(message_id=ids.to_hex(location[1]), partition=location[0], **fields)
@@ -392,14 +391,6 @@ class JobUseCases:
         is_recent = keeps and (age <= queue.result_ttl or evidence.was_unfinished)
         return {"status": "done"} | ({"result": None} if is_recent else {"kept": queue.result_ttl})
 
-    async def _failure_fields(self, queue: Queue, location: Location, status: str) -> dict[str, Any]:
-        """Returns the last attempt's error; without one, a default if the job failed, else nothing."""
-        record = (await self._attempts.read_records(queue, location[0], [location[1]])).get(location[1])
-        if record is None or not record.attempts:
-            default = {"error": TOO_MANY_DELIVERIES_ERROR, "text": "delivered too often without an acknowledgement"}
-            return default if status == "failed" else {}
-        return {"error": record.attempts[-1].error, "text": record.attempts[-1].text}
-
     async def _fetch_messages(self, queue: Queue, locations: Sequence[Location]) -> dict[Location, Message]:
         """Returns the existing messages by location, without their bodies."""
         step = max(1, self._limits.page_bytes // self._limits.longest)
@@ -408,12 +399,6 @@ class JobUseCases:
             for message in await self._store.messages.fetch(queue, locations[start : start + step]):
                 messages[message.partition, message.position] = msgspec.structs.replace(message, body="")
         return messages
-
-    async def _read_ends(self, queue: Queue, locations: Iterable[Location], now: float) -> dict[Location, JobEnd]:
-        if not queue.result_ttl:
-            return {}
-        ends = {location: await self._results.read(queue, *location, now) for location in locations}
-        return {location: end for location, end in ends.items() if end is not None}
 
     async def _find_letters(self, queue: Queue, locations: Sequence[Location]) -> dict[Location, DeadLetter]:
         """Returns the queue's dead letters at these positions in its default dead letter queue, if that exists."""
@@ -467,6 +452,14 @@ def _find_view(position: Position, expired: int, state: State) -> LogView:
     if not state.is_done(position):
         return LogView("new")
     return LogView("final", was_moved=state.move is not None and position[0] <= state.move.number)
+
+
+def _failure_fields(record: JobRecord, status: str) -> dict[str, Any]:
+    """Returns the last attempt's error; without one, a default if the job failed, else nothing."""
+    if record.attempts:
+        return {"error": record.attempts[-1].error, "text": record.attempts[-1].text}
+    default = {"error": TOO_MANY_DELIVERIES_ERROR, "text": "delivered too often without an acknowledgement"}
+    return default if status == "failed" else {}
 
 
 def _claim_fields(view: LogView) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import msgspec
 
 from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import Backlog, ClaimCounts, DeliveredJob, JobStatus, PartitionClaims, QueueSize
-from queuey.claims.attempts import AttemptRecords, DeliveryRecord
+from queuey.claims.job_records import JobRecord, JobRecords
 from queuey.claims.log.claim_search import QueueLogs
 from queuey.claims.rules.partition_state import State
 from queuey.model import ids
@@ -70,7 +70,7 @@ class ClaimOverview:
         self._core = core
         self._limits = limits
         self._metrics = metrics
-        self._attempts = AttemptRecords(store.ledger)
+        self._records = JobRecords(store.ledger)
 
     async def count_claims(self, access: QueueAccess) -> ClaimCounts:
         """Counts outstanding messages as claimed, waiting or retrying by partition; not those never delivered."""
@@ -170,11 +170,7 @@ class ClaimOverview:
                     worker=worker,
                     expires=expires / 1000 or None,
                     **calls.get((number, position), {}),
-                    **(
-                        _record_fields(await self._attempts.read_record(queue, number, position), delivery)
-                        if states
-                        else {}
-                    ),
+                    **(_record_fields(await self._records.read(queue, number, position), delivery) if states else {}),
                 )
                 for _, number, (expires, position, status, attempts, handed_out, worker, delivery) in rows
             ]
@@ -332,7 +328,7 @@ def _merge_by_worker(claims: Iterable[WorkerClaims]) -> list[WorkerClaims]:
     return list(workers.values())
 
 
-def _record_fields(record: DeliveryRecord, number: int) -> dict[str, Any]:
+def _record_fields(record: JobRecord, number: int) -> dict[str, Any]:
     """Returns the job state of the delivery of log entry ``number``, and the last failure, as fields of a job."""
     state = record.state if record.state is not None and record.state.number == number else None
     fields = {

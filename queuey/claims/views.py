@@ -18,7 +18,7 @@ from queuey.api.jobs import MAX_JOBS, MAX_RESULT, MAX_RESULTS, JobInfos, JobsByI
 from queuey.api.messages import Fetched, QueueReadError
 from queuey.api.values import Done, nesting_depth
 from queuey.claims.claims import QUEUE_ERRORS, ClaimUseCases, HandlerFailure
-from queuey.claims.job_ends import JobResult
+from queuey.claims.job_records import JobResult
 from queuey.claims.jobs import JobAnswer, JobPoll
 from queuey.claims.log.claim_search import PiggybackedAck
 from queuey.claims.log.log_requests import ClaimDelivery, ClaimUndecided, message_of

@@ -17,8 +17,8 @@ from queuey.api.claims import DEFAULT_COUNTED, Backlog, ClaimCounts, backlog_tex
 from queuey.api.messages import Code, Explanation, Reason
 from queuey.api.progress import Offsets
 from queuey.api.queues import PartitionExplanation, PartitionInfo, QueueExplanation, QueueInfo
-from queuey.claims.attempts import AttemptRecords
 from queuey.claims.claims import ClaimUseCases
+from queuey.claims.job_records import JobRecords
 from queuey.claims.rules.partition_state import State
 from queuey.claims.rules.places import compute_limited_key_digest
 from queuey.groups.offsets import OffsetUseCases
@@ -222,9 +222,7 @@ class Explaining:
     async def _explain_deliveries(
         self, queue: Queue, number: int, position: Position, standing: _Standing
     ) -> AsyncIterator[Reason]:
-        history = (await AttemptRecords(self._store.ledger).read_records(queue, number, [position])).get(position)
-        if history is None:
-            return
+        history = await JobRecords(self._store.ledger).read(queue, number, position)
         for attempt in history.attempts:
             by, why = f" by {attempt.worker}" if attempt.worker else "", f": {attempt.text}" if attempt.text else ""
             text = f"An attempt{by} failed at {format_instant(attempt.at)}: {attempt.error}{why}"

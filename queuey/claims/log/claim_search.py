@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from queuey.claims.job_ends import JobResult
+from queuey.claims.job_records import JobResult
 from queuey.claims.log.forwarding import Forwarding
 from queuey.claims.log.log_requests import (
     ClaimDelivery,

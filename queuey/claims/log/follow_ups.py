@@ -15,8 +15,7 @@ from math import inf
 
 import msgspec
 
-from queuey.claims.attempts import AttemptRecords, record_expired_claims
-from queuey.claims.job_ends import EXPIRED_ERROR, Results
+from queuey.claims.job_records import EXPIRED_ERROR, JobRecords
 from queuey.claims.rules.partition_state import State
 from queuey.claims.rules.receipts import LastDelivery
 from queuey.model import deadletters, ids
@@ -177,7 +176,7 @@ class FollowUpRunner:
         """Adds failed attempts for the claims of workers with a name; ignores errors."""
         if claims := {position: delivery for position, delivery in lapsed.items() if delivery.worker}:
             with suppress(QueueyError):
-                await record_expired_claims(self._store.ledger, queue, self._partition, claims)
+                await JobRecords(self._store.ledger).add_expired_claims(queue, self._partition, claims)
 
 
 def delivery_limit(queue: Queue) -> int:
@@ -212,31 +211,26 @@ async def publish(
         The messages that are published or gone, and whether an error occurred.
     """
     finished: list[Position] = []
-    results = Results(store.ledger)
+    records = JobRecords(store.ledger)
     try:
         messages = await store.messages.fetch(queue, [(partition, position) for position in letters], kept=kept)
-        attempts = await AttemptRecords(store.ledger).read_records(
-            queue, partition, [message.position for message in messages]
-        )
         existing = {message.position for message in messages}
         for position in letters:
             if position not in existing and position < gone_below:
-                if queue.result_ttl:
-                    await results.record_end(queue, partition, position, "expired", now)
+                await records.record_end(queue, partition, position, "expired", now)
                 finished.append(position)
         for message in messages:
             name, deliveries = letters[message.position]
             if not name:  # The message was cancelled.
-                await results.record_end(queue, partition, message.position, "removed", now)
+                await records.record_end(queue, partition, message.position, "removed", now)
                 if queue.on_ack == "delete":
                     await store.messages.delete(queue, [(partition, message.position)])
                 finished.append(message.position)
                 continue
-            record = attempts.get(message.position)
-            letter = make_dead_letter(queue, message, deliveries, now, record.attempts if record else ())
+            attempts = (await records.read(queue, partition, message.position)).attempts
+            letter = make_dead_letter(queue, message, deliveries, now, attempts)
             await _store_letter(store, queue, name, (partition, message.position), letter)
-            if queue.result_ttl:
-                await results.record_dead_letter(queue, partition, message.position, letter, now)
+            await records.record_dead_letter(queue, partition, message.position, letter, now)
             finished.append(message.position)
     except QueueyError:
         return finished, True

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from queuey.access.queue_access import QueueAccess
 from queuey.api.claims import Backlog, PartitionClaims
 from queuey.app.service import Service
-from queuey.claims.attempts import CLAIM_EXPIRED_ERROR, MAX_KEPT_ATTEMPTS, AttemptRecords
 from queuey.claims.claims import HandlerFailure
+from queuey.claims.job_records import CLAIM_EXPIRED_ERROR, MAX_KEPT_ATTEMPTS, JobRecords
 from queuey.claims.overview import MAX_SHOWN_TEXT
 from queuey.model import ids
 from queuey.model.deadletters import Attempt, DeadLetter, decode_dead_letter
@@ -142,10 +142,10 @@ def test_the_last_ones_are_kept(store: Store) -> None:
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
         for _ in range(2):
             blocking(service.claims).release(access, [claimed.receipt], 0.0, reason=HandlerFailure(f"E{number}"))
-    attempts = bridge.run(AttemptRecords(store.ledger).read_records(queue, 1, [place]))[place].attempts
+    attempts = bridge.run(JobRecords(store.ledger).read(queue, 1, place)).attempts
     assert [attempt.error for attempt in attempts] == [f"E{number}" for number in range(2, MAX_KEPT_ATTEMPTS + 2)]
     purged = bridge.run(store.catalogue.purge_queue(queue))
-    assert bridge.run(AttemptRecords(store.ledger).read_records(purged, 1, [place])) == {}
+    assert bridge.run(JobRecords(store.ledger).read(purged, 1, place)).attempts == []
 
 
 def test_backlog(store: Store, other: Store) -> None:

@@ -6,8 +6,8 @@ from msgspec import UNSET
 
 from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
-from queuey.claims.attempts import AttemptRecords, JobState
 from queuey.claims.claims import HandlerFailure
+from queuey.claims.job_records import JobRecords, JobState
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.model import ids
 from queuey.model.ids import Position
@@ -70,7 +70,7 @@ def test_who_has_lost_the_message_is_refused(store: Store, other: Store, clock: 
     assert shown(service, access) == [None]
     assert put(peer, peer_access, new.receipt, b'"new"') is ReceiptStatus.ACCEPTED
     late = JobState(old.receipt.number, 0.0, b'"checked before, written late"')
-    bridge.run(AttemptRecords(store.ledger).set_state(queue, 1, place, late))
+    bridge.run(JobRecords(store.ledger).set_state(queue, 1, place, late))
     assert shown(service, access) == [b'"new"']
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from queuey.claims.attempts import AttemptRecords
 from queuey.claims.claims import HandlerFailure
+from queuey.claims.job_records import JobRecords
 from queuey.claims.jobs import CANCELLED_ERROR
 from queuey.claims.rules.receipts import ReceiptStatus
 from queuey.messages.posts import Draft
@@ -43,8 +43,8 @@ def test_what_nobody_works_on_is_removed(store: Store, other: Store) -> None:
             cancel(peer_access, place, None)
     assert blocking(service.claims).claim(access, limit=9, ttl=60) == []
     assert service.core.run(service.claims.overview.size(access, 9)).size == 0
-    attempts = bridge.run(AttemptRecords(store.ledger).read_records(queue, 1, [rests]))
-    assert [attempt.error for attempt in attempts[rests].attempts] == ["ValueError", CANCELLED_ERROR]
+    attempts = bridge.run(JobRecords(store.ledger).read(queue, 1, rests)).attempts
+    assert [attempt.error for attempt in attempts] == ["ValueError", CANCELLED_ERROR]
 
 
 @pytest.mark.parametrize("end", ["fails", "fails for good", "dies", "is given back"])

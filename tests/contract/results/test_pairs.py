@@ -17,7 +17,7 @@ from msgspec import UNSET
 
 from queuey import storage
 from queuey.claims import jobs
-from queuey.claims.job_ends import JobEnd, Leaving, Results
+from queuey.claims.job_records import JobEnd, JobRecords, Leaving
 from queuey.claims.jobs import JobUseCases, LogView
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.messages.posts import Draft
@@ -194,10 +194,10 @@ def test_pairs(store: Store, other: Store, clock: Clock, start: str, first: str)
     assert [text for text in wrong if text is not None] == []
 
 
-async def _overwrite(rows: Results, queue: Queue, partition: int, position: Position, mark: Leaving) -> None:
+async def _overwrite(records: JobRecords, queue: Queue, partition: int, position: Position, mark: Leaving) -> None:
     """Records the end in place of a result."""
-    end = JobEnd(partition, position, 0, "void", mark.time, leaving=mark)
-    await rows._write(queue, end, lambda _row: end)
+    end = JobEnd(0, "void", mark.time, leaving=mark)
+    await records._change_end(queue, partition, position, end, lambda _end: end)
 
 
 async def _mark_as_new(
@@ -214,7 +214,7 @@ def _show_marks(queue: Queue, end: JobEnd, view: LogView, now: float) -> dict[st
 
 _MARK, _END_FIELDS = JobUseCases.mark_leaving, jobs._end_fields
 MUTATIONS: dict[str, tuple[Any, Any]] = {
-    "a mark overwrites a result": (Results.mark_leaving, _overwrite),
+    "a mark overwrites a result": (JobRecords.mark_leaving, _overwrite),
     "a mark does not know of the delivery": (JobUseCases.mark_leaving, _mark_as_new),
     "a mark counts for what was acknowledged": (_END_FIELDS, _show_marks),
 }

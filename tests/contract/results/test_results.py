@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from queuey.api.jobs import JobInfo
 from queuey.claims.claims import HandlerFailure
-from queuey.claims.job_ends import ROW_GRACE_SECONDS, Results
+from queuey.claims.job_records import RESULT_GRACE_SECONDS, JobRecords
 from queuey.claims.jobs import JobPoll
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.model import ids
@@ -70,7 +70,7 @@ class Scene:
     def write(self, receipt: ClaimReceipt, result: bytes = b"1") -> None:
         """Writes the row of a result, as before the entry of its acknowledgement."""
         now = self.store.claim_logs.claim_now() / 1000
-        bridge.run(Results(self.store.ledger).write_result(self.queue, receipt, result, now))
+        bridge.run(JobRecords(self.store.ledger).write_result(self.queue, receipt, result, now))
 
     def job(self) -> JobInfo:
         return self.claims.job(self.access, self.place)
@@ -383,4 +383,4 @@ def test_rows_end(store: Store) -> None:
     scene.acknowledge(scene.claim(), b"1")
     [position] = append_bodies(store, scene.queue, "b")
     scene.service.core.run(scene.service.messages.delete(scene.access, [(1, position)]))
-    assert kept == [HOUR + ROW_GRACE_SECONDS, LEDGER_TTL]
+    assert kept == [HOUR + RESULT_GRACE_SECONDS, LEDGER_TTL]
