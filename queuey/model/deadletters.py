@@ -185,25 +185,25 @@ class Redriven(msgspec.Struct, frozen=True):
 
     Attributes:
         sent: Number of dead letters sent back, by queue.
-        moved: Number of sent dead letters with other ids than first reserved, because a retry came too late for these.
-        kept: Number of dead letters that a killed attempt had sent, possibly too late.
+        already_sent: Number of dead letters that an earlier, interrupted call had sent, and that were only removed.
         left: Number of dead letters that cannot be sent back, by reason.
         samples: Examples of the dead letters that cannot be sent back.
+        error: Why the redrive ended early, or None.
     """
 
     sent: dict[str, int] = {}
-    moved: int = 0
-    kept: int = 0
+    already_sent: int = 0
     left: dict[str, int] = {}
     samples: tuple[UnsentDeadLetter, ...] = ()
+    error: str | None = None
 
     def __add__(self, other: Redriven) -> Redriven:
         return Redriven(
             dict(Counter(self.sent) + Counter(other.sent)),
-            self.moved + other.moved,
-            self.kept + other.kept,
+            self.already_sent + other.already_sent,
             dict(Counter(self.left) + Counter(other.left)),
             tuple(sorted((*self.samples, *other.samples))[:MAX_SAMPLES]),
+            self.error or other.error,
         )
 
 

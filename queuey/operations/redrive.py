@@ -8,24 +8,26 @@ written to the same location since is sent.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from hashlib import blake2b
+from itertools import groupby
 
 import msgspec
 
 from queuey.access.queue_access import QueueAccess
-from queuey.messages.posts import Draft, MessageUseCases, hash_content
+from queuey.messages.posts import Draft, MessageUseCases
 from queuey.messages.range_reads import Reader
 from queuey.messages.ranges import RangeRequest, parse_bound
 from queuey.model import ids
 from queuey.model.deadletters import (
     DeadLetter,
+    Redriven,
     choose_partition_and_key,
     decode_stored_dead_letter,
     generalize_error_text,
     group_by_origin,
+    make_unsent_result,
 )
 from queuey.model.errors import NotAllowed, NotFound, QueueChanged, QueueyError
 from queuey.model.messages import Location, Message, Meta, PostKey, Queue
@@ -71,22 +73,6 @@ class DeadLetterPage(msgspec.Struct, frozen=True):
     cursor: str
 
 
-class SentBack(msgspec.Struct, frozen=True):
-    """Result of sending dead letters back.
-
-    Attributes:
-        sent: Number of sent dead letters, by queue.
-        already_sent: Number of dead letters that were sent by an earlier call and only had to be removed.
-        kept: Number of dead letters that stay, by reason.
-        error: The error that ended the call early, or None.
-    """
-
-    sent: Counter[str]
-    already_sent: int
-    kept: Counter[str]
-    error: QueueyError | None
-
-
 class Redriving:
     """Finds dead letters and sends them back.
 
@@ -117,35 +103,58 @@ class Redriving:
             [letter for letter in letters if letter and letter_filter.matches_letter(letter)], len(messages), following
         )
 
-    async def send_back(self, access: QueueAccess, letters: Sequence[DeadLetter], enter: Enter) -> SentBack:
+    async def send_back(
+        self,
+        access: QueueAccess,
+        letters: Sequence[DeadLetter],
+        enter: Enter,
+        *,
+        ttl: int | None = None,
+        trusted: str | None = None,
+        dry_run: bool = False,
+    ) -> Redriven:
         """Appends dead letters of one page to the partitions that they came from, and removes them.
 
         The caller must be allowed to delete in the dead-letter queue; ``enter`` checks its rights to the other queues.
+
+        Args:
+            access: The dead-letter queue.
+            letters: The dead letters.
+            enter: Opens the other queues.
+            ttl: TTL of the messages; by default their queue's.
+            trusted: See :func:`~queuey.model.deadletters.group_by_origin`.
+            dry_run: Change nothing, and return the expected result.
         """
-        accesses, refusals = await _enter_all({letter.queue for letter in letters}, enter)
-        rows = {name: (target.queue.partitions, target.queue.dead_letter) for name, target in accesses.items()}
-        allowed = [letter for letter in letters if letter.queue in accesses]
-        reasons = Counter(refusals[letter.queue] for letter in letters if letter.queue in refusals)
-        going, staying = group_by_origin(allowed, rows)
-        sent: Counter[str] = Counter()
-        before, failure = 0, None
-        for name, indexes in going.items():
-            of_queue = [allowed[index] for index in indexes]
+        accesses: dict[str, QueueAccess] = {}
+        outcome, allowed = Redriven(), []
+        for name, of_queue in groupby(sorted(letters, key=_origin), key=_origin):
+            own = list(of_queue)
             try:
-                results = await accesses[name].apply(partial(self._post, access.queue.uid, of_queue, {}))
-                posted = [letter for letter, result in zip(of_queue, results, strict=True) if isinstance(result, bool)]
-                sent[name] = results.count(False)
-                before += results.count(True)
-                reasons.update(str(result) for result in results if not isinstance(result, bool))
+                accesses[name] = await enter(name)
+                allowed += own
+            except (NotAllowed, NotFound) as refusal:
+                outcome += make_unsent_result(own, str(refusal))
+        rows = {name: (target.queue.partitions, target.queue.dead_letter) for name, target in accesses.items()}
+        going, staying = group_by_origin(allowed, rows, trusted)
+        outcome += staying
+        if dry_run:
+            return outcome + Redriven({name: len(indexes) for name, indexes in going.items()})
+        for name, indexes in going.items():
+            own = [allowed[index] for index in indexes]
+            try:
+                results = await accesses[name].apply(partial(self._post, access.queue.uid, own, {}, ttl))
+                posted = [letter for letter, result in zip(own, results, strict=True) if isinstance(result, bool)]
+                outcome += Redriven({name: results.count(False)}, results.count(True))
+                for letter, result in zip(own, results, strict=True):
+                    outcome += Redriven() if isinstance(result, bool) else make_unsent_result([letter], str(result))
                 if posted:
                     await self._messages.delete(access, [_location(letter) for letter in posted])
             except QueueyError as error:
-                failure = error
-                break
-        return SentBack(+sent, before, reasons + Counter(staying.left), failure)
+                return outcome + Redriven(error=str(error))
+        return outcome
 
     async def _post(
-        self, uid: int, letters: Sequence[DeadLetter], posted: dict[str, bool], queue: Queue
+        self, uid: int, letters: Sequence[DeadLetter], posted: dict[str, bool], ttl: int | None, queue: Queue
     ) -> list[bool | QueueyError]:
         """Posts dead letters to their queue, except what an attempt with an older row has ``posted``.
 
@@ -154,9 +163,10 @@ class Redriving:
         """
 
         async def post(letter: DeadLetter) -> bool | QueueyError:
-            draft = _make_draft(letter, queue)
-            content = blake2b(msgspec.msgpack.encode(letter), digest_size=16).hexdigest()
-            key = PostKey(f"redrive-{uid}-{content}", hash_content([draft]), KEY_SECONDS)
+            draft = _make_draft(letter, queue, ttl)
+            digest = blake2b(msgspec.msgpack.encode(letter), digest_size=16).digest()
+            content = digest.hex()
+            key = PostKey(f"redrive-{uid}-{content}", digest, KEY_SECONDS)
             try:
                 if content not in posted:
                     posted[content] = (await self._messages.post(queue, [draft], key=key)).replayed
@@ -170,23 +180,16 @@ class Redriving:
         return results
 
 
-async def _enter_all(names: set[str], enter: Enter) -> tuple[dict[str, QueueAccess], dict[str, str]]:
-    accesses: dict[str, QueueAccess] = {}
-    refusals: dict[str, str] = {}
-    for name in names:
-        try:
-            accesses[name] = await enter(name)
-        except (NotAllowed, NotFound) as refusal:
-            refusals[name] = str(refusal)
-    return accesses, refusals
+def _origin(letter: DeadLetter) -> str:
+    return letter.queue
 
 
 def _location(letter: DeadLetter) -> Location:
     return letter.stored_partition, ids.parse_position(letter.stored_id)
 
 
-def _make_draft(letter: DeadLetter, queue: Queue) -> Draft:
+def _make_draft(letter: DeadLetter, queue: Queue, ttl: int | None) -> Draft:
     headers = tuple(letter.headers.items())
     meta = Meta(letter.content_type, headers, letter.json) if letter.content_type or headers or letter.json else None
     partition, key = choose_partition_and_key(letter, queue.traits)
-    return Draft(letter.body, meta=meta, partition=partition, key=key)
+    return Draft(letter.body, ttl, meta=meta, partition=partition, key=key)

@@ -88,19 +88,18 @@ def make_filter(*, shown: int | None = None, **options: Any) -> DeadLetterFilter
         raise typer.BadParameter(str(error)) from error
 
 
-def show(done: Redriven, *, dry_run: bool, **about: object) -> None:
+def show(done: Redriven, *, dry_run: bool) -> None:
     """Prints what a redrive did, or would do.
 
     Args:
         done: The result.
         dry_run: Whether nothing was changed.
-        **about: Further fields of the JSON document.
 
     Raises:
         typer.Exit: Some dead letters cannot be sent back.
     """
-    output.show({**about, "dry_run": dry_run, **msgspec.structs.asdict(done)}, _describe(done, dry_run=dry_run))
-    if done.left:
+    output.show({"dry_run": dry_run, **msgspec.structs.asdict(done)}, _describe(done, dry_run=dry_run))
+    if done.left or done.error:
         raise typer.Exit(1)
 
 
@@ -110,9 +109,11 @@ def _describe(redriven: Redriven, *, dry_run: bool) -> Iterator[Block]:
         yield f"{name}: {format_count(count, 'dead letter')} {verb}"
     if not redriven.sent:
         yield f"0 dead letters {verb}"
-    if redriven.moved:
-        yield f"{redriven.moved} of them got other ids than those reserved first"
+    if redriven.already_sent:
+        yield f"{redriven.already_sent} had been sent back before, and were removed now"
     for reason, count in sorted(redriven.left.items()):
         yield f"{count} stay: {reason}"
     for sample in redriven.samples:
         yield ToStderr(f"{sample.lies_in} {sample.partition}:{sample.id} stays: {sample.reason}")
+    if redriven.error:
+        yield ToStderr(f"Then it failed: {redriven.error}")

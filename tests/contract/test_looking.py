@@ -13,11 +13,11 @@ from queuey.access.issued_credentials import Sessions
 from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
 from queuey.model import ids
-from queuey.model.deadletters import Cause, DeadLetter, make_headers
+from queuey.model.deadletters import Cause, DeadLetter, Redriven, make_headers
 from queuey.model.errors import NotAuthenticated, QueueChanged
 from queuey.model.messages import Meta, NewMessage, Queue, QueueSpec
 from queuey.operations.message_search import MessageFilter as Sought
-from queuey.operations.redrive import RedriveFilter, SentBack
+from queuey.operations.redrive import RedriveFilter
 from queuey.storage import KeyedPosts, Store, bridge
 from tests.backends import APP
 from tests.contract.samples import eventually
@@ -117,7 +117,7 @@ def find_letters(service: Service) -> list[DeadLetter]:
     return bridge.run(service.redriving.find(access, RedriveFilter(reason=("q", "E", "")))).letters
 
 
-def send_back(service: Service, letters: list[DeadLetter]) -> SentBack:
+def send_back(service: Service, letters: list[DeadLetter]) -> Redriven:
     access = bridge.run(enter(service, "q.dead"))
     return service.core.run(service.redriving.send_back(access, letters, partial(enter, service)))
 
@@ -160,7 +160,7 @@ def test_dead_letters_go_back_while_their_queue_changes(store: Store, other: Sto
 
     between.instead(KeyedPosts.append_once, post)
     result = send_back(service, find_letters(service))
-    assert (result.sent, result.already_sent, result.kept, result.error) == ({"q": 6}, 0, {}, None)
+    assert (result.sent, result.already_sent, result.left, result.error) == ({"q": 6}, 0, {}, None)
     assert [queue.ttl for queue in calls[6:]] == [99, 99, 99]
     assert eventually(lambda: service.core.run(service.queues.count(service.core.run(service.find(APP, "q")))) == 6)
     assert service.core.run(service.queues.count(dead)) == 0

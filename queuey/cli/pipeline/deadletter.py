@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
-from uuid import uuid4
 
 import typer
 
@@ -67,25 +66,17 @@ def redrive(
     run: PipelineRun,
     choose: Choose,
     ttl: Annotated[int | None, times.ttl("TTL of the messages, such as 2d.", show_default="the queue's")] = None,
-    name: Annotated[
-        str | None,
-        typer.Option("--run", help="Name of the run; an earlier name continues that run.", show_default="a new one"),
-    ] = None,
 ) -> None:
     """Send dead letters back to the ends of their former partitions, each once, and remove them.
 
-    A dead letter is removed only after it is certain that it was sent. Continue an interrupted run by its name.
+    A dead letter is removed only after it is certain that it was sent. After an interruption, repeat the command within
+    a day.
     """
     from queuey.pipeline.deadletter import deadletter_job
-    from queuey.pipeline.deadletter.redrive import RedriveOrder
 
-    selected = choose()
-    order = RedriveOrder(run=name or f"redrive-{uuid4().hex[:12]}", wanted=selected, ttl=ttl, dry_run=run.dry_run)
-    if not run.dry_run:
-        output.print_note(f"If interrupted, continue with --run {order.run} and the same queues and filters.")
     with run.session() as spark:
-        done = deadletter_job.redrive(spark, run.store, order, run.report)
-    show(done, dry_run=run.dry_run, run=order.run)
+        done = deadletter_job.redrive(spark, run.store, choose(), run.report, ttl=ttl, dry_run=run.dry_run)
+    show(done, dry_run=run.dry_run)
 
 
 def _describe(report: DeadLetterClasses) -> Iterator[Block]:

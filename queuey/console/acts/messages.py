@@ -18,7 +18,8 @@ from queuey.console.acts.act import Act, ActPlan, ActResult, Field
 from queuey.console.sessions import PageRequest
 from queuey.messages.message_views import format_place, parse_place, read_batch
 from queuey.model import ids
-from queuey.model.errors import InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyRequests
+from queuey.model.deadletters import Redriven
+from queuey.model.errors import InvalidRequest, NotAllowed, NotFound, TooManyRequests
 from queuey.model.messages import MAX_TTL, Location
 from queuey.operations.redrive import DeadLetterPage, RedriveFilter
 
@@ -235,30 +236,22 @@ class Redrive(Act):
     async def do(self, page_request: PageRequest) -> ActResult:
         selection, cursor = _read_filter(page_request), page_request.get("cursor")
         reading, removing = await page_request.enter("read"), await page_request.enter("delete")
-        sent, kept, before = Counter[str](), Counter[str](), 0
-        error: QueueyError | None = None
-        until = time.monotonic() + REDRIVE_TIMEOUT
+        done, until = Redriven(), time.monotonic() + REDRIVE_TIMEOUT
         with self._limit_searches():
-            while error is None:
+            while done.error is None:
                 page = await _find_page(page_request, reading, selection, cursor)
-                if page.letters:
-                    done = await page_request.service.redriving.send_back(
-                        removing, page.letters, partial(page_request.enter, "send")
-                    )
-                    sent, kept, before, error = (
-                        sent + done.sent,
-                        kept + done.kept,
-                        before + done.already_sent,
-                        done.error,
-                    )
+                done += await page_request.service.redriving.send_back(
+                    removing, page.letters, partial(page_request.enter, "send")
+                )
                 cursor = page.cursor
                 if not cursor or time.monotonic() > until:
                     break
-        parts = [f"Sent back {count} to {name}." for name, count in sorted(sent.items())] or ["Sent back none."]
-        parts += [f"{before} had been sent back before, and were removed now."] if before else []
-        parts += [f"{count} stay: {reason.rstrip('.')}." for reason, count in kept.most_common(5)]
-        parts += [f"Then it failed: {error}"] if error else ["There may be more: go on."] if cursor else []
-        return ActResult(text=" ".join(parts), partly=error is not None, details={"go_on": cursor} if cursor else {})
+        parts = [f"Sent back {count} to {name}." for name, count in sorted(done.sent.items())] or ["Sent back none."]
+        parts += [f"{done.already_sent} had been sent back before, and were removed now."] if done.already_sent else []
+        parts += [f"{count} stay: {reason.rstrip('.')}." for reason, count in Counter(done.left).most_common(5)]
+        parts += [f"Then it failed: {done.error}"] if done.error else ["There may be more: go on."] if cursor else []
+        details = {"go_on": cursor} if cursor else {}
+        return ActResult(text=" ".join(parts), partly=done.error is not None, details=details)
 
     @contextmanager
     def _limit_searches(self) -> Iterator[None]:

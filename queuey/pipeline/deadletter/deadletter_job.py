@@ -11,13 +11,16 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
 
+from queuey.access.queue_access import QueueAccess
+from queuey.app.service import Service
 from queuey.model import deadletters
 from queuey.model.deadletters import Cause, DeadLetter, DeadLetterFilter, Redriven
 from queuey.pipeline import tasks
 from queuey.pipeline.deadletter import selection
-from queuey.pipeline.deadletter.redrive import RedriveOrder, RedriveRun
 from queuey.pipeline.deadletter.selection import DeadLetterSample, DeadLetterUnit, ErrorClass
 from queuey.pipeline.tasks import Batches
+from queuey.runtime.limits import Limits
+from queuey.settings import select_settings
 from queuey.spark import open_stores
 from queuey.spark.options import StoreOptions
 from queuey.spark.slices import divide_into_groups
@@ -132,8 +135,8 @@ def _make_error_class(row: Iterable[Any], samples: int) -> ErrorClass:
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
     selected, units = _decode(payload)
-    for page in selection.read_all_pages(open_stores.opened(options), options, units, selected):
-        yield pa.RecordBatch.from_pylist([_make_row(found.dead_letter) for found in page], schema=_ROWS)
+    for page in selection.read_pages(open_stores.opened(options), options, units, selected):
+        yield pa.RecordBatch.from_pylist([_make_row(letter) for letter in page], schema=_ROWS)
 
 
 def _make_row(dead_letter: DeadLetter) -> dict[str, object]:
@@ -143,22 +146,27 @@ def _make_row(dead_letter: DeadLetter) -> dict[str, object]:
     return {**names, **failure, "shape": deadletters.generalize_error_text(cause.text)}
 
 
-def redrive(spark: SparkSession, store: StoreOptions, order: RedriveOrder, report_progress: ReportProgress) -> Redriven:
+def redrive(
+    spark: SparkSession,
+    store: StoreOptions,
+    selected: DeadLetterFilter,
+    report_progress: ReportProgress,
+    *,
+    ttl: int | None = None,
+    dry_run: bool = False,
+) -> Redriven:
     """Sends dead letters back to the ends of their original partitions, and removes them from the dead-letter queues.
 
-    With ``dry_run``, only counts them.
-
-    Each dead letter is removed only after it was certainly sent. After an interruption, the same order with the same
-    run name continues and sends nothing twice.
+    With ``dry_run``, only counts them. See :mod:`queuey.operations.redrive` for what an interruption leaves.
 
     Raises:
-        OptionError: A run with this name began with another order.
         QueueNotFound: The given dead-letter queue does not exist.
     """
-    units = selection.find_units(store, order.wanted)
+    units = selection.find_units(store, selected)
     report_progress(_reading_text(units))
     outcome = Redriven()
-    for packed in _rdd_of_results(spark, units, partial(_redrive_in_task, store, order)).collect():
+    task = partial(_redrive_in_task, store, selected, ttl, dry_run)
+    for packed in _rdd_of_results(spark, units, task).collect():
         outcome += msgspec.msgpack.decode(packed, type=Redriven)
     return outcome
 
@@ -191,16 +199,43 @@ def _run_task(task: Task, packed: bytes) -> Iterator[bytes]:
 
 def _list_in_task(options: StoreOptions, wanted: DeadLetterFilter, units: Sequence[DeadLetterUnit]) -> Iterator[bytes]:
     store = open_stores.opened(options)
-    for page in selection.read_all_pages(store, options, units, wanted):
-        yield from (msgspec.msgpack.encode(found.dead_letter) for found in page)
+    for page in selection.read_pages(store, options, units, wanted):
+        yield from (msgspec.msgpack.encode(letter) for letter in page)
 
 
-def _redrive_in_task(options: StoreOptions, order: RedriveOrder, units: Sequence[DeadLetterUnit]) -> Iterator[bytes]:
-    """Redrives units, or only counts them in a dry run; skips deleted or purged queues."""
-    store = open_stores.opened(options)
-    usual = open_stores.read_settings(options).default_ttl
-    work = RedriveRun(store, partial(open_stores.find_existing_queue, store, options), order, usual)
+def _redrive_in_task(
+    options: StoreOptions,
+    wanted: DeadLetterFilter,
+    ttl: int | None,
+    dry_run: bool,  # noqa: FBT001 - bound by position
+    units: Sequence[DeadLetterUnit],
+) -> Iterator[bytes]:
+    limits = select_settings(open_stores.read_settings(options), Limits.__struct_fields__)
+    service = Service(open_stores.opened(options), Limits(**limits))
+    for outcome in redrive_units(service, options, wanted, units, ttl=ttl, dry_run=dry_run):
+        yield msgspec.msgpack.encode(outcome)
+
+
+def redrive_units(
+    service: Service,
+    options: StoreOptions,
+    wanted: DeadLetterFilter,
+    units: Sequence[DeadLetterUnit],
+    *,
+    ttl: int | None = None,
+    dry_run: bool = False,
+) -> Iterator[Redriven]:
+    """Redrives units, or only counts them; skips deleted or purged queues."""
+    application = open_stores.application(service.store, options)
+
+    async def enter(name: str) -> QueueAccess:
+        return service.queues.access_unchecked(await service.find(application, name))
+
+    async def send_back(place: str, letters: Sequence[DeadLetter]) -> Redriven:
+        return await service.redriving.send_back(
+            await enter(place), letters, enter, ttl=ttl, trusted=wanted.dead_queue, dry_run=dry_run
+        )
+
     for unit in units:
-        queue = open_stores.find_existing_queue(store, options, unit.queue, unit.qid)
-        if queue is not None:
-            yield msgspec.msgpack.encode(work.count_unit(queue, unit) if order.dry_run else work.send_unit(queue, unit))
+        for page in selection.read_pages(service.store, options, [unit], wanted):
+            yield service.core.run(send_back(unit.queue, page))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from fnmatch import translate
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 
 from queuey.model import deadletters
 from queuey.model.deadletters import SUFFIX, DeadLetter, DeadLetterFilter
 from queuey.model.errors import QueueChanged
-from queuey.model.ids import FIRST, Position, following
-from queuey.model.messages import Message, Queue, Slice
+from queuey.model.ids import FIRST
+from queuey.model.messages import Queue, Slice
 from queuey.model.titles import instant, titled
 from queuey.spark import open_stores
 from queuey.spark.options import Pattern, StoreOptions
@@ -32,17 +32,6 @@ class DeadLetterUnit(msgspec.Struct, frozen=True, gc=False):
     queue: str
     qid: int
     partitions: tuple[int, ...]
-
-
-MessageLocation = tuple[int, Position]
-"""A partition and a position in it."""
-
-
-class FoundDeadLetter(NamedTuple):
-    """A stored message, parsed as a dead letter."""
-
-    message: Message
-    dead_letter: DeadLetter
 
 
 class DeadLetterSample(msgspec.Struct, frozen=True, order=True):
@@ -122,63 +111,29 @@ def _make_units(queue: Queue, selected: DeadLetterFilter) -> Iterator[DeadLetter
 
 
 def read_pages(
-    store: Store,
-    queue: Queue,
-    unit: DeadLetterUnit,
-    wanted: DeadLetterFilter,
-    *,
-    start: MessageLocation | None = None,
-    page: int = PAGE_SIZE,
-) -> Iterator[tuple[list[FoundDeadLetter], MessageLocation]]:
-    """Yields the selected dead letters of a unit, page by page; skips other messages.
-
-    Args:
-        store: The store.
-        queue: The queue of the unit.
-        unit: The partitions to read.
-        wanted: The selection; its limit counts from ``start``.
-        start: Where to start; at the beginning if None.
-        page: Number of messages that are read at a time.
-
-    Yields:
-        A possibly empty list of dead letters, and where the next page begins.
-
-    Raises:
-        QueueChanged: The queue was deleted or purged meanwhile.
-    """
-    remaining = wanted.limit
-    for number in unit.partitions:
-        lower = FIRST
-        if start is not None and number <= start[0]:
-            if number < start[0]:
-                continue
-            lower = start[1]
-        for messages in bridge.iterate(store.bulk.scan(queue, Slice(number, lower, limit=page))):
-            selected: list[FoundDeadLetter] = []
-            for message in messages:
-                dead_letter = deadletters.decode_stored_dead_letter(message, queue.name)
-                if dead_letter is not None and wanted.matches_letter(dead_letter):
-                    selected.append(FoundDeadLetter(message, dead_letter))
-                if len(selected) == remaining:
-                    break
-            yield selected, (number, following(message.position))
-            if remaining is not None:
-                remaining -= len(selected)
-                if not remaining:
-                    return
-
-
-def read_all_pages(
     store: Store, options: StoreOptions, units: Iterable[DeadLetterUnit], wanted: DeadLetterFilter
-) -> Iterator[list[FoundDeadLetter]]:
-    """Yields the selected dead letters; skips queues that were deleted or purged since."""
+) -> Iterator[list[DeadLetter]]:
+    """Yields the selected dead letters, page by page; skips queues that were deleted or purged since."""
     for unit in units:
         queue = open_stores.find_existing_queue(store, options, unit.queue, unit.qid)
         if queue is None:
             continue
         try:
-            for dead_letters, _ in read_pages(store, queue, unit, wanted):
-                if dead_letters:
-                    yield dead_letters
+            yield from filter(None, _read_unit(store, queue, unit, wanted))
         except QueueChanged:
             continue
+
+
+def _read_unit(
+    store: Store, queue: Queue, unit: DeadLetterUnit, wanted: DeadLetterFilter
+) -> Iterator[list[DeadLetter]]:
+    remaining = wanted.limit
+    for number in unit.partitions:
+        for messages in bridge.iterate(store.bulk.scan(queue, Slice(number, FIRST, limit=PAGE_SIZE))):
+            letters = (deadletters.decode_stored_dead_letter(message, queue.name) for message in messages)
+            selected = [letter for letter in letters if letter is not None and wanted.matches_letter(letter)]
+            yield selected[:remaining]
+            if remaining is not None:
+                remaining -= len(selected[:remaining])
+                if not remaining:
+                    return
