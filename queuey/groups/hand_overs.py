@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from queuey.groups.heartbeat_answers import Rows
 from queuey.groups.rules.group_state import GroupState
 from queuey.groups.rules.planning import hand_over
-from queuey.groups.state_cache import GroupContext, StateCache
+from queuey.groups.state_cache import GroupContext, Moment, StateCache
 from queuey.model.errors import Conflict, NotFound, QueueChanged, StoreBusy
 from queuey.model.groups import OwnedOffset, OwnedOffsets
 from queuey.model.messages import Queue
@@ -39,7 +39,7 @@ class HandOvers:
         wake_owners: Called with the name of a queue, its rows, and those rows that this process has changed.
 
     Attributes:
-        rows: By queue, the tick after which its rows were read, and the rows; the oldest first.
+        rows: By queue, a moment after which its rows were read, and the rows; the oldest first.
         leavers: Members that left through this process, which gives their partitions back.
     """
 
@@ -59,23 +59,26 @@ class HandOvers:
         self._wake_owners = wake_owners
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._give_backs: dict[str, dict[int, tuple[int, int]]] = {}
-        self.rows: dict[str, tuple[int, Rows]] = {}
+        self.rows: dict[str, tuple[Moment, Rows]] = {}
         self.leavers: set[int] = set()
 
-    def find_rows(self, name: str, since: int = 0) -> Rows | None:
-        """Returns the rows of a queue if they were read at or after a tick, else None."""
-        read, rows = self.rows.get(name, (-1, {}))
-        return rows if read >= since else None
+    def find_rows(self, name: str, since: Moment | None = None) -> Rows | None:
+        """Returns the rows of a queue as last read, or None if that was not at a moment or later."""
+        read, rows = self.rows.get(name, (-1, None))
+        return rows if since is None or read >= since else None
 
-    async def settle_all(
-        self, names: Iterable[str], since: int, give_backs: Mapping[str, GiveBacks] | None = None
+    async def hand_over_queues(
+        self, names: Iterable[str], since: Moment, give_backs: Mapping[str, GiveBacks] | None = None
     ) -> None:
+        """Calls :meth:`hand_over_queue` for each, a few of them concurrently."""
         waiting = sorted(names)
         for first in range(0, len(waiting), MAX_CONCURRENT_QUEUES):
             batch = waiting[first : first + MAX_CONCURRENT_QUEUES]
-            await asyncio.gather(*(self.settle(name, since, (give_backs or {}).get(name, {})) for name in batch))
+            await asyncio.gather(
+                *(self.hand_over_queue(name, since, (give_backs or {}).get(name, {})) for name in batch)
+            )
 
-    async def settle(self, name: str, since: int, give_backs: GiveBacks) -> None:
+    async def hand_over_queue(self, name: str, since: Moment, give_backs: GiveBacks) -> None:
         """Hands over the partitions of a queue that are free or given back; its rows are then as of ``since`` or later.
 
         Give-backs that arrive during another hand-over of the queue share the next one.
@@ -94,8 +97,8 @@ class HandOvers:
             if self.find_rows(name, since) is not None and not waiting:
                 self._give_backs.pop(name, None)
                 return
-            began = self._cache.next_tick()
-            rows = await self._hand_over(name)
+            began = self._cache.next_moment()
+            rows = await self._write_owners(name)
             self.rows.pop(name, None)
             if len(self.rows) >= MAX_CACHED_QUEUES:
                 del self.rows[next(iter(self.rows))]
@@ -103,7 +106,7 @@ class HandOvers:
             if not self._give_backs.get(name, True):
                 del self._give_backs[name]
 
-    async def _hand_over(self, name: str) -> Rows:
+    async def _write_owners(self, name: str) -> Rows:
         """Hands over free partitions of a queue; returns its rows afterwards, empty if the queue is gone.
 
         Tries again if others change the rows. Changes nothing if the queue has too many groups already.

@@ -19,7 +19,7 @@ from queuey.groups.hand_overs import HandOvers
 from queuey.groups.heartbeat_answers import Rows, Targets, answer_heartbeat, find_highest_epoch, list_give_backs
 from queuey.groups.rules.group_state import GroupState, JoinedMember
 from queuey.groups.rules.state_draft import GroupDraft
-from queuey.groups.state_cache import GroupContext, StateCache
+from queuey.groups.state_cache import GroupContext, Moment, StateCache
 from queuey.groups.state_changes import MAX_ATTEMPTS, MAX_STATE_AGE, StateChanges, clock_slack, make_draft
 from queuey.model.errors import MemberGone, QueueyError, StoreUnavailable
 from queuey.model.groups import ClockSample, OwnedOffset
@@ -54,16 +54,16 @@ class _Beat:
         heartbeat: The heartbeat.
         waiter: Wakes the request, if it waits.
         clock: Sample of the clock at its arrival.
-        recorded: Tick from which on rows are read with the notes that it needs.
-        when: Boot time of its arrival.
+        moment: Its arrival among the moments of this process; rows that are read later have the notes that it needs.
+        arrived: Boot time of its arrival.
         requested: What the last answer asked the member to give back.
     """
 
     heartbeat: Heartbeat
     waiter: Waiter | None
     clock: ClockSample
-    recorded: int
-    when: float
+    moment: Moment
+    arrived: float
     requested: frozenset[tuple[str, int, int]] = frozenset()
 
     @property
@@ -80,7 +80,7 @@ class LocalGroup:
     Attributes:
         cache: The group's state.
         changes: Applies changes of the state.
-        owners: The owners of the group's partitions.
+        hand_overs: Hands its partitions over to their next owners.
         used: Boot time of the last request.
     """
 
@@ -89,7 +89,7 @@ class LocalGroup:
         self._counts, self._announce, self._forget = context.counts, context.announce, context.forget
         self.cache = StateCache(context, self._wake_all)
         self.changes = StateChanges(context, self.cache)
-        self.owners = HandOvers(
+        self.hand_overs = HandOvers(
             context, self.cache, self._find_unconfirmed, self.changes.request_plan, self._wake_owners
         )
         self._targets = self.cache.targets
@@ -188,11 +188,11 @@ class LocalGroup:
         member = await self.find_member(member_id, credential)
         number = member.number
         previous = beat = self._beats.get(number)
+        # A request that waits comes here again with its waiter, whenever it is woken.
         is_late = waiter is not None and waiter.closed  # The member has sent a later heartbeat.
         if is_new := beat is None or waiter is None or beat.waiter is not waiter:
-            # Rows that were read before it is recorded may lack the notes that it needs.
-            recorded = self.cache.next_tick()
-            beat = _Beat(heartbeat, waiter, clock, recorded, now, beat.requested if beat is not None else frozenset())
+            requested = frozenset[tuple[str, int, int]]() if beat is None else beat.requested
+            beat = _Beat(heartbeat, waiter, clock, self.cache.next_moment(), now, requested)
         if is_new and not is_late:
             self._beats[number] = beat
             if previous is not None and previous.waiter is not None and previous.waits:
@@ -204,7 +204,7 @@ class LocalGroup:
             member = await self._renew(member, beat, credential)
             answer = await self._answer(member, beat, is_new=is_new)
             to_return = list_give_backs(answer)
-            is_last = last or is_late or waiter is None or now - beat.when >= answer.wait
+            is_last = last or is_late or waiter is None or now - beat.arrived >= answer.wait
             if not is_last and not (answer.take or answer.lost or to_return - beat.requested):
                 return None
             await self.cache.refresh(MAX_STATE_AGE, serial_age=answer.wait)
@@ -250,7 +250,7 @@ class LocalGroup:
         """Returns whether a member is late in giving back partitions that it names, or owns and was asked for."""
         held = {name: dict(epochs) for name, epochs in beat.heartbeat.owned.items()}
         for name in self._requested_queues(member.number):
-            for partition, row in (self.owners.find_rows(name) or {}).items():
+            for partition, row in (self.hand_overs.find_rows(name) or {}).items():
                 if row.owner == member.number and partition not in beat.heartbeat.given_back.get(name, {}):
                     held.setdefault(name, {})[partition] = row.epoch
         return self.cache.targets.is_overdue(member, held, now - clock_slack(self._store))
@@ -276,19 +276,19 @@ class LocalGroup:
             give_backs = {
                 name: {n: (number, epoch) for n, epoch in epochs.items()} for name, epochs in given_back.items()
             }
-            await self.owners.settle_all(give_backs, beat.recorded, give_backs)
+            await self.hand_overs.hand_over_queues(give_backs, beat.moment, give_backs)
         for _ in range(MAX_ATTEMPTS):
-            targets, since = self.cache.targets, max(beat.recorded, self.cache.planned)
+            targets, since = self.cache.targets, max(beat.moment, self.cache.targets_since)
             count = self._count_queues(number, beat)
             names, *unread_queues = await self._core.compute(count, partial(self._find_concerned, number, beat, since))
             for unread in unread_queues:  # Others are read in turns while it waits, or for its next heartbeat.
                 batch = self._core.rng.sample(unread, min(MAX_AT_ARRIVAL, len(unread)))
-                await self.owners.settle_all(batch, since)
+                await self.hand_overs.hand_over_queues(batch, since)
             if targets is self.cache.targets:
                 break
         return await self._core.compute(count, partial(self._make_answer, member, beat, targets, names, since))
 
-    def _find_concerned(self, number: int, beat: _Beat, since: int) -> tuple[list[str], list[str], list[str]]:
+    def _find_concerned(self, number: int, beat: _Beat, since: Moment) -> tuple[list[str], list[str], list[str]]:
         """Returns the queues that a heartbeat concerns, by name, and those of which no rows since a tick are known.
 
         First such queues that the member names or is asked for, then those in which it misses partitions.
@@ -296,13 +296,15 @@ class LocalGroup:
         targets, owned = self.cache.targets, beat.heartbeat.owned
         named = self._requested_queues(number).union(targets.find_foreign(number, owned), beat.heartbeat.given_back)
         missing = set(targets.find_missing(number, owned)) - named
-        unread = [{name for name in names if self.owners.find_rows(name, since) is None} for names in (named, missing)]
+        unread = [
+            {name for name in names if self.hand_overs.find_rows(name, since) is None} for names in (named, missing)
+        ]
         return sorted(named | missing), sorted(unread[0]), sorted(unread[1])
 
     def _make_answer(
-        self, member: JoinedMember, beat: _Beat, targets: Targets, names: Iterable[str], since: int
+        self, member: JoinedMember, beat: _Beat, targets: Targets, names: Iterable[str], since: Moment
     ) -> HeartbeatAnswer:
-        rows_by_name = {name: self.owners.find_rows(name, since) for name in names}
+        rows_by_name = {name: self.hand_overs.find_rows(name, since) for name in names}
         rows = {name: recorded for name, recorded in rows_by_name.items() if recorded is not None}
         return answer_heartbeat(
             targets, member, beat.heartbeat, rows, seen=self._find_last_seen_ms(member), now=beat.clock.now
@@ -322,13 +324,13 @@ class LocalGroup:
             and self.cache.state.subscriptions[member.subscription].credential.caller == credential.caller
         ):
             # Its partitions count as given back, whichever process hands them over; as lost if its rights changed.
-            self.owners.leavers.add(number)
+            self.hand_overs.leavers.add(number)
         try:
             await self.changes.apply(partial(GroupDraft.leave, number=number, returns=returns))
             with suppress(QueueyError):
-                await self.owners.settle_all(names, self.cache.next_tick())
+                await self.hand_overs.hand_over_queues(names, self.cache.next_moment())
         finally:
-            self.owners.leavers.discard(number)
+            self.hand_overs.leavers.discard(number)
 
     def _find_unconfirmed(self, name: str) -> set[int]:
         """Returns partitions of a queue that are planned for members here and that these do not name yet."""
@@ -448,9 +450,9 @@ class LocalGroup:
         """
         for number, beat in list(self._beats.items()):
             member = state.members.get(number) if self.cache.is_here else None
-            if member is None or now - beat.when >= member.session / 3000:
+            if member is None or now - beat.arrived >= member.session / 3000:
                 _wake(beat)
-            if member is None or (not beat.waits and now - beat.when > member.session / 1000):
+            if member is None or (not beat.waits and now - beat.arrived > member.session / 1000):
                 del self._beats[number]
 
     async def _hand_over_in_turn(self) -> bool:
@@ -463,7 +465,7 @@ class LocalGroup:
 
         def add_waiting(item: tuple[int, _Beat, str]) -> None:
             number, beat, name = item
-            rows = self.owners.find_rows(name) or {}
+            rows = self.hand_overs.find_rows(name) or {}
             missing = targets.find_missing_in(number, name, beat.heartbeat.owned)
             if unowned := {n for n in missing if n not in rows or rows[n].owner != number}:
                 waiting[number][name] = unowned
@@ -475,7 +477,7 @@ class LocalGroup:
         batch = (names[first:] + names[:first])[: max(1, MAX_QUEUES // max(1, self._counts["followed"]))]
         if batch:
             self._last_queue = batch[-1]
-            await self.owners.settle_all(batch, self.cache.next_tick())
+            await self.hand_overs.hand_over_queues(batch, self.cache.next_moment())
             now, settled = self._core.boottime(), set(batch)
             self._requests = {key: until for key, until in self._requests.items() if until > now}
             for number, missing in waiting.items():
@@ -490,7 +492,7 @@ class LocalGroup:
         if number not in state.members or beat is None or planned is None:
             return
         latest = self._store.claim_logs.claim_now() - state.members[number].session // 3
-        rows = self.owners.find_rows(name) or {}
+        rows = self.hand_overs.find_rows(name) or {}
         owners = {partition: rows[partition].owner for partition in numbers & planned.targets.keys() & rows.keys()}
         late = {owner for partition, owner in owners.items() if planned.targets[partition].epoch < latest}
         if number in owners.values():

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, NewType
 
 from msgspec.structs import replace
 
@@ -21,6 +21,9 @@ from queuey.storage import Store
 
 ReadRights = Callable[[MemberCredential], Awaitable[MemberCredential | None]]
 """Returns a credential with its current rights, or None if the credential has ended."""
+
+Moment = NewType("Moment", int)
+"""Number of a moment in a process: a later one is higher, whatever the clocks do (:meth:`StateCache.next_moment`)."""
 
 
 async def keep_rights(credential: MemberCredential) -> MemberCredential:
@@ -61,7 +64,7 @@ class StateCache:
     Attributes:
         state: The state; its version is 0 if the group does not exist.
         targets: Targets of the state's plan.
-        planned: Tick at which these targets became current.
+        targets_since: When these targets became current.
         is_own: The state was written by this process.
     """
 
@@ -75,7 +78,7 @@ class StateCache:
         self.targets = Targets(self.state)
         self._checked_at = -math.inf
         """Boot time at which the state was read or its head compared."""
-        self._ticks = self._began = self.planned = 0
+        self._last_moment = self._began = self.targets_since = Moment(0)
         self.is_own = False
 
     @property
@@ -86,10 +89,9 @@ class StateCache:
         if not self.is_here:
             raise GroupElsewhere(self._key[1], self.state.head.centre)
 
-    def next_tick(self) -> int:
-        """Returns a number above all earlier ones, to order events independently of clocks."""
-        self._ticks += 1
-        return self._ticks
+    def next_moment(self) -> Moment:
+        self._last_moment = Moment(self._last_moment + 1)
+        return self._last_moment
 
     async def refresh(self, max_age: float = 0.0, *, serial_age: float = math.inf) -> GroupState:
         """Returns the state, at most some seconds old.
@@ -101,7 +103,7 @@ class StateCache:
         now = self._core.boottime()
         is_serial = bool(self._store.groups.centre) and now - self._read_serially_at > serial_age
         if is_serial or not max_age or now - self._checked_at > max_age:
-            wanted_since = self.next_tick()
+            wanted_since = self.next_moment()
             async with self._reading:
                 while self._began < wanted_since or (is_serial and self._read_serially_at < now):
                     await self._read(is_serial=is_serial)
@@ -112,7 +114,7 @@ class StateCache:
 
         Adopts the result unless this process has changed the state meanwhile.
         """
-        before, began, now = self.state, self.next_tick(), self._core.boottime()
+        before, began, now = self.state, self.next_moment(), self._core.boottime()
         head = await self._store.groups.group_head(*self._key, serial=is_serial)
         state, targets = before, None
         if head is None:
@@ -144,7 +146,7 @@ class StateCache:
         self._checked_at = checked
         if state is not self.state:
             if (state.head.born, state.head.epoch) != (self.state.head.born, self.state.head.epoch):
-                self.targets, self.planned = targets or Targets(state), self.next_tick()
+                self.targets, self.targets_since = targets or Targets(state), self.next_moment()
             self.state, self.is_own = state, is_own
             self._changed()
 

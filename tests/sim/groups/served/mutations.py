@@ -158,12 +158,12 @@ async def treat_unnamed_as_given_back(real: Real, one: LocalGroup, text: str, *a
     content: Heartbeat = asked[1]
     words: dict[str, Words] = {}
     member = number_of(text)
-    for name, (_, known) in one.owners.rows.items():
+    for name, (_, known) in one.hand_overs.rows.items():
         owned = {n: row.epoch for n, row in known.items() if row.owner == member}
         named = content.owned.get(name, {})
         if missing := {n: (member, epoch) for n, epoch in owned.items() if n not in named}:
             words[name] = missing
-    await one.owners.settle_all(words, one.cache.next_tick(), words)
+    await one.hand_overs.hand_over_queues(words, one.cache.next_moment(), words)
     return await real(one, text, *asked, last=last)
 
 
