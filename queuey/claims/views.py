@@ -97,10 +97,10 @@ class ClaimViews(Views):
         """
         access = await self._authorization.admit(request, match, "work")
         body: dict[str, Any] = {}
-        if request.body is None or len(request.body) > MAX_SHORT_BODY:
-            body = await request.in_thread(partial(self._claim.json, request, b"{}"))
-        elif request.body:
-            body = self._claim.json(request)
+        if request.body is not None and len(request.body) > MAX_SHORT_BODY:
+            body = await request.in_thread(partial(self._claim.json, request))
+        elif request.body != b"":
+            body = self._claim.json(request, b"{}")
         wait, terms = self._terms(request) if body.keys() <= {"acknowledge"} else self._merge_terms(request, body)
         receipts = body.get("acknowledge")
         ack = PiggybackedAck()
