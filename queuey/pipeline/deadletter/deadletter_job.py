@@ -197,29 +197,31 @@ def _run_task(task: Task, packed: bytes) -> Iterator[bytes]:
     return task(_decode_units(packed))
 
 
-def _list_in_task(options: StoreOptions, wanted: DeadLetterFilter, units: Sequence[DeadLetterUnit]) -> Iterator[bytes]:
+def _list_in_task(
+    options: StoreOptions, letter_filter: DeadLetterFilter, units: Sequence[DeadLetterUnit]
+) -> Iterator[bytes]:
     store = open_stores.opened(options)
-    for page in selection.read_pages(store, options, units, wanted):
+    for page in selection.read_pages(store, options, units, letter_filter):
         yield from (msgspec.msgpack.encode(letter) for letter in page)
 
 
 def _redrive_in_task(
     options: StoreOptions,
-    wanted: DeadLetterFilter,
+    letter_filter: DeadLetterFilter,
     ttl: int | None,
     dry_run: bool,  # noqa: FBT001 - bound by position
     units: Sequence[DeadLetterUnit],
 ) -> Iterator[bytes]:
     limits = select_settings(open_stores.read_settings(options), Limits.__struct_fields__)
     service = Service(open_stores.opened(options), Limits(**limits))
-    for outcome in redrive_units(service, options, wanted, units, ttl=ttl, dry_run=dry_run):
+    for outcome in redrive_units(service, options, letter_filter, units, ttl=ttl, dry_run=dry_run):
         yield msgspec.msgpack.encode(outcome)
 
 
 def redrive_units(
     service: Service,
     options: StoreOptions,
-    wanted: DeadLetterFilter,
+    letter_filter: DeadLetterFilter,
     units: Sequence[DeadLetterUnit],
     *,
     ttl: int | None = None,
@@ -233,9 +235,9 @@ def redrive_units(
 
     async def send_back(place: str, letters: Sequence[DeadLetter]) -> Redriven:
         return await service.redriving.send_back(
-            await enter(place), letters, enter, ttl=ttl, trusted=wanted.dead_queue, dry_run=dry_run
+            await enter(place), letters, enter, ttl=ttl, trusted=letter_filter.dead_queue, dry_run=dry_run
         )
 
     for unit in units:
-        for page in selection.read_pages(service.store, options, [unit], wanted):
+        for page in selection.read_pages(service.store, options, [unit], letter_filter):
             yield service.core.run(send_back(unit.queue, page))

@@ -111,7 +111,7 @@ def _make_units(queue: Queue, selected: DeadLetterFilter) -> Iterator[DeadLetter
 
 
 def read_pages(
-    store: Store, options: StoreOptions, units: Iterable[DeadLetterUnit], wanted: DeadLetterFilter
+    store: Store, options: StoreOptions, units: Iterable[DeadLetterUnit], letter_filter: DeadLetterFilter
 ) -> Iterator[list[DeadLetter]]:
     """Yields the selected dead letters, page by page; skips queues that were deleted or purged since."""
     for unit in units:
@@ -119,19 +119,19 @@ def read_pages(
         if queue is None:
             continue
         try:
-            yield from filter(None, _read_unit(store, queue, unit, wanted))
+            yield from filter(None, _read_unit(store, queue, unit, letter_filter))
         except QueueChanged:
             continue
 
 
 def _read_unit(
-    store: Store, queue: Queue, unit: DeadLetterUnit, wanted: DeadLetterFilter
+    store: Store, queue: Queue, unit: DeadLetterUnit, letter_filter: DeadLetterFilter
 ) -> Iterator[list[DeadLetter]]:
-    remaining = wanted.limit
+    remaining = letter_filter.limit
     for number in unit.partitions:
         for messages in bridge.iterate(store.bulk.scan(queue, Slice(number, FIRST, limit=PAGE_SIZE))):
             letters = (deadletters.decode_stored_dead_letter(message, queue.name) for message in messages)
-            selected = [letter for letter in letters if letter is not None and wanted.matches_letter(letter)]
+            selected = [letter for letter in letters if letter is not None and letter_filter.matches_letter(letter)]
             yield selected[:remaining]
             if remaining is not None:
                 remaining -= len(selected[:remaining])
