@@ -32,7 +32,7 @@ from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.contracts.covers import Covers
 from queuey.storage.contracts.groups import GroupRecords
 from queuey.storage.contracts.keyed_posts import KeyedPosts
-from queuey.storage.contracts.ledger import LEDGER_TTL, Ledger, exchange
+from queuey.storage.contracts.ledger import IDENTITY, LEDGER_TTL, Ledger, exchange
 from queuey.storage.contracts.messages import Messages
 from queuey.storage.contracts.names import Names
 from queuey.storage.contracts.offsets import OffsetRecords
@@ -61,9 +61,6 @@ __all__ = [
     "Store",
     "exchange",
 ]
-
-IDENTITY = "identity of the store"
-"""Ledger key under which the identity is stored."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -103,12 +100,12 @@ class Store(ABC):
         """Max seconds by which the clocks of two processes differ (S)."""
         return 1.0
 
-    @abstractmethod
     async def identity(self) -> str:
         """Returns the id of this store: 32 hex digits. The first call creates it, and it never changes.
 
         A copy of the store's files has the same identity.
         """
+        return await self.ledger.identity()
 
     @abstractmethod
     async def ping(self) -> None:

@@ -54,5 +54,6 @@ def check_length(name: str, body: bytes, max_bytes: int) -> None:
         raise InvalidRequest({name: f"has {len(body)} bytes; 1 to {max_bytes} are allowed"})
 
 
-def check_record(record: Record) -> None:
-    check_length("value", record.value, MAX_RECORD_BYTES)
+def check_record(record: Record, kept: float | None) -> None:
+    if kept is None:
+        check_length("value", record.value, MAX_RECORD_BYTES)

@@ -76,7 +76,6 @@ CATALOGUE = {
     "applications": ("shard", "name"),
     "keys": ("digest",),
     "application_keys": ("application", "id"),
-    "ledger": ("work", "piece"),
     "records": ("kind", "shard", "application", "name"),
 }
 """The key columns of the catalogue's tables, which are only written by lightweight transactions, here as well."""

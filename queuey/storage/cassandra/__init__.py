@@ -6,8 +6,8 @@ Modules by task:
 * writes that are acknowledged within W of their ids or undone: :mod:`.write.writer`, :mod:`.write.undo_writes`;
 * reads below a horizon, from all buckets that can hold a message: :mod:`.time.bucketing`, :mod:`.read.bucket_index`,
   :mod:`.read.slice_reads`;
-* bulk export and import: :mod:`.tables.bulk`, :mod:`.write.bulk_load`; records of repeatable work:
-  :mod:`.tables.ledger`; documents of applications: :mod:`.tables.records`;
+* bulk export and import: :mod:`.tables.bulk`, :mod:`.write.bulk_load`; records of
+  applications and of repeatable work: :mod:`.tables.records`;
 * queues, whose rows no process uses longer than C: :mod:`.tables.queues`, :mod:`.catalogue.queue_cache`,
   :mod:`.statements.lightweight_transactions`;
 * claim logs: :mod:`.tables.claim_logs`;
@@ -49,12 +49,11 @@ from queuey.storage.cassandra.tables.connected import StoreParts
 from queuey.storage.cassandra.tables.counting import Counting
 from queuey.storage.cassandra.tables.covers import CassandraCovers
 from queuey.storage.cassandra.tables.groups import CassandraGroups
-from queuey.storage.cassandra.tables.ledger import CassandraLedger
 from queuey.storage.cassandra.tables.messages import CassandraMessages, SliceReader
 from queuey.storage.cassandra.tables.names import CassandraKeyedPosts, CassandraNames
 from queuey.storage.cassandra.tables.offsets import CassandraOffsets
 from queuey.storage.cassandra.tables.queues import CassandraCatalogue
-from queuey.storage.cassandra.tables.records import CassandraRecords
+from queuey.storage.cassandra.tables.records import CassandraLedger, CassandraRecords
 from queuey.storage.cassandra.time.clock import TICKS_PER_MICROSECOND, SteadyClock
 from queuey.storage.cassandra.time.clock_watch import SELECT_NOW
 from queuey.storage.cassandra.time.timing_in_force import PUBLISH_TAILS, READ_TIMING
@@ -118,8 +117,7 @@ class CassandraStore(Store):
         counting = Counting(parts, reader)
         recent_writes = RecentWrites(parts.driver, clock, parts.process)
         self._arrivals = PolledArrivals(reader, clock, recent_writes, parts.driver.calls)
-        ledger = CassandraLedger(parts)
-        self._identity = ledger.identity
+        records = CassandraRecords(parts)
         applications, offsets = CassandraApplications(parts), CassandraOffsets(parts)
         claim_logs, messages = CassandraClaimLogs(parts), CassandraMessages(parts, reader, counting, self._arrivals)
         super().__init__(
@@ -131,8 +129,8 @@ class CassandraStore(Store):
             applications=applications,
             offsets=offsets,
             groups=CassandraGroups(parts, claim_logs),
-            ledger=ledger,
-            records=CassandraRecords(parts),
+            ledger=CassandraLedger(parts, records),
+            records=records,
             claim_logs=claim_logs,
             covers=CassandraCovers(parts),
         )
@@ -155,9 +153,6 @@ class CassandraStore(Store):
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._driver.loop.adopt(loop)
-
-    async def identity(self) -> str:
-        return await self._identity()
 
     async def ping(self) -> None:
         await in_thread(partial(self._run_in_time, self._write_and_read))

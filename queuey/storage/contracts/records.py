@@ -1,4 +1,4 @@
-"""The contract of records: small named documents of applications, kept until they are removed."""
+"""The contract of records: small named documents, read, decided on, and written unless others were faster."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ if TYPE_CHECKING:
     from queuey.model.messages import Record, RecordDue
 
 MAX_RECORD_BYTES = 1 << 16
-"""Max bytes of a record's value."""
+"""Max bytes of a record's value, unless the record expires."""
+LEDGER_KIND = "ledger"
+"""Kind of the entries of the :class:`~queuey.storage.contracts.ledger.Ledger`."""
 
 
 class Records(ABC):
-    """Records, each changed by compare-and-set. Unlike ledger entries they never expire.
+    """Records, each changed by compare-and-set.
 
     The key of a record is its ``kind`` (the feature that uses it), its application and its name. ``due`` is the instant
     at which that feature has to process it: :meth:`due_records` finds due records without reading their values.
+
+    A change is in doubt if it raised :class:`~queuey.model.errors.StoreUnavailable` with outcome ``unknown``: it may
+    have been applied, and others may have changed the record since. The next :meth:`record` shows which, because
+    nothing that was sent before it takes effect after it.
     """
 
     @abstractmethod
@@ -31,8 +37,10 @@ class Records(ABC):
         """
 
     @abstractmethod
-    async def set_record(self, record: Record) -> Record:
+    async def set_record(self, record: Record, *, kept: float | None = None) -> Record:
         """Replaces a record if its stored version is ``record.version``; 0 creates it.
+
+        The record is kept for at least ``kept`` seconds; None keeps it until it is removed.
 
         Returns:
             The record with its new version. A version is never used again, even if the record is removed and created

@@ -22,10 +22,10 @@ from queuey.storage.sqlite.committed_arrivals import CommittedArrivals
 from queuey.storage.sqlite.connection import SqliteOptions
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.groups import SqliteGroups
-from queuey.storage.sqlite.ledger import SqliteLedger, SqliteRecords
 from queuey.storage.sqlite.messages import SqliteMessages
 from queuey.storage.sqlite.names import SqliteNames
 from queuey.storage.sqlite.offsets import SqliteOffsets
+from queuey.storage.sqlite.records import SqliteLedger, SqliteRecords
 from queuey.storage.sqlite.sweep import Sweep
 from queuey.storage.sqlite.transaction import Transaction
 
@@ -43,8 +43,8 @@ class SqliteStore(Store):
         self._arrivals = CommittedArrivals(database)
         self._sweep = Sweep(database)
         self._applications = SqliteApplications(database)
-        self._ledger = SqliteLedger(database)
         messages, claim_logs = SqliteMessages(database, self._arrivals), SqliteClaimLogs(database)
+        records = SqliteRecords(database)
         super().__init__(
             catalogue=SqliteCatalogue(database),
             messages=messages,
@@ -53,9 +53,9 @@ class SqliteStore(Store):
             bulk=SqliteBulk(database, messages),
             applications=self._applications,
             offsets=SqliteOffsets(database),
-            groups=SqliteGroups(database, claim_logs),
-            ledger=self._ledger,
-            records=SqliteRecords(database),
+            groups=SqliteGroups(database, records, claim_logs),
+            ledger=SqliteLedger(database, records),
+            records=records,
             claim_logs=claim_logs,
             covers=SqliteCovers(database),
         )
@@ -64,9 +64,6 @@ class SqliteStore(Store):
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._db.writer.adopt(loop)
         self._db.readers.adopt(loop)
-
-    async def identity(self) -> str:
-        return await self._ledger.identity()
 
     @threaded
     def ping(self) -> None:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import secrets
-from itertools import islice
 from typing import Any
 
 from msgspec.msgpack import Decoder, encode
 from msgspec.structs import astuple, replace
 
+from queuey.model.errors import RecordChanged
 from queuey.model.groups import ClockSample, GroupChange, GroupHead, GroupRow, GroupSessions, StoredGroup
+from queuey.model.ids import TICKS_MAX
+from queuey.model.messages import Record
 from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.contracts.groups import SEARCH_ROW, SEARCH_TTL, GroupRecords, session_ttl, sessions_of
+from queuey.storage.contracts.records import Records
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
+from queuey.storage.sqlite.records import read_record, remove_record, set_record
 from queuey.storage.sqlite.transaction import Transaction
 
-_SELECT_HEAD = "SELECT body FROM group_heads WHERE application = ? AND name = ?"
-_INSERT_HEAD = (
-    "INSERT INTO group_heads (version, body, application, name) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1"
-)
-_UPDATE_HEAD = (
-    "UPDATE group_heads SET version = ?, body = ? WHERE application = ? AND name = ? AND version = ? RETURNING 1"
-)
-_REMOVE_HEAD = "DELETE FROM group_heads WHERE application = ? AND name = ? AND version = ? RETURNING 1"
-_SELECT_NAMES = "SELECT name, body FROM group_heads WHERE application = ? AND name >= ? ORDER BY name"
+_KIND = "group"
+"""Kind of the records that have the heads."""
+_MAX_GROUPS = 1 << 62
 _SELECT_ROWS = "SELECT kind, key, body FROM group_rows WHERE application = ? AND name = ? ORDER BY kind, key"
 _SET_ROW = "INSERT OR REPLACE INTO group_rows (application, name, kind, key, body) VALUES (?, ?, ?, ?, ?)"
 _REMOVE_ROWS = "DELETE FROM group_rows WHERE application = ? AND name = ?"
@@ -38,8 +35,9 @@ _decode = Decoder(GroupHead).decode
 
 
 class SqliteGroups(GroupRecords):
-    def __init__(self, database: Database, claim_logs: ClaimLogs) -> None:
+    def __init__(self, database: Database, records: Records, claim_logs: ClaimLogs) -> None:
         self._db = database
+        self._records = records
         self._claim_now = claim_logs.claim_now
 
     @threaded
@@ -59,38 +57,35 @@ class SqliteGroups(GroupRecords):
         return None if head is None else StoredGroup(head, tuple(GroupRow(*row) for row in rows))
 
     async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> GroupHead | None:
-        head = replace(change.head, version=secrets.randbits(62) | 1)
-        values = head.version, encode(head), application, name
+        new = Record(_KIND, application, name, encode(change.head), TICKS_MAX, version)
 
-        def work(transaction: Transaction) -> GroupHead | None:
-            execute = transaction.connection.execute
-            applied = execute(_UPDATE_HEAD, (*values, version)) if version else execute(_INSERT_HEAD, values)
-            if not applied.fetchall():
-                return None
+        def work(transaction: Transaction) -> GroupHead:
+            record = set_record(new, None, transaction)
             rows = [(application, name, *astuple(row)) for row in change.rows]
             transaction.connection.executemany(_SET_ROW, rows)
-            return head
+            return replace(change.head, version=record.version)
 
-        return await self._db.write(work, weight=sum(len(row.body) for row in change.rows))
+        try:
+            return await self._db.write(work, weight=sum(len(row.body) for row in change.rows))
+        except RecordChanged:
+            return None
 
     async def remove_group(self, application: str, name: str, version: int) -> bool:
-        def work(transaction: Transaction) -> bool:
-            execute = transaction.connection.execute
-            removed = execute(_REMOVE_HEAD, (application, name, version)).fetchall()
-            if removed:
-                execute(_REMOVE_ROWS, (application, name))
-            return bool(removed)
+        def work(transaction: Transaction) -> None:
+            remove_record(Record(_KIND, application, name, b"", TICKS_MAX, version), transaction)
+            transaction.connection.execute(_REMOVE_ROWS, (application, name))
 
-        return await self._db.write(work)
+        try:
+            await self._db.write(work)
+        except RecordChanged:
+            return False
+        return True
 
-    @threaded
-    def group_names(
+    async def group_names(
         self, application: str, *, start: str = "", limit: int = 100, creator: bytes | None = None
     ) -> list[str]:
-        with self._db.readers.lend() as connection:
-            rows: Any = connection.execute(_SELECT_NAMES, (application, start))
-            names = (name for name, body in rows if creator is None or _decode(body).creator == creator)
-            return list(islice(names, limit))
+        records = await self._records.records(_KIND, application, start=start, limit=_MAX_GROUPS if creator else limit)
+        return [r.name for r in records if creator is None or _decode(r.value).creator == creator][:limit]
 
     def sample_clock(self) -> ClockSample:
         return ClockSample(self._claim_now())
@@ -129,5 +124,5 @@ class SqliteGroups(GroupRecords):
 
 
 def _read_head(connection: Connection, application: str, name: str) -> GroupHead | None:
-    row: Any = connection.execute(_SELECT_HEAD, (application, name)).fetchone()
-    return None if row is None else _decode(row[0])
+    record = read_record(connection, _KIND, application, name)
+    return None if record is None else replace(_decode(record.value), version=record.version)

@@ -119,16 +119,7 @@ CREATE TABLE offsets (
     PRIMARY KEY (uid, consumer_group, partition)
 ) WITHOUT ROWID;
 
-CREATE TABLE ledger (
-    work TEXT NOT NULL,
-    piece INTEGER NOT NULL,
-    value BLOB NOT NULL,
-    changed_ticks INTEGER NOT NULL,  -- ticks
-    PRIMARY KEY (work, piece)
-) WITHOUT ROWID;
-CREATE INDEX ledger_by_change ON ledger (changed_ticks);
-
--- Documents of applications, such as schedules.
+-- Documents that are compared and set: schedules, moves, entries of the ledger, heads of groups.
 CREATE TABLE records (
     kind TEXT NOT NULL,
     application TEXT NOT NULL,
@@ -136,9 +127,11 @@ CREATE TABLE records (
     value BLOB NOT NULL,
     due INTEGER NOT NULL,      -- ticks
     version INTEGER NOT NULL,  -- a random number, another one for each value
+    expires INTEGER,           -- ticks; NULL: kept until it is removed
     PRIMARY KEY (kind, application, name)
 ) WITHOUT ROWID;
 CREATE INDEX records_by_due ON records (kind, due);
+CREATE INDEX records_by_end ON records (expires) WHERE expires IS NOT NULL;
 
 -- Claim logs. A log's newest entry always stays: its number is what the next append compares.
 CREATE TABLE claims (
@@ -186,13 +179,6 @@ CREATE TABLE covers (
 ) WITHOUT ROWID;
 
 -- Consumer groups with members managed by the service. Times are milliseconds since 1970.
-CREATE TABLE group_heads (
-    application TEXT NOT NULL,
-    name TEXT NOT NULL,
-    version INTEGER NOT NULL,  -- a random number, another one for each state
-    body BLOB NOT NULL,        -- msgpack of groups.state.Head
-    PRIMARY KEY (application, name)
-) WITHOUT ROWID;
 CREATE TABLE group_rows (
     application TEXT NOT NULL,
     name TEXT NOT NULL,

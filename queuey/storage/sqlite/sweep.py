@@ -20,7 +20,6 @@ from queuey.model.ids import Position
 from queuey.storage.lasting_failures import Trouble
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.database import Database
-from queuey.storage.sqlite.ledger import LEDGER_TTL_TICKS
 from queuey.storage.sqlite.transaction import Transaction
 from queuey.storage.sqlite.writer import MIN_CHECKPOINT_BYTES
 
@@ -39,8 +38,8 @@ _DELETE_ENDED_ROWS = (
     "DELETE FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) <= (?, ?) AND "
     "coalesce(stored_until, expires) <= ? RETURNING 1"
 )
-_SELECT_OLD_ENTRIES = (
-    "SELECT work, piece, changed_ticks FROM ledger WHERE changed_ticks < ? ORDER BY changed_ticks LIMIT 500"
+_SELECT_OLD_RECORDS = (
+    "SELECT kind, application, name, version FROM records WHERE expires < ? ORDER BY expires LIMIT 500"
 )
 _SELECT_PARTITIONS = (
     "SELECT DISTINCT queue_partition FROM expiry_windows WHERE queue_partition >= ? AND queue_partition < ?"
@@ -62,7 +61,7 @@ _DELETE_WINDOW = (
     "longest_ttl) = (?, ?, ?, ?, ?, ?)"
 )
 """Removes a window unless it has changed since it was read, because its new messages may still exist."""
-_DELETE_ENTRY = "DELETE FROM ledger WHERE (work, piece, changed_ticks) = (?, ?, ?)"
+_DELETE_RECORD = "DELETE FROM records WHERE (kind, application, name, version) = (?, ?, ?, ?)"
 _SELECT_OLD_SESSIONS = (
     "SELECT application, name, member, uid, expires FROM group_sessions WHERE expires <= ? ORDER BY expires LIMIT 500"
 )
@@ -155,7 +154,7 @@ class Sweep:
         return self.removed - before
 
     def _remove_in_steps(self) -> Iterator[float]:
-        """Removes in turn expired messages, purged and deleted queues, and old ledger entries, keys and sessions.
+        """Removes in turn expired messages, purged and deleted queues, and old records, keys and sessions.
 
         Runs one transaction after the other. Yields how long each has occupied the writer (seconds).
         """
@@ -174,8 +173,8 @@ class Sweep:
                         yield self._execute_many(_DELETE_ROWS_OF_QUEUE.format(*table), [of_queue])
                 yield from self._forget_keys(_SELECT_KEYS_OF_QUEUE, qid)
                 yield self._run_timed_step(partial(_finish_pending_delete, qid))
-        while old := self._read_rows(_SELECT_OLD_ENTRIES, self._db.clock() - LEDGER_TTL_TICKS):
-            yield self._execute_many(_DELETE_ENTRY, old)
+        while old := self._read_rows(_SELECT_OLD_RECORDS, self._db.clock()):
+            yield self._execute_many(_DELETE_RECORD, old)
         yield from self._forget_keys(_SELECT_OLD_KEYS, self._db.clock())
         while over := self._read_rows(_SELECT_OLD_SESSIONS, (self._db.clock() - ids.EPOCH_TICKS) // 10_000):
             yield self._execute_many(_DELETE_SESSION, over)

@@ -73,7 +73,7 @@ class ClusterReplicas:
         """Inserts a queue that exists from the beginning."""
         self.queue = queue
         row = CachedQueue(queue=queue, home_class=class_of(TTL), longest_ttl=TTL, read_at=0.0)
-        self._write_everywhere(applications._INSERT_APPLICATION.cql, (queue.application, 0.0, 1))
+        self._write_everywhere(applications._APPLICATIONS.change.cql, (0.0, 1, 0, queue.application, None))
         self._write_everywhere(queues._INSERT_QUEUE.cql, queues._values_of(row))
 
     def _write_everywhere(self, text: str, values: Sequence[Any]) -> None:

@@ -17,8 +17,8 @@ from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.storage import cassandra as store
 from queuey.storage.cassandra.cluster import UNSET, Driver, Encoded, Rows, Statement, StatementRequest
+from queuey.storage.cassandra.statements.lightweight_transactions import DocumentStatements
 from queuey.storage.cassandra.statements.message_codec import uuid_of
-from queuey.storage.cassandra.write.row_changes import RowStatements
 from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra.cluster import Cluster, Machine, NetworkFaults, SimulatedDriver
 from tests.sim.cassandra.cql import Command, command
@@ -149,8 +149,8 @@ def _statements(some: Iterable[Any]) -> Iterator[Statement]:
             yield from _statements(value)
         elif isinstance(value, dict):
             yield from _statements(value.values())
-        elif isinstance(value, RowStatements):
-            yield from (value.find, value.change)
+        elif isinstance(value, DocumentStatements):
+            yield from (value.find, value.change, value.remove)
 
 
 class TableStatements:

@@ -18,6 +18,7 @@ from queuey.model.ids import EPOCH_TICKS
 from queuey.storage import cassandra as store
 from queuey.storage.cassandra.cluster import UNSET, Driver, Encoded, InDoubt, Rows, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.options import parse_url
+from queuey.storage.cassandra.tables import records
 from queuey.storage.cassandra.time import clock_watch
 from tests.replacing import with_fields
 from tests.servers import keyspaces
@@ -136,7 +137,7 @@ def test_all_statements_are_found() -> None:
             if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
                 called = [one.func for one in ast.walk(outer) if isinstance(one, ast.Call)]
                 functions |= {name for one in called if isinstance(one, ast.Name) and one.id == "Statement"}
-    assert functions == {"row_changes.py"}  # Statements of RowStatements, whose objects are asked.
+    assert functions == {"lightweight_transactions.py"}  # Statements of DocumentStatements, whose objects are asked.
     assert {*store.STATEMENTS_TO_PREPARE} - {*product_statements()} == {clock_watch.SELECT_NOW}
 
 
@@ -290,14 +291,13 @@ def test_timestamps(both: PairedClusters) -> None:
 
 def test_doubt(both: PairedClusters) -> None:
     """A conditional write in doubt was applied or not; sending it again decides, with the same result either way."""
-    [change] = TableStatements("ledger").conditional
-    [find] = TableStatements("ledger").reads
+    change, find = records._RECORDS.change, records._RECORDS.find
     doubts = 0
     for piece in range(8):
-        where = ("in doubt", piece)
-        before = (9000, b"before", 1, *where, None)
+        where = ("in doubt", piece, "a", "name")
+        before = (9000, b"before", 1, 1, *where, None)
         assert both.ask(StatementRequest(change, before, serial="SERIAL")) == [(True,)]
-        request = StatementRequest(change, (9000, b"after", 2, *where, 1), serial="SERIAL")
+        request = StatementRequest(change, (9000, b"after", 1, 2, *where, 1), serial="SERIAL")
         both.weather.stuck = 1.0
         for ask in (both.ask_real, both.ask_simulated):
             try:
@@ -306,9 +306,9 @@ def test_doubt(both: PairedClusters) -> None:
                 doubts += 1
         both.weather.stuck = 0.0
         for ask in (both.ask_real, both.ask_simulated):
-            assert ask(StatementRequest(find, where, "SERIAL")) in ([(1, b"before")], [(2, b"after")])
+            assert ask(StatementRequest(find, where, "SERIAL")) in ([(b"before", 1, 1)], [(b"after", 1, 2)])
             assert ask(request) in ([(True,)], [(False, 2)])
-        assert both.ask(StatementRequest(find, where, "SERIAL")) == [(2, b"after")]
+        assert both.ask(StatementRequest(find, where, "SERIAL")) == [(b"after", 1, 2)]
         assert both.ask(request) == [(False, 2)]
     assert doubts >= 8  # All of the simulated cluster; the node mostly answers before the client checks the timeout.
 

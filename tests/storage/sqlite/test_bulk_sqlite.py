@@ -1,4 +1,4 @@
-"""The embedded store's implementation of pipeline calls: its statements, its snapshots, and the ledger's table."""
+"""The embedded store's implementation of pipeline calls: its statements, its snapshots, and the table of records."""
 
 from __future__ import annotations
 

@@ -302,8 +302,8 @@ def test_the_identity_stays(swept: Swept) -> None:
     for days, rows in ((29, 2), (2, 1)):
         swept.clock.advance(days * 86_400)
         swept.store.sweep()
-        assert swept.rows("ledger") == rows
-    assert (swept.rows("ledger"), bridge.run(swept.store.identity())) == (1, identity)
+        assert swept.rows("records") == rows
+    assert (swept.rows("records"), bridge.run(swept.store.identity())) == (1, identity)
 
 
 def test_long_bodies_do_not_wait_for_the_next_sweep(tmp_path: Path) -> None:

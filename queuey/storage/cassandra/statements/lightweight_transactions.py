@@ -39,6 +39,34 @@ from queuey.storage.cassandra.cluster.store_loop import wait_for_callback
 from queuey.storage.cassandra.protocol.requests import Call
 from queuey.storage.deadlines import Done
 
+
+class DocumentStatements:
+    """Statements on a table of documents: rows that are compared and set by their column ``version``.
+
+    A row without a version does not exist.
+
+    Args:
+        table: The name of the table.
+        key: The columns of its primary key.
+        columns: All other columns but ``version``.
+        expires: Changes have a TTL; 0 keeps the row.
+
+    Attributes:
+        find: Selects the columns, and the version last.
+        change: Sets the columns and the version if the row has the expected version; None if the row must not exist.
+        remove: Deletes the row if it has the expected version.
+    """
+
+    def __init__(self, table: str, key: str, columns: str, *, expires: bool = False) -> None:
+        where = "WHERE " + " AND ".join(f"{column} = ?" for column in key.split(", "))
+        assignments = ", ".join(f"{column} = ?" for column in (*columns.split(", "), "version"))
+        using = " USING TTL ?" if expires else ""
+        self.table = table
+        self.find = Statement(f"SELECT {columns}, version FROM {table} {where}")
+        self.change = Statement(f"UPDATE {table}{using} SET {assignments} {where} IF version = ?", idempotent=False)
+        self.remove = Statement(f"DELETE FROM {table} {where} IF version = ?", idempotent=False)
+
+
 Change = Callable[[], Awaitable[StatementRequest]]
 """Returns the request of one attempt."""
 
@@ -111,6 +139,29 @@ class LightweightTransactions:
             return request
 
         return await self.decide(change, token, read_back)
+
+    async def set_document(
+        self,
+        statements: DocumentStatements,
+        key: tuple[Any, ...],
+        values: Sequence[Any],
+        token: int,
+        expected: int | None,
+    ) -> ChangeResult:
+        """Sets a document and its version ``token`` if it has the version ``expected``.
+
+        ``values`` begin with the TTL if documents expire. If ``expected`` is None, the document must not exist.
+        """
+        async with self.turn((statements.table, *key)):
+            return await self.run(statements.change, (*values, token, *key, expected), token)
+
+    async def remove_document(
+        self, statements: DocumentStatements, key: tuple[Any, ...], expected: int
+    ) -> ChangeResult:
+        """Removes a document if it has the version ``expected``."""
+        read_back = StatementRequest(statements.find, key, self._options.catalogue_serial)
+        async with self.turn((statements.table, *key)):
+            return await self.run(statements.remove, (*key, expected), read_back=read_back)
 
     def wait(self, statement: Statement, values: Sequence[Any], token: object = None) -> ChangeResult:
         return self._driver.calls.run(self.run(statement, values, token))

@@ -26,39 +26,17 @@ from queuey.model.messages import OPERATORS, Key, Scope
 from queuey.storage import Applications, catalogue_rows
 from queuey.storage.cassandra.cluster import Statement, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import store_call
-from queuey.storage.cassandra.statements.lightweight_transactions import new_number
+from queuey.storage.cassandra.statements.lightweight_transactions import DocumentStatements, new_number
 from queuey.storage.cassandra.tables.connected import StoreParts
 
-_INSERT_APPLICATION = Statement(
-    "INSERT INTO applications (shard, name, created, version) VALUES (0, ?, ?, ?) IF NOT EXISTS", idempotent=False
-)
-_SELECT_APPLICATION = Statement("SELECT version FROM applications WHERE shard = 0 AND name = ?")
+_APPLICATIONS = DocumentStatements("applications", "shard, name", "created")
 _SELECT_NAMES = Statement("SELECT name FROM applications WHERE shard = 0 AND name >= ? LIMIT ?")
 _MAX_LIMIT = (1 << 31) - 1
 """Max limit that Cassandra accepts."""
 
-_SELECT_KEY = Statement("SELECT application, id, created, expires, note, scope, version FROM keys WHERE digest = ?")
-_ADD_KEY = Statement(
-    "INSERT INTO keys (digest, application, id, created, expires, note, scope, version) VALUES (?, ?, ?, ?, ?, ?, ?, "
-    "?) "
-    "IF NOT EXISTS",
-    idempotent=False,
-)
-_EXPIRE_KEY = Statement("UPDATE keys SET expires = ?, version = ? WHERE digest = ? IF version = ?", idempotent=False)
-_REMOVE_KEY = Statement("DELETE FROM keys WHERE digest = ? IF version = ?", idempotent=False)
-
-_SELECT_ENTRY = Statement("SELECT id, digest, version FROM application_keys WHERE application = ? AND id = ?")
+_KEYS = DocumentStatements("keys", "digest", "application, id, created, expires, note, scope")
+_ENTRIES = DocumentStatements("application_keys", "application, id", "digest")
 _SELECT_ENTRIES = Statement("SELECT id, digest, version FROM application_keys WHERE application = ?")
-_ADD_ENTRY = Statement(
-    "INSERT INTO application_keys (application, id, digest, version) VALUES (?, ?, ?, ?) IF NOT EXISTS",
-    idempotent=False,
-)
-_RENEW_ENTRY = Statement(
-    "UPDATE application_keys SET version = ? WHERE application = ? AND id = ? IF version = ?", idempotent=False
-)
-_REMOVE_ENTRY = Statement(
-    "DELETE FROM application_keys WHERE application = ? AND id = ? IF version = ?", idempotent=False
-)
 
 _CACHE_SECONDS = 5.0
 """Max seconds for which the existence of an application is cached."""
@@ -95,10 +73,8 @@ class CassandraApplications(Applications):
     @store_call()
     async def create_application(self, name: str) -> None:
         catalogue_rows.require_readable("application", name)
-        token = new_number()
-        values = name, ids.ticks_to_seconds(self._clock.now()), token
-        read_back = StatementRequest(_SELECT_APPLICATION, (name,), self._options.catalogue_serial)
-        if not (await self._transactions.run(_INSERT_APPLICATION, values, token, read_back=read_back)).is_done:
+        created = ids.ticks_to_seconds(self._clock.now())
+        if not await self._set(_APPLICATIONS, (0, name), (created,), new_number(), None):
             raise ApplicationExists(name)
 
     @store_call()
@@ -117,7 +93,7 @@ class CassandraApplications(Applications):
         now = self._clock.boottime()
         if now - self._known.get(name, -_CACHE_SECONDS) < _CACHE_SECONDS:
             return True
-        is_present = bool(await self._ask(_SELECT_APPLICATION, name))
+        is_present = bool(await self._ask(_APPLICATIONS.find, 0, name))
         if is_present:
             self._known[name] = now
         return is_present
@@ -142,43 +118,37 @@ class CassandraApplications(Applications):
             entry = await self._add_entry(application, digest)
             created = ids.ticks_to_seconds(self._clock.now())
             key = Key(application=application, id=entry.id, created=created, expires=expires, note=note, scope=scope)
-            version, read_back = new_number(), StatementRequest(_SELECT_KEY, (digest,), self._options.catalogue_serial)
-            result = await self._transactions.run(
-                _ADD_KEY, (digest, *_values(key), version), version, read_back=read_back
-            )
-            if result.is_done:
+            if await self._set(_KEYS, (digest,), _values(key), new_number(), None):
                 return key
-            if result.row and (other := _stored_key(result.row)).key.application == application:
-                return other.key
-            await self._transactions.run(_REMOVE_ENTRY, (application, entry.id, entry.version))
+            present = await self._find_digest(digest)
+            if present is not None and present.key.application == application:
+                return present.key
+            await self._transactions.remove_document(_ENTRIES, (application, entry.id), entry.version)
             raise Conflict("This key belongs to another application.")
 
     async def _add_entry(self, application: str, digest: bytes) -> _KeyEntry:
         """Writes a key's row by application, under the shortest id that no other key of the application has."""
         for length in range(_MIN_ID_DIGITS, len(digest) * 2 + 1):
             entry = _KeyEntry(digest.hex()[:length], digest, new_number())
-            values = application, entry.id, digest, entry.version
-            read_back = StatementRequest(_SELECT_ENTRY, values[:2], self._options.catalogue_serial)
-            result = await self._transactions.run(_ADD_ENTRY, values, entry.version, read_back=read_back)
-            if result.is_done:
-                return entry
-            present = _KeyEntry(*result.row) if result.row else None
-            while present is not None and present.digest == digest:
-                # An earlier attempt or a key that is being revoked left this entry. With a new version it stays.
-                if await self._renew_entry(application, present, entry.version):
+            present: _KeyEntry | None = None
+            while present is None or present.digest == digest:
+                # If an earlier attempt or a key that is being revoked left this entry, it stays with a new version.
+                expected = None if present is None else present.version
+                if await self._set(_ENTRIES, (application, entry.id), (digest,), entry.version, expected):
                     return entry
                 present = await self._find_entry(application, entry.id)
         raise StoreUnavailable("other callers are adding and revoking the same key")
 
-    async def _renew_entry(self, application: str, entry: _KeyEntry, version: int) -> bool:
-        values = version, application, entry.id, entry.version
-        return (await self._transactions.run(_RENEW_ENTRY, values, version)).is_done
+    async def _set(
+        self, table: DocumentStatements, key: tuple[Any, ...], values: tuple[Any, ...], token: int, expected: int | None
+    ) -> bool:
+        return (await self._transactions.set_document(table, key, values, token, expected)).is_done
 
     @store_call()
     async def keys(self, application: str) -> list[Key]:
         entries = [_KeyEntry(*row) for row in await self._ask(_SELECT_ENTRIES, application)]
         level = self._options.catalogue_read
-        rows = await self._driver.ask_all([StatementRequest(_SELECT_KEY, (entry.digest,), level) for entry in entries])
+        rows = await self._driver.ask_all([StatementRequest(_KEYS.find, (entry.digest,), level) for entry in entries])
         stored_keys = [_stored_key(row[0]).key for row in rows if row]
         listed = {(application, entry.id) for entry in entries}
         keys = {key.id: key for key in stored_keys if (key.application, key.id) in listed}
@@ -190,21 +160,18 @@ class CassandraApplications(Applications):
             # Read the entry first: a caller that adds the key again after the removal below gives the entry a new
             # version.
             entry, stored = await self._find_named_key(application, key_id)
-            read_back = StatementRequest(_SELECT_KEY, (entry.digest,), self._options.catalogue_serial)
-            values = entry.digest, stored.version
-            if (await self._transactions.run(_REMOVE_KEY, values, read_back=read_back)).is_done:
+            if (await self._transactions.remove_document(_KEYS, (entry.digest,), stored.version)).is_done:
                 with suppress(StoreUnavailable):  # The key is gone; its entry does not count.
-                    await self._transactions.run(_REMOVE_ENTRY, (application, key_id, entry.version))
+                    await self._transactions.remove_document(_ENTRIES, (application, key_id), entry.version)
                 return
 
     @store_call()
     async def expire_key(self, application: str, key_id: str, expires: float) -> Key:
         while True:
             entry, stored = await self._find_named_key(application, key_id)
-            token = new_number()
-            values = expires, token, entry.digest, stored.version
-            if (await self._transactions.run(_EXPIRE_KEY, values, token)).is_done:
-                return msgspec.structs.replace(stored.key, expires=expires)
+            key = msgspec.structs.replace(stored.key, expires=expires)
+            if await self._set(_KEYS, (entry.digest,), _values(key), new_number(), stored.version):
+                return key
 
     @store_call()
     async def find_key(self, digest: bytes) -> Key | None:
@@ -224,12 +191,12 @@ class CassandraApplications(Applications):
         raise KeyNotFound(key_id)
 
     async def _find_digest(self, digest: bytes) -> _StoredKey | None:
-        rows = await self._ask(_SELECT_KEY, digest)
+        rows = await self._ask(_KEYS.find, digest)
         return _stored_key(rows[0]) if rows else None
 
     async def _find_entry(self, application: str, key_id: str) -> _KeyEntry | None:
-        rows = await self._ask(_SELECT_ENTRY, application, key_id)
-        return _KeyEntry(*rows[0]) if rows else None
+        rows = await self._ask(_ENTRIES.find, application, key_id)
+        return _KeyEntry(key_id, *rows[0]) if rows else None
 
     async def _ask(self, statement: Statement, *values: object) -> list[Any]:
         return await self._driver.ask(StatementRequest(statement, values, self._options.catalogue_read))

@@ -22,19 +22,20 @@ from queuey.storage.cassandra.cluster.store_loop import store_call
 from queuey.storage.cassandra.read.slice_reads import Gathered
 from queuey.storage.cassandra.read.watched_arrivals import PolledArrivals
 from queuey.storage.cassandra.statements import message_codec
-from queuey.storage.cassandra.statements.lightweight_transactions import new_number
+from queuey.storage.cassandra.statements.lightweight_transactions import DocumentStatements, new_number
 from queuey.storage.cassandra.statements.message_codec import Marked, NamedMessage
 from queuey.storage.cassandra.tables.connected import StoreParts
 from queuey.storage.cassandra.write import name_steps
 from queuey.storage.cassandra.write.name_steps import Found, NameRow
 from queuey.storage.cassandra.write.post_keys import KeyRow, PostedIds, carry_out
-from queuey.storage.cassandra.write.row_changes import RowChange, RowStatements, RowTable
+from queuey.storage.cassandra.write.row_changes import RowChange, RowTable
 from queuey.storage.contracts.keyed_posts import KeyedPosts
 from queuey.storage.contracts.names import Names
 from queuey.storage.new_messages import check_items
 
-_KEY_STATEMENTS = RowStatements("idempotency_keys", "key")
-_NAME_STATEMENTS = RowStatements("names", "name")
+_COLUMNS = "state, content, messages"
+_KEY_STATEMENTS = DocumentStatements("idempotency_keys", "qid, key", _COLUMNS, expires=True)
+_NAME_STATEMENTS = DocumentStatements("names", "qid, name", _COLUMNS, expires=True)
 STATEMENTS_TO_PREPARE = (_KEY_STATEMENTS.find, _KEY_STATEMENTS.change, _NAME_STATEMENTS.find, _NAME_STATEMENTS.change)
 """Statements that are prepared when the store connects."""
 
@@ -161,7 +162,7 @@ async def find_values(parts: StoreParts, queue: Queue, marked: Marked, *, early:
     all_names, driver, consistency = list(marked), parts.driver, parts.options.catalogue_read
     for first in range(0, len(all_names), MAX_CONCURRENT_ROWS):
         batch = all_names[first : first + MAX_CONCURRENT_ROWS]
-        answers = await driver.ask_all([TABLE.statements.read_request(queue.qid, name, consistency) for name in batch])
+        answers = await driver.ask_all([TABLE.read_request(queue.qid, name, consistency) for name in batch])
         for name, rows in zip(batch, answers, strict=True):
             row = TABLE.row(rows)
             verdict = Found(row if isinstance(row, NameRow) else None)

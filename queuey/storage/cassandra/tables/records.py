@@ -1,44 +1,40 @@
-"""Records in Cassandra, in four shards: a change is a lightweight transaction on the record's row.
+"""Records and the ledger in Cassandra: a change is a lightweight transaction on the record's row.
 
-Due records are found by reading four Cassandra partitions for each kind, however many applications have records. Each
-shard has some records of every application. So processes can change records of one application concurrently.
+A kind has four shards. Due records are found by reading four Cassandra partitions for each kind, however many
+applications have records. Each shard has some records of every application. So processes can change records of one
+application concurrently. Entries of the ledger are spread over 2^31 shards, because they are never listed.
 """
 
 from __future__ import annotations
 
 import heapq
 import zlib
+from math import ceil
 from operator import attrgetter
 
 from msgspec.structs import replace
 
-from queuey.model.errors import RecordChanged
+from queuey.model.errors import RecordChanged, StoreClosed
+from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import Record, RecordDue
-from queuey.storage import Records, new_messages
+from queuey.storage import Ledger, Records, new_messages
 from queuey.storage.cassandra.cluster import Statement, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import store_call
-from queuey.storage.cassandra.statements.lightweight_transactions import new_number
+from queuey.storage.cassandra.statements.lightweight_transactions import DocumentStatements, new_number
 from queuey.storage.cassandra.tables.connected import StoreParts
+from queuey.storage.cassandra.time import bucketing
+from queuey.storage.contracts.records import LEDGER_KIND
 
 SHARDS = 4
 _ROWS_PER_TURN = 2_000
 """Max rows that one turn of the loop processes."""
 
-_WHERE_RECORD = "kind = ? AND shard = ? AND application = ? AND name = ?"
-_SELECT_RECORD = Statement(f"SELECT value, due, version FROM records WHERE {_WHERE_RECORD}")
+_LEDGER_SHARDS = 1 << 31
+_RECORDS = DocumentStatements("records", "kind, shard, application, name", "value, due", expires=True)
 _SELECT_RECORDS = Statement(
     "SELECT name, value, due, version FROM records WHERE kind = ? AND shard = ? AND application = ? AND name >= ? "
     "LIMIT ?"
 )
-_INSERT_RECORD = Statement(
-    "INSERT INTO records (kind, shard, application, name, value, due, version) VALUES (?, ?, ?, ?, ?, ?, ?) "
-    "IF NOT EXISTS",
-    idempotent=False,
-)
-_UPDATE_RECORD = Statement(
-    f"UPDATE records SET value = ?, due = ?, version = ? WHERE {_WHERE_RECORD} IF version = ?", idempotent=False
-)
-_DELETE_RECORD = Statement(f"DELETE FROM records WHERE {_WHERE_RECORD} IF version = ?", idempotent=False)
 _SELECT_DUE_TIMES = Statement("SELECT application, name, due, version FROM records WHERE kind = ? AND shard = ?")
 _SELECT_DUE_TIMES_OF_APPLICATION = Statement(
     "SELECT application, name, due, version FROM records WHERE kind = ? AND shard = ? AND application = ?"
@@ -55,12 +51,13 @@ class CassandraRecords(Records):
     def __init__(self, parts: StoreParts) -> None:
         self._driver = parts.driver
         self._options = parts.options
+        self._clock = parts.clock
         self._transactions = parts.transactions
 
     @store_call()
     async def record(self, kind: str, application: str, name: str) -> Record | None:
-        values = kind, _shard(application, name), application, name
-        rows = await self._driver.ask(StatementRequest(_SELECT_RECORD, values, self._options.catalogue_serial))
+        key = _make_key(kind, application, name)
+        rows = await self._driver.ask(StatementRequest(_RECORDS.find, key, self._options.catalogue_serial))
         return Record(kind, application, name, *rows[0]) if rows else None
 
     @store_call()
@@ -75,29 +72,21 @@ class CassandraRecords(Records):
         return heapq.nsmallest(limit, records, key=lambda record: record.name.encode())
 
     @store_call()
-    async def set_record(self, record: Record) -> Record:
-        new_messages.check_record(record)
+    async def set_record(self, record: Record, *, kept: float | None = None) -> Record:
+        new_messages.check_record(record, kept)
         new = replace(record, version=new_number())
-        row = record.kind, _shard(record.application, record.name), record.application, record.name
-        async with self._transactions.turn(("record", *row)):
-            if record.version:
-                values = new.value, new.due, new.version, *row, record.version
-                result = await self._transactions.run(_UPDATE_RECORD, values, new.version)
-            else:
-                # A refused insert would return the whole row with its key, so the row is read by this request.
-                read_back = StatementRequest(_SELECT_RECORD, row, self._options.catalogue_serial)
-                result = await self._transactions.run(
-                    _INSERT_RECORD, (*row, new.value, new.due, new.version), new.version, read_back=read_back
-                )
+        ttl = 0 if kept is None else max(1, min(ceil(kept), bucketing.max_cassandra_ttl(self._clock.now())))
+        key = _make_key(record.kind, record.application, record.name)
+        result = await self._transactions.set_document(
+            _RECORDS, key, (ttl, new.value, new.due), new.version, record.version or None
+        )
         result.require(RecordChanged(record.name), f"record {record.name!r}")
         return new
 
     @store_call()
     async def remove_record(self, record: Record) -> None:
-        row = record.kind, _shard(record.application, record.name), record.application, record.name
-        async with self._transactions.turn(("record", *row)):
-            read_back = StatementRequest(_SELECT_RECORD, row, self._options.catalogue_serial)
-            result = await self._transactions.run(_DELETE_RECORD, (*row, record.version), read_back=read_back)
+        key = _make_key(record.kind, record.application, record.name)
+        result = await self._transactions.remove_document(_RECORDS, key, record.version)
         # If the record exists after a doubt, it was changed before, or this call removed it and it was created again.
         result.require(RecordChanged(record.name), f"record {record.name!r}")
 
@@ -122,5 +111,26 @@ class CassandraRecords(Records):
         return heapq.nsmallest(limit, due, key=attrgetter("due"))
 
 
-def _shard(application: str, name: str) -> int:
-    return zlib.crc32(f"{application}/{name}".encode()) % SHARDS
+class CassandraLedger(Ledger):
+    def __init__(self, parts: StoreParts, records: Records) -> None:
+        super().__init__(records)
+        self._driver = parts.driver
+        self._clock = parts.clock
+        self._closing = parts.closing
+        self._generator = parts.generator
+        self._watch = parts.watch
+
+    @store_call()
+    async def now(self) -> int:
+        if self._closing.is_set():
+            raise StoreClosed("the store is closed")
+        await self._watch.require_sound()
+        return self._clock.now()
+
+    async def ids_ahead(self) -> float:
+        return max(0, self._generator.next_time() - self._clock.now()) / TICKS_PER_SECOND
+
+
+def _make_key(kind: str, application: str, name: str) -> tuple[str, int, str, str]:
+    shards = _LEDGER_SHARDS if kind == LEDGER_KIND else SHARDS
+    return kind, zlib.crc32(f"{application}/{name}".encode()) % shards, application, name

@@ -12,11 +12,15 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from queuey.model.errors import Outcome
 from queuey.model.ids import TICKS_PER_SECOND, Position
 from queuey.model.messages import NewMessage, Queue
-from queuey.storage.cassandra.cluster import Driver, Encoded, Rows, Statement, StatementRequest
+from queuey.storage.cassandra.cluster import Driver, Encoded, Rows, StatementRequest
 from queuey.storage.cassandra.cluster.options import CassandraOptions
 from queuey.storage.cassandra.cluster.store_loop import wait_for_callback
 from queuey.storage.cassandra.statements.consistency_levels import ConsistencyLevels, ResolvedLevel
-from queuey.storage.cassandra.statements.lightweight_transactions import LightweightTransactions, make_unclear_error
+from queuey.storage.cassandra.statements.lightweight_transactions import (
+    DocumentStatements,
+    LightweightTransactions,
+    make_unclear_error,
+)
 from queuey.storage.cassandra.time import bucketing
 from queuey.storage.cassandra.time.clock import SteadyClock
 from queuey.storage.cassandra.write.post_keys import IdRun, KeyRow, MadeIds, PostedIds
@@ -26,35 +30,6 @@ from queuey.storage.cassandra.write.write_batches import Written
 _unpack_size = struct.Struct(">i").unpack_from
 
 T = TypeVar("T")
-
-
-class RowStatements:
-    """Statements that read and compare-and-set one row of a table.
-
-    A row that has lost its state or its version counts as missing.
-
-    Args:
-        table: The name of the table.
-        key: The column that, with ``qid``, is the key of a row.
-
-    Attributes:
-        find: Selects state, content, messages and version.
-        change: Sets these columns with a TTL if the row has the expected version.
-    """
-
-    def __init__(self, table: str, key: str) -> None:
-        where = f"WHERE qid = ? AND {key} = ?"
-        self.find = Statement(f"SELECT state, content, messages, version FROM {table} {where}")
-        self.change = Statement(
-            f"UPDATE {table} USING TTL ? SET state = ?, content = ?, messages = ?, version = ? {where} IF version = ?",
-            idempotent=False,
-        )
-
-    def read_request(self, qid: int, key: str, consistency: str) -> Encoded:
-        text = key.encode()
-        values = struct.pack(">iqi", 8, qid, len(text)) + text
-        routing_key = struct.pack(">HqBH", 8, qid, 0, len(text)) + text + b"\0"
-        return Encoded(self.find, 2, [values], routing_key, consistency, decode_row)
 
 
 def decode_row(body: bytes) -> Rows:
@@ -82,10 +57,16 @@ class RowTable(NamedTuple):
         seconds: Returns the TTL of a row (seconds), given the row and the time (ticks).
     """
 
-    statements: RowStatements
+    statements: DocumentStatements
     encode: Callable[[Any], bytes]
     decode: Callable[[str, bytes, bytes, int], KeyRow]
     seconds: Callable[[Any, int], int]
+
+    def read_request(self, qid: int, key: str, consistency: str) -> Encoded:
+        text = key.encode()
+        values = struct.pack(">iqi", 8, qid, len(text)) + text
+        routing_key = struct.pack(">HqBH", 8, qid, 0, len(text)) + text + b"\0"
+        return Encoded(self.statements.find, 2, [values], routing_key, consistency, decode_row)
 
     def row(self, rows: Rows) -> KeyRow | None:
         return self.decode(*rows[0]) if rows and rows[0][-1] is not None else None
@@ -204,7 +185,7 @@ class RowChange:
 
     def _make_read_request(self) -> Encoded:
         """Returns a serial read of the row, which first settles changes of others that are in doubt."""
-        return self._table.statements.read_request(*self._key, self._parts.levels.row_serial_level())
+        return self._table.read_request(*self._key, self._parts.levels.row_serial_level())
 
 
 def _make_posted_ids(reservation: Reservation) -> PostedIds:
