@@ -15,10 +15,10 @@ from hashlib import sha256
 
 import msgspec
 
-from queuey.model.errors import Conflict, InvalidRequest, KeyNotFound, NotAllowed, NotAuthenticated
+from queuey.model.errors import InvalidRequest, KeyNotFound, NotAllowed, NotAuthenticated
 from queuey.model.messages import OPERATORS, Key, Scope, is_readable
 from queuey.model.rights import Caller, may_create_key
-from queuey.storage import Applications, Store, exchange
+from queuey.storage import Applications, Entry, Store
 
 SESSION_SECONDS = 8 * 3600
 """Max seconds of a session; the ledger keeps entries longer."""
@@ -156,13 +156,17 @@ class Sessions:
         Raises:
             NotAuthenticated: The link does not exist, was used, or has expired.
         """
-        entry = await self._store.ledger.entry(_link_work(token), _ONLY_INDEX)
-        link = None if entry is None else _decode(entry)
-        if link is not None and isinstance(link.holder, bytes) and link.expires > self._clock():
-            # Random bytes, so that a caller can tell its own value from another caller's.
-            spent = _encode(LoginSession(secrets.token_bytes(LINK_BYTES), 0.0))
-            if await exchange(self._store.ledger, _link_work(token), _ONLY_INDEX, spent, expected=entry) == spent:
-                return link.holder
+        holder: bytes | None = None
+
+        def decide(entry: bytes | None) -> Entry | None:
+            nonlocal holder
+            link = LoginSession(b"", 0.0) if entry is None else _decode(entry)
+            holder = link.holder if isinstance(link.holder, bytes) and link.expires > self._clock() else None
+            return None if holder is None else Entry(_encode(LoginSession(b"", 0.0)))
+
+        await self._store.ledger.change(_link_work(token), _ONLY_INDEX, decide)
+        if holder is not None:
+            return holder
         raise NotAuthenticated("This link was used before, or has expired.")
 
     async def find(self, token: str) -> LoginSession:
@@ -179,14 +183,10 @@ class Sessions:
 
     async def end(self, token: str) -> None:
         """Ends the session of a token, if it has one. Other processes refuse the token within seconds."""
-        work = _session_work(token)
-        entry = await self._store.ledger.entry(work, _ONLY_INDEX)
-        if entry is None:
-            return
-        try:
-            await self._store.ledger.enter(work, _ONLY_INDEX, _encode(LoginSession(b"", 0.0)), expected=entry)
-        except Conflict:
-            return
+        ended = Entry(_encode(LoginSession(b"", 0.0)))
+        await self._store.ledger.change(
+            _session_work(token), _ONLY_INDEX, lambda entry: None if entry is None else ended
+        )
 
 
 def _session_work(token: str) -> str:

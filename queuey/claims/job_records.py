@@ -30,7 +30,7 @@ from queuey.model.deadletters import Attempt, decode_dead_letter
 from queuey.model.errors import StoreBusy
 from queuey.model.ids import Position
 from queuey.model.messages import NewMessage, Queue
-from queuey.storage import LEDGER_TTL, Ledger, exchange
+from queuey.storage import LEDGER_TTL, Entry, Ledger
 
 MAX_KEPT_ATTEMPTS = 10
 """Max attempts remembered per message, the latest ones."""
@@ -42,7 +42,6 @@ UNACKNOWLEDGED_NUMBER = 1 << 62
 """Number in ends of jobs without an acknowledgement; above the number of any log entry."""
 EXPIRED_ERROR = "Expired"
 """Error class of dead letters whose messages have expired."""
-_MAX_WRITE_ATTEMPTS = 5
 
 UnacknowledgedEnd = Literal["failed", "expired", "removed", "superseded"]
 """How a job ended without an acknowledgement; ``failed``: it became a dead letter."""
@@ -143,7 +142,7 @@ _decode = msgspec.msgpack.Decoder(JobRecord).decode
 class JobRecords:
     """Records of all queues' jobs, in a ledger. Its methods raise as the ledger does.
 
-    Writes also raise ``StoreBusy`` if others come first five times. Results are shown for the queue's ``result_ttl``,
+    Writes also raise ``StoreBusy`` if others keep changing a record. Results are shown for the queue's ``result_ttl``,
     and everything else for as long as the ledger keeps it. Queues without ``result_ttl`` keep no ends.
     """
 
@@ -271,18 +270,13 @@ class JobRecords:
         self, queue: Queue, partition: int, position: Position, change: Callable[[JobRecord], JobRecord]
     ) -> None:
         """Changes the record of a job. The first attempt expects no record, because most jobs have no record yet."""
-        work, piece = _ledger_place(queue, partition, position)
-        before, record = None, JobRecord(partition, position)
-        for _ in range(_MAX_WRITE_ATTEMPTS):
-            after = change(record)
-            if after is record:
-                return
-            value, kept = _encode(after), _kept_seconds(queue, after)
-            present = await exchange(self._ledger, work, piece, value, expected=before, kept=kept)
-            if present == value:
-                return
-            before, record = present, _decode_record(present, partition, position)
-        raise StoreBusy("The record of the job changes too fast. Try again.")
+
+        def decide(value: bytes | None) -> Entry | None:
+            before = _decode_record(value, partition, position)
+            after = change(before)
+            return None if after is before else Entry(_encode(after), _kept_seconds(queue, after))
+
+        await self._ledger.change(*_ledger_place(queue, partition, position), decide, expects_none=True)
 
 
 def _kept_seconds(queue: Queue, record: JobRecord) -> float:

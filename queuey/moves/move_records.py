@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from queuey.model import ids
 from queuey.model.errors import MoveNotFound, MoveUnderWay, RecordChanged, StoreBusy, TooManyMoves
 from queuey.model.messages import Queue, Record
-from queuey.storage import Store
+from queuey.storage import Store, change_record
 
 KIND = "move"
 """Kind of the records of running moves."""
@@ -196,18 +196,18 @@ class MoveRecords:
 
     async def cancel(self, move: QueueMove) -> MoveRecord:
         """Requests the end of a move, unless it is over or being cancelled. Returns its present record."""
-        for _ in range(_MAX_ATTEMPTS):
-            record = await self._store.records.record(KIND, move.application, _record_name(move.source_qid))
-            if record is None or (current := decode(record.value)).move != move:
-                return await self.find(move.application, move.id)
-            if current.progress.state != "running":
-                return current
-            now = self._store.claim_logs.claim_time()  # Due now: the process at work on it may not notice.
-            try:
-                return decode((await self.save(record, replace(current.progress, state="cancelling"), now)).value)
-            except RecordChanged:
-                continue
-        raise StoreBusy(f"The record of move {move.id} changes too fast. Try again.")
+
+        async def decide(record: Record | None) -> Record | None:
+            if record is None or (current := decode(record.value)).move != move or current.progress.state != "running":
+                return None
+            value = _encode(MoveRecord(move, replace(current.progress, state="cancelling")))
+            # Due now: the process at work on it may not notice.
+            return replace(record, value=value, due=self._store.claim_logs.claim_time())
+
+        saved = await change_record(
+            self._store.records, (KIND, move.application, _record_name(move.source_qid)), decide
+        )
+        return await self.find(move.application, move.id) if saved is None else decode(saved.value)
 
     async def _list_running(self, application: str) -> list[MoveRecord]:
         return [

@@ -40,7 +40,7 @@ from queuey.runtime.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.runtime.event_loop import Core
 from queuey.schedules import schedule_states
 from queuey.schedules.schedule_states import Firing, Outcome, ScheduleDefinition, State, StoredSchedule
-from queuey.storage import Store
+from queuey.storage import Store, change_record
 from queuey.storage.lasting_failures import Trouble
 
 MAX_SCHEDULES = 1000
@@ -129,25 +129,26 @@ class ScheduleUseCases:
             TimeZoneUnknown: This machine does not know the schedule's time zone.
             RecordChanged: Too many concurrent changes of the schedule.
         """
-        for _ in range(_MAX_ATTEMPTS):
-            record = await self._store.records.record(schedule_states.KIND, application, name)
+        key, is_new = (schedule_states.KIND, application, name), False
+
+        async def decide(record: Record | None) -> Record:
+            nonlocal is_new
+            before, is_new = None if record is None else schedule_states.decode(record.value), record is None
             now = ids.ticks_to_seconds(self._store.claim_logs.claim_time())
-            if record is None:
+            if before is None:
                 schedule = StoredSchedule(secrets.randbits(62), now, now, change(None, now))
                 await self._require_room(application, may_see)
             else:
-                before = schedule_states.decode(record.value)
                 if not may_see(before.plan.queue):
                     raise NotAllowed(f"Schedule {name!r} belongs to a queue that the credential may not manage.")
                 schedule = replace(before, changed=now, plan=change(before.plan, now))
-            schedule = self._reschedule_if_changed(None if record is None else before, schedule, now)
-            new = record or Record(schedule_states.KIND, application, name, b"", 0)
-            try:
-                saved = await self._save_and_plan(new, schedule)
-            except RecordChanged:
-                continue
-            return _make_report(saved), record is None
-        raise RecordChanged(name)
+            schedule = self._reschedule_if_changed(before, schedule, now)
+            return schedule_states.make_record(record or Record(*key, b"", 0), schedule)
+
+        saved = await change_record(self._store.records, key, decide)
+        assert saved is not None  # noqa: S101 - it always decides on a record
+        self._runner.plan(saved)
+        return _make_report(saved), is_new
 
     @staticmethod
     def _reschedule_if_changed(before: StoredSchedule | None, schedule: StoredSchedule, now: float) -> StoredSchedule:
@@ -169,11 +170,6 @@ class ScheduleUseCases:
         if not has_room(MAX_SCHEDULES, held, own, is_admin=is_admin):
             text = f"An application has at most {MAX_SCHEDULES:,} schedules. Remove unused ones. {SHARES_TEXT}"
             raise TooManySchedules(text)
-
-    async def _save_and_plan(self, record: Record, schedule: StoredSchedule) -> Record:
-        saved = await self._store.records.set_record(schedule_states.make_record(record, schedule))
-        self._runner.plan(saved)
-        return saved
 
     async def show(self, application: str, name: str, may_see: MaySee) -> ScheduleReport:
         return _make_report(await self._find_managed(application, name, may_see))

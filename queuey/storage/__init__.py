@@ -32,11 +32,11 @@ from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.contracts.covers import Covers
 from queuey.storage.contracts.groups import GroupRecords
 from queuey.storage.contracts.keyed_posts import KeyedPosts
-from queuey.storage.contracts.ledger import IDENTITY, LEDGER_TTL, Ledger, exchange
+from queuey.storage.contracts.ledger import IDENTITY, LEDGER_TTL, Entry, Ledger
 from queuey.storage.contracts.messages import Messages
 from queuey.storage.contracts.names import Names
 from queuey.storage.contracts.offsets import OffsetRecords
-from queuey.storage.contracts.records import Records
+from queuey.storage.contracts.records import Records, change_record
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,6 +51,7 @@ __all__ = [
     "Catalogue",
     "ClaimLogs",
     "Covers",
+    "Entry",
     "GroupRecords",
     "KeyedPosts",
     "Ledger",
@@ -59,7 +60,7 @@ __all__ = [
     "OffsetRecords",
     "Records",
     "Store",
-    "exchange",
+    "change_record",
 ]
 
 

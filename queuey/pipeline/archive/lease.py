@@ -29,7 +29,7 @@ import msgspec
 
 from queuey.model import ids
 from queuey.model.errors import QueueyError
-from queuey.storage import Ledger, bridge, exchange
+from queuey.storage import Entry, Ledger, bridge
 
 LEASE_TIMEOUT = 60.0
 """Timeout of a lease that is not renewed, in seconds."""
@@ -163,14 +163,14 @@ class ArchiveLease:
         value = msgspec.json.encode(
             _LeaseEntry(self._run, socket.gethostname(), os.getpid(), _process_namespace(), self._since, until)
         )
-        stored = None
-        while stored != value:
-            stored = bridge.run(exchange(self._ledger, self._work, 0, value, expected=expected))
-            if stored is None:  # the entry has expired after a month without use
-                return False
-            if stored != value and msgspec.json.decode(stored, type=_LeaseEntry).run != self._run:
-                return False
-            expected = stored  # an entry of this run whose answer was lost
+
+        def decide(present: bytes | None) -> Entry | None:
+            # An entry of this run may be one whose answer was lost.
+            is_own = present is not None and msgspec.json.decode(present, type=_LeaseEntry).run == self._run
+            return Entry(value) if is_own or present == expected else None
+
+        if bridge.run(self._ledger.change(self._work, 0, decide)) != value:
+            return False
         self._raw, self._requested_at = value, requested_at
         return True
 

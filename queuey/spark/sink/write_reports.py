@@ -6,7 +6,7 @@ import msgspec
 
 from queuey.spark.sink.exactly_once import WriteCounts
 from queuey.spark.sink.write_task import TaskIdentity
-from queuey.storage import Ledger, Store, bridge, exchange
+from queuey.storage import Entry, Ledger, Store, bridge
 
 
 class StreamCounts(msgspec.Struct, frozen=True):
@@ -26,9 +26,7 @@ class StreamCounts(msgspec.Struct, frozen=True):
 def record_run(ledger: Ledger, application: str, run: str, counts: WriteCounts) -> None:
     """Records the counts of a run; the last call wins."""
     work, value = _ledger_name("run", application, run), msgspec.msgpack.encode(counts)
-    stored = bridge.run(ledger.entry(work, 0))
-    while (stored := bridge.run(exchange(ledger, work, 0, value, expected=stored))) != value:
-        pass
+    bridge.run(ledger.change(work, 0, lambda _: Entry(value)))
 
 
 def report(store: Store, application: str, run: str) -> WriteCounts | None:
@@ -39,17 +37,15 @@ def report(store: Store, application: str, run: str) -> WriteCounts | None:
 
 def record_batch(ledger: Ledger, application: str, query: str, batch: int, counts: WriteCounts) -> None:
     """Records the counts of a micro-batch; the first call wins, because a repetition finds its rows already written."""
-    work = _ledger_name("stream", application, query)
-    stored = bridge.run(ledger.entry(work, 0))
-    while True:
+
+    def decide(stored: bytes | None) -> Entry | None:
         before = None if stored is None else msgspec.msgpack.decode(stored, type=StreamCounts)
         if before is not None and before.batch >= batch:
-            return
+            return None
         total = counts if before is None else before.total + counts
-        value = msgspec.msgpack.encode(StreamCounts(batch, counts, total))
-        stored = bridge.run(exchange(ledger, work, 0, value, expected=stored))
-        if stored == value:
-            return
+        return Entry(msgspec.msgpack.encode(StreamCounts(batch, counts, total)))
+
+    bridge.run(ledger.change(_ledger_name("stream", application, query), 0, decide))
 
 
 def stream_report(store: Store, application: str, query: str) -> StreamCounts | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ from queuey.spark.options import SinkOptions
 from queuey.spark.sink.arrow_rows import MAX_CHUNK_ROWS, ColumnLayout, RowChunk, divide_into_chunks
 from queuey.spark.sink.exactly_once import NotRepeatable, Reserver, TargetQueue, WriteCounts
 from queuey.spark.sink.messages_from_rows import MessageBuilder, Rules, group_by_queue, make_messages, read_sequences
-from queuey.storage import Ledger, Store, bridge, exchange
+from queuey.storage import Entry, Ledger, Store, bridge
 from queuey.storage.arrow_format import Integers
 
 if TYPE_CHECKING:
@@ -61,15 +60,14 @@ class RateLimit:
         if not self._rate:
             return
         span = round(count / self._rate * TICKS_PER_SECOND)
-        raw = bridge.run(self._ledger.entry(self._work, 0))
-        while True:
-            now = bridge.run(self._ledger.now())
-            start = now if raw is None else max(now, int(raw.split()[0]))
-            # Two tasks may reserve the same time. The random part shows which of them succeeded.
-            value = b"%d %s" % (start + span, secrets.token_hex(8).encode())
-            raw = bridge.run(exchange(self._ledger, self._work, 0, value, expected=raw))
-            if raw == value:
-                break
+        now = start = bridge.run(self._ledger.now())
+
+        def decide(reserved: bytes | None) -> Entry:
+            nonlocal start
+            start = now if reserved is None else max(now, int(reserved))
+            return Entry(b"%d" % (start + span))
+
+        bridge.run(self._ledger.change(self._work, 0, decide))
         if start > now:
             self._sleep((start - now) / TICKS_PER_SECOND)
 
@@ -209,10 +207,12 @@ class TaskWriter:
         """
         batch = self._identity.batch
         proposed = b"%d %d" % (batch, number)
-        value = bridge.run(exchange(self._store.ledger, work, 0, proposed, expected=None))
-        while value is None or int(value.split()[0]) < batch:
-            value = bridge.run(exchange(self._store.ledger, work, 0, proposed, expected=value))
-        newest, agreed = map(int, value.split())
+
+        def decide(value: bytes | None) -> Entry | None:
+            return Entry(proposed) if value is None or int(value.split()[0]) < batch else None
+
+        value = bridge.run(self._store.ledger.change(work, 0, decide, expects_none=True))
+        newest, agreed = map(int, (value or proposed).split())
         if newest > batch:
             raise NotRepeatable(f"Micro-batch {batch} is repeated, but micro-batch {newest} has begun to write.")
         return agreed

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
 from queuey.model.errors import Conflict, InvalidRequest, RecordChanged, StoreBusy
@@ -12,6 +13,8 @@ from queuey.model.messages import Record
 from queuey.storage.contracts.records import LEDGER_KIND
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from queuey.storage.contracts.records import Records
 
 LEDGER_TTL = 30 * 86_400
@@ -21,7 +24,15 @@ IDENTITY = "identity of the store"
 MAX_WORK_BYTES = 500
 """Max bytes of a work's name."""
 _MAX_PIECES = 1 << 63
-_MAX_ATTEMPTS = 20
+_MAX_ATTEMPTS = 200
+"""Max attempts at a change. Each failed attempt means that another caller has succeeded."""
+
+
+class Entry(NamedTuple):
+    """A new value of a piece, and the seconds for which it is kept at least; None keeps it until it is removed."""
+
+    value: bytes
+    kept: float | None = LEDGER_TTL
 
 
 class Ledger(ABC):
@@ -69,30 +80,45 @@ class Ledger(ABC):
             Conflict: ``expected`` is not None and the piece does not exist, for example because it has expired.
             StoreBusy: Other callers keep changing the piece.
         """
-        name = _entry_name(work, piece)
-        for _ in range(_MAX_ATTEMPTS):
-            present = await self._records.record(LEDGER_KIND, "", name)
+
+        def decide(present: bytes | None) -> Entry | None:
             if present is None and expected is not None:
                 raise Conflict(f"Piece {piece} of {work!r} is no longer in the ledger")
-            if present is not None and (present.value == value or present.value != expected):
-                return present.value
+            return Entry(value, kept) if present == expected and present != value else None
+
+        stored = await self.change(work, piece, decide)
+        return value if stored is None else stored
+
+    async def change(
+        self, work: str, piece: int, decide: Callable[[bytes | None], Entry | None], *, expects_none: bool = False
+    ) -> bytes | None:
+        """Changes a piece to what ``decide`` makes of its value, and decides again whenever another caller was faster.
+
+        Args:
+            work: The work.
+            piece: The piece.
+            decide: Returns the new entry for a value; None leaves the piece as it is.
+            expects_none: The first attempt does not read, because the piece probably does not exist.
+
+        Returns:
+            The value afterwards, or None if the piece does not exist.
+
+        Raises:
+            StoreBusy: Other callers keep changing the piece.
+        """
+        name, present = _entry_name(work, piece), None
+        for attempt in range(_MAX_ATTEMPTS):
+            if attempt or not expects_none:
+                present = await self._records.record(LEDGER_KIND, "", name)
+            new = decide(None if present is None else present.value)
+            if new is None:
+                return None if present is None else present.value
             version = 0 if present is None else present.version
-            try:
-                await self._records.set_record(Record(LEDGER_KIND, "", name, value, TICKS_MAX, version), kept=kept)
-            except RecordChanged:
-                continue
-            return value
+            changed = Record(LEDGER_KIND, "", name, new.value, TICKS_MAX, version)
+            with suppress(RecordChanged):
+                await self._records.set_record(changed, kept=new.kept)
+                return new.value
         raise StoreBusy("other callers keep changing this entry of the ledger")
-
-
-async def exchange(
-    ledger: Ledger, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL
-) -> bytes | None:
-    """Sets a value like :meth:`Ledger.enter`, but returns None if the expected value has expired."""
-    try:
-        return await ledger.enter(work, piece, value, expected=expected, kept=kept)
-    except Conflict:
-        return None
 
 
 def _entry_name(work: str, piece: int) -> str:

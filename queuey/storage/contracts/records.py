@@ -5,11 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from queuey.model.errors import RecordChanged
+
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from queuey.model.messages import Record, RecordDue
 
 MAX_RECORD_BYTES = 1 << 16
 """Max bytes of a record's value, unless the record expires."""
+MAX_CHANGE_ATTEMPTS = 20
+"""Max attempts of a change that conflicts with concurrent ones."""
 LEDGER_KIND = "ledger"
 """Kind of the entries of the :class:`~queuey.storage.contracts.ledger.Ledger`."""
 
@@ -71,3 +77,30 @@ class Records(ABC):
             application: The application that owns the records; all applications if None.
             limit: Max records.
         """
+
+
+async def change_record(
+    records: Records, key: tuple[str, str, str], decide: Callable[[Record | None], Awaitable[Record | None]]
+) -> Record | None:
+    """Changes a record to what ``decide`` makes of it, and decides again whenever another caller was faster.
+
+    Args:
+        records: The records.
+        key: Kind, application and name.
+        decide: Returns the record to store, with the version of the one that it got, or None to change nothing.
+
+    Returns:
+        The stored record, or None if nothing was changed.
+
+    Raises:
+        RecordChanged: Other callers keep changing the record.
+    """
+    for _ in range(MAX_CHANGE_ATTEMPTS):
+        changed = await decide(await records.record(*key))
+        if changed is None:
+            return None
+        try:
+            return await records.set_record(changed)
+        except RecordChanged:
+            continue
+    raise RecordChanged(key[2])

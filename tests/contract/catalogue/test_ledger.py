@@ -66,16 +66,6 @@ def test_names_are_apart(store: Store) -> None:
     ]
 
 
-def test_one_of_many_wins(store: Store, other: Store) -> None:
-    """One of the callers that enter a piece simultaneously wins, and all get its value."""
-    work = fresh_name()
-    answers = call_concurrently(
-        lambda n: bridge.run((store, other)[n % 2].ledger.enter(work, 0, b"%d" % n, expected=None)), range(6)
-    )
-    assert len(set(answers)) == 1
-    assert bridge.run(store.ledger.entry(work, 0)) == answers[0]
-
-
 def test_identity(store: Store, other: Store, open_store: Callable[[], Store]) -> None:
     """A store has one identity for all processes, whichever asks first, and after a restart."""
     identities: list[str] = []

@@ -156,7 +156,7 @@ def test_ordered_queues(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "step", [ClaimLogs.append_entry, Messages.delete, Ledger.enter], ids=lambda step: step.__name__
+    "step", [ClaimLogs.append_entry, Messages.delete, Ledger.change], ids=lambda step: step.__name__
 )
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
 def test_a_process_dies_during_an_act(store: Store, other: Store, step: Callable[..., Any], *, done: bool) -> None:

@@ -5,6 +5,7 @@ A process that is killed between the row of a result and its entry leaves the ro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import Position
 from queuey.model.messages import Location
-from queuey.storage import LEDGER_TTL, ClaimLogs, Ledger, Store, bridge
+from queuey.storage import LEDGER_TTL, ClaimLogs, Entry, Ledger, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import enter, statuses
@@ -97,7 +98,7 @@ def test_none_writes_nothing(store: Store) -> None:
     """A job acknowledged without a result is done with none, however long it waited, and nothing is written for it."""
     scene = Scene(store)
     calls = InterposedStore(store)
-    calls.before(Ledger.enter, lambda: pytest.fail("something was written"))
+    calls.before(Ledger.change, lambda: pytest.fail("something was written"))
     scene.use(calls.store)
     assert scene.acknowledge(scene.claim()) is ReceiptStatus.ACCEPTED
     assert scene.end() == ("done", None)
@@ -109,7 +110,7 @@ def test_queues_without_results(store: Store) -> None:
     calls = InterposedStore(store)
     scene.use(calls.store)
     receipt = scene.claim()
-    for call in (Ledger.enter, Ledger.entry, ClaimLogs.read_log, ClaimLogs.read_log):
+    for call in (Ledger.change, Ledger.entry, ClaimLogs.read_log, ClaimLogs.read_log):
         calls.before(call, lambda: pytest.fail("a call of the store"))
     assert scene.acknowledge(receipt, b"1") is ReceiptStatus.ACCEPTED
     scene.use(store)
@@ -178,11 +179,11 @@ def test_no_receipt_leaves_before_its_mark(store: Store, clock: Clock) -> None:
     def fail(*_given: object, **_named: object) -> bytes:
         raise StoreUnavailable("no answer", outcome="unknown")
 
-    failing.instead(Ledger.enter, fail)
+    failing.instead(Ledger.change, fail)
     scene.use(failing.store)
     with pytest.raises(StoreUnavailable):
         scene.claim()
-    failing.restore(Ledger.enter)
+    failing.restore(Ledger.change)
     assert scene.acknowledge(scene.claim()) is ReceiptStatus.ACCEPTED
     assert scene.end() == ("done", None)
 
@@ -374,11 +375,11 @@ def test_rows_end(store: Store) -> None:
     kept: list[float] = []
     watching = InterposedStore(store)
 
-    def enter(work: str, piece: int, value: bytes, *, expected: bytes | None, kept_for: float) -> bytes:
-        kept.append(kept_for)
-        return bridge.run(store.ledger.enter(work, piece, value, expected=expected, kept=kept_for))
+    async def change(work: str, piece: int, decide: Callable[[bytes | None], Entry], **named: bool) -> bytes | None:
+        kept.append(decide(None).kept or 0.0)
+        return await store.ledger.change(work, piece, decide, **named)
 
-    watching.instead(Ledger.enter, lambda *given, kept, **named: enter(*given, **named, kept_for=kept))
+    watching.instead(Ledger.change, change)
     scene.use(watching.store)
     scene.acknowledge(scene.claim(), b"1")
     [position] = append_bodies(store, scene.queue, "b")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -23,7 +24,7 @@ from queuey.spark.sink.spark_writer import QueueyStreamWriter, TaskCommit
 from queuey.spark.sink.write_reports import StreamCounts
 from queuey.spark.sink.write_task import RateLimit
 from queuey.spark.source.stream_reader import REQUEST_INTERVAL, StreamLag
-from queuey.storage import Ledger
+from queuey.storage import Entry, Ledger
 from queuey.storage.sqlite import SqliteStore
 from tests.backends import APP, Clock
 from tests.interposed_store import InterposedStore
@@ -143,13 +144,18 @@ def test_an_entry_that_expires_meanwhile(store: SqliteStore, clock: Clock, pause
     """
     between = InterposedStore(store)
 
-    async def read_late(work: str, piece: int) -> bytes | None:
-        found = await store.ledger.entry(work, piece)
-        clock.advance(pause)
-        store.sweep()
-        return found
+    async def change(work: str, piece: int, decide: Callable[[bytes | None], Entry | None]) -> bytes | None:
+        pauses = [pause]
 
-    between.instead(Ledger.entry, read_late)
+        def decide_late(value: bytes | None) -> Entry | None:
+            if pauses:
+                clock.advance(pauses.pop())
+                store.sweep()
+            return decide(value)
+
+        return await store.ledger.change(work, piece, decide_late)
+
+    between.instead(Ledger.change, change)
     for number, counts in enumerate((ONE, TWO)):
         write_reports.record_run(between.store.ledger, APP, "run", counts)
         assert write_reports.report(store, APP, "run") == counts

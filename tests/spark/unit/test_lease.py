@@ -92,13 +92,8 @@ def test_renewed_beside_the_run(store: Store) -> None:
     """A thread renews the lease while it is held."""
     renewed, between = Event(), InterposedStore(store)
 
-    async def watched(*entry: Any, expected: bytes | None, **named: Any) -> bytes:  # noqa: ANN401 - of any entry
-        if expected is not None:
-            renewed.set()
-        return await store.ledger.enter(*entry, expected=expected, **named)
-
-    between.instead(Ledger.enter, watched)
     with ArchiveLease(between.store.ledger, ARCHIVE, seconds=0.3):
+        between.before(Ledger.change, renewed.set)
         assert renewed.wait(100)
 
 
@@ -108,13 +103,13 @@ def test_lost_answer(lease: Leases, store: Store) -> None:
     held = lease(ledger=between.store.ledger)
     held.acquire()
 
-    async def lose(*entry: Any, **named: Any) -> bytes:  # noqa: ANN401 - of any entry
-        await store.ledger.enter(*entry, **named)
+    async def lose(*change: Any) -> bytes:  # noqa: ANN401 - of any entry
+        await store.ledger.change(*change)
         raise StoreUnavailable("away", outcome="unknown")
 
-    between.instead(Ledger.enter, lose)
+    between.instead(Ledger.change, lose)
     with pytest.raises(StoreUnavailable):
         held.renew()
-    between.restore(Ledger.enter)
+    between.restore(Ledger.change)
     held.renew()
     held.ensure_held()
