@@ -199,11 +199,11 @@ def test_dead_letters(browser: Browser, owner: Caller) -> None:
         ("3", "requests.Timeout"),
         ("1", "KeyError"),
     ]
-    assert "gave up after &lt;n&gt; s" in page
+    assert "gave up after … s" in page
     assert "newest 5 messages there; 1 of them have no reason" in text_of(page)
     assert 'q.dead/acts/redrive"' in page
     assert len(re.findall(r'q\.dead/acts/redrive\?message=1%3A[0-9a-f]+">Send the latest back', page)) == 2
-    assert "gave up after &lt;n&gt; s" in (alone := browser.get("/console/a/queuey/q.dead/dead").text)
+    assert "gave up after … s" in (alone := browser.get("/console/a/queuey/q.dead/dead").text)
     assert "q.dead.dead" not in alone
 
 

@@ -109,7 +109,7 @@ def test_failures_of_an_application(browser: Browser, owner: Caller) -> None:
         r'<td class="number">(\d+)</td><td><bdi>([^<]*)</bdi></td><td class="preview"><bdi>([^<]*)<', page
     )
     assert [(count, error) for count, error, _ in rows] == [("4", "Timeout"), ("1", "KeyError")]
-    assert rows[0][2] == "gave up after &lt;n&gt; s"
+    assert rows[0][2] == "gave up after … s"
     text = text_of(page)
     for words in ("a.dead (3) graveyard (1) q q 2026-01-01 00:00:00 UTC", "b.dead q 2026", "b.dead 2 1"):
         assert words in text
