@@ -479,9 +479,6 @@ class ClaimUseCases:
         self.logs.check(queue, [partition])
         await self.logs.ask(queue, {partition: ChangeRequest(queue, lambda draft: draft.supersede([position]))})
 
-    async def is_done(self, queue: Queue, location: Location) -> bool:
-        return await self.find_status(queue, location) is None
-
     async def find_status(self, queue: Queue, location: Location) -> JobStatus | None:
         """Returns the status of a message as a job, or None if it is done."""
         partition, position = location

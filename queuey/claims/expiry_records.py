@@ -34,12 +34,12 @@ from queuey.claims.log.claim_search import QueueLogs
 from queuey.claims.log.expiry_turns import ExpiryTurn
 from queuey.claims.log.follow_ups import OVERDUE_SECONDS
 from queuey.claims.rules.expiry import ticks_until_due
-from queuey.model.errors import QueueChanged, QueueyError, RecordChanged, StoreBusy, StoreUnavailable, in_doubt
+from queuey.model.errors import QueueChanged, QueueyError, StoreBusy, StoreUnavailable, in_doubt
 from queuey.model.ids import FIRST, TICKS_MAX, TICKS_PER_SECOND, Position
 from queuey.model.messages import NewMessage, Queue, Record
 from queuey.runtime.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.runtime.event_loop import Core
-from queuey.storage import Store
+from queuey.storage import Store, change_record
 
 KIND = "expiry"
 TIMING = DueTiming(search=300.0, overdue=60.0, max_pause=60.0, at_once=32)
@@ -223,14 +223,15 @@ class ExpiryRecords(DueWork):
         A ``ttl`` of 0 means the record of dead letters.
         """
         key, partitions = (queue.qid, queue.partitions) if ttl else (-queue.qid, 0)
-        for _ in range(_MAX_ATTEMPTS):
-            record = await self._store.records.record(KIND, queue.application, _record_name(key))
+        value = ExpiryRecord(queue.name, 0, 0, 0)
+
+        async def decide(record: Record | None) -> Record | None:
+            nonlocal value
             before = None if record is None else _decode(record.value)
-            if before is not None and before.suffices_for(
-                queue, ttl, self._now(self._store.clock_difference + MIN_STEP_INTERVAL)
-            ):
-                self._remember(key, before)
-                return
+            soon = self._now(self._store.clock_difference + MIN_STEP_INTERVAL)
+            if before is not None and before.suffices_for(queue, ttl, soon):
+                value = before
+                return None
             if partitions and (before is None or before.partitions < partitions):
                 await self._claims.keep_expired(queue)
             now = self._now()
@@ -240,23 +241,19 @@ class ExpiryRecords(DueWork):
             due = now + ttl * TICKS_PER_SECOND + ticks_until_due(self._store.clock_difference)
             due = due if ttl else until + 2 * self._margin
             if record is None or before is None:
-                record = Record(KIND, queue.application, _record_name(key), _encode(value), due)
-            else:
-                value = ExpiryRecord(
-                    queue.name,
-                    max(partitions, before.partitions),
-                    max(until, before.until) if before.is_in_force(now) else until,
-                    min(ttl, before.shortest),
-                )
-                record = replace(record, value=_encode(value), due=min(due, record.due))
-            try:
-                record = await self._store.records.set_record(record)
-            except RecordChanged:
-                continue
-            self.runner.plan(record)
-            self._remember(key, value)
-            return
-        raise StoreBusy(f"The expiry record of queue {queue.name!r} changes too fast. Try again.")
+                return Record(KIND, queue.application, _record_name(key), _encode(value), due)
+            value = ExpiryRecord(
+                queue.name,
+                max(partitions, before.partitions),
+                max(until, before.until) if before.is_in_force(now) else until,
+                min(ttl, before.shortest),
+            )
+            return replace(record, value=_encode(value), due=min(due, record.due))
+
+        saved = await change_record(self._store.records, (KIND, queue.application, _record_name(key)), decide)
+        if saved is not None:
+            self.runner.plan(saved)
+        self._remember(key, value)
 
     def _remember(self, key: int, record: ExpiryRecord) -> None:
         """Remembers a record while processes may rely on it; forgets the least recently used one if full."""

@@ -66,7 +66,6 @@ class NamedJobs(MessageEffects, Protocol):
     def core(self) -> Core: ...
     @property
     def logs(self) -> ClaimChecks: ...
-    async def is_done(self, queue: Queue, location: Location) -> bool: ...
     async def find_status(self, queue: Queue, location: Location) -> JobStatus | None: ...
     async def supersede(self, queue: Queue, location: Location) -> None: ...
 
@@ -146,7 +145,7 @@ class Name:
                 message = None
             else:
                 message = await self.fetch(location)
-                if message is None or await self.is_done(location):
+                if message is None or await self._claims.find_status(self._queue, location) is None:
                     done = location  # Or another value has replaced it since the row was read.
                     continue
             if named is not None and named.replaced is not None:
@@ -204,9 +203,6 @@ class Name:
 
     async def delete(self, location: Location) -> None:
         await self._store.messages.delete(self._queue, [location])
-
-    async def is_done(self, location: Location) -> bool:
-        return await self._claims.is_done(self._queue, location)
 
     async def find_status(self, location: Location) -> JobStatus | None:
         """Returns the status of the name's message as a job, or None if it is done or gone."""

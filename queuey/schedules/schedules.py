@@ -127,7 +127,7 @@ class ScheduleUseCases:
             NotAllowed: A schedule with this name belongs to a queue that the caller may not manage.
             TooManySchedules: The application has the maximum number of schedules.
             TimeZoneUnknown: This machine does not know the schedule's time zone.
-            RecordChanged: Too many concurrent changes of the schedule.
+            StoreBusy: Too many concurrent changes of the schedule.
         """
         key, is_new = (schedule_states.KIND, application, name), False
 

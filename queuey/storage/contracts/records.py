@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from queuey.model.errors import RecordChanged
+from queuey.model.errors import RecordChanged, StoreBusy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -93,14 +94,12 @@ async def change_record(
         The stored record, or None if nothing was changed.
 
     Raises:
-        RecordChanged: Other callers keep changing the record.
+        StoreBusy: Other callers keep changing the record.
     """
     for _ in range(MAX_CHANGE_ATTEMPTS):
         changed = await decide(await records.record(*key))
         if changed is None:
             return None
-        try:
+        with suppress(RecordChanged):
             return await records.set_record(changed)
-        except RecordChanged:
-            continue
-    raise RecordChanged(key[2])
+    raise StoreBusy(f"Too many processes change {key[2]!r}. Try again.")

@@ -73,7 +73,7 @@ def test_who_works_on_it_is_asked_to_stop(store: Store, other: Store, clock: Clo
         case _:
             clock.advance(70)
     assert claimed_bodies(blocking(peer.claims).claim(peer_access, limit=9, ttl=60)) == ["neighbour"]
-    assert blocking(peer.claims).is_done(queue, (1, place))
+    assert blocking(peer.claims).find_status(queue, (1, place)) is None
     assert [found.name for found in bridge.run(store.catalogue.list_queues(APP, start=queue.name, limit=2))][1:] != [
         f"{queue.name}.dead"
     ]
