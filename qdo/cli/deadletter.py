@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from qdo.cli.opening import open_client
 from qdo.cli.options import QUEUES, with_settings
 from qdo.cli.settings import SERVICE, WorkSettings
 from queuey.terminal import output, times
 from queuey.terminal.commands import make_group
-from queuey.terminal.deadletters import COLUMNS, FILTER_OPTIONS, Choose, show, with_filter
+from queuey.terminal.deadletters import COLUMNS, make_filter, show, with_filter
 from queuey.terminal.output import DryRun, Failed, is_json_chosen
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ _SETTINGS = (*SERVICE, *QUEUES, "dead_queue")
 
 @app.command("list")
 @with_settings(*_SETTINGS)
-@with_filter(*FILTER_OPTIONS)
-async def list_dead_letters(settings: WorkSettings, choose: Choose) -> None:
+@with_filter
+async def list_dead_letters(settings: WorkSettings, fields: dict[str, Any]) -> None:
     """List the dead letters of queues; with --json one per line, with its body."""
-    selection = _make_filter(settings, choose)
+    selection = _make_filter(settings, fields)
     async with open_client(settings) as client:
         await _report_missing(client, selection)
         await _print_dead_letters(client, selection)
@@ -34,10 +34,10 @@ async def list_dead_letters(settings: WorkSettings, choose: Choose) -> None:
 
 @app.command("redrive")
 @with_settings(*_SETTINGS)
-@with_filter(*FILTER_OPTIONS)
+@with_filter
 async def redrive(
     settings: WorkSettings,
-    choose: Choose,
+    fields: dict[str, Any],
     ttl: Annotated[int | None, times.ttl("Time to live of the messages.", show_default="the queue's")] = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -47,7 +47,7 @@ async def redrive(
     """
     from queuey.client import deadletters
 
-    selection = _make_filter(settings, choose)
+    selection = _make_filter(settings, fields)
     async with open_client(settings) as client:
         await _report_missing(client, selection)
         if dry_run and not is_json_chosen():
@@ -56,11 +56,12 @@ async def redrive(
     show(done, dry_run=dry_run)
 
 
-def _make_filter(settings: WorkSettings, choose: Choose) -> DeadLetterFilter:
+def _make_filter(settings: WorkSettings, fields: dict[str, Any]) -> DeadLetterFilter:
     from qdo.cli.selection import make_subscription
 
     make_subscription(settings)  # Checks the names.
-    return choose(queue=settings.queue, pattern=settings.pattern, dead_queue=settings.worker.dead_queue)
+    queues = {"queues": settings.queue, "patterns": settings.pattern, "dead_queue": settings.worker.dead_queue}
+    return make_filter(fields | queues)
 
 
 async def _print_dead_letters(client: AsyncClient, selection: DeadLetterFilter) -> None:

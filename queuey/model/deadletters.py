@@ -40,7 +40,7 @@ import msgspec
 from queuey.model.ids import TICKS_PER_SECOND, seconds_to_ticks
 from queuey.model.kinds import Traits
 from queuey.model.messages import Message, Meta
-from queuey.model.titles import instant, titled
+from queuey.model.titles import instant, option, titled
 
 SUFFIX = ".dead"
 HEADER_PREFIX = "queuey-dead-"
@@ -50,6 +50,7 @@ HeaderMode = Literal["as they are", "packed", "left out"]
 HEADER_MODES: tuple[HeaderMode, ...] = ("as they are", "packed", "left out")
 """Ways to keep the headers of the original message. If one exceeds the server's limits, the next one is tried."""
 
+_PANEL = "Which dead letters"
 QueueLocation = tuple[str, int, str]
 """Name of a queue, and partition and id of a message in it: identifies a message of an application."""
 
@@ -128,31 +129,30 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects dead letters. All given conditions must hold.
+    """Selects dead letters. All given conditions must hold. Times are in seconds since 1970.
 
     Attributes:
-        queues: Original queues.
-        patterns: Shell patterns of original queues, in addition to ``queues``.
-        dead_queue: The queue of dead letters; None for ``<queue>.dead`` and the queue that the option ``dead_letter``
-            names.
-        partitions: Partitions of the queue of dead letters; empty for all.
-        since: Earliest time at which they were given up (seconds since 1970).
-        until: Latest time at which they were given up (seconds since 1970).
-        error: Shell pattern of the error class, with or without its module.
-        limit: Max dead letters of each queue, the lowest partitions and ids first; None for all.
+        queues: Queue that they came from; several may be given.
+        patterns: Shell pattern of queues that they came from: crash-*; several may be given.
+        dead_queue (<queue>.dead and the queue's dead_letter): Queue that holds them.
+        partitions: Only this partition of that queue; several may be given.
+        since: Given up at or after this time.
+        until: Given up at or before this time.
+        error: Class of the error, with or without its module, or a shell pattern: ValueError, requests.*
+        limit: Max dead letters of each queue of dead letters, the lowest partitions and ids first.
 
     Raises:
         ValueError: Neither a queue nor a pattern is given, or the limit is below 1.
     """
 
-    queues: tuple[str, ...] = ()
-    patterns: tuple[str, ...] = ()
-    dead_queue: str | None = None
-    partitions: tuple[int, ...] = ()
-    since: float | None = None
-    until: float | None = None
-    error: str | None = None
-    limit: int | None = None
+    queues: Annotated[tuple[str, ...], option("--queue", panel=_PANEL)] = ()
+    patterns: Annotated[tuple[str, ...], option("--pattern", panel=_PANEL)] = ()
+    dead_queue: Annotated[str | None, option(panel=_PANEL)] = None
+    partitions: Annotated[tuple[int, ...], option("--partition", panel=_PANEL)] = ()
+    since: Annotated[float | None, option(instant=True, panel=_PANEL)] = None
+    until: Annotated[float | None, option(instant=True, panel=_PANEL)] = None
+    error: Annotated[str | None, option(panel=_PANEL)] = None
+    limit: Annotated[int | None, option(panel=_PANEL)] = None
 
     def __post_init__(self) -> None:
         if not self.queues and not self.patterns:

@@ -1,4 +1,4 @@
-"""Titles and units of struct fields, for output to people. They are defined in the type's annotations.
+"""Titles, units and options of struct fields, for people. They are defined in the type's annotations.
 
 By default a field's title is its JSON name with spaces, and its value is shown unchanged. An annotation may define
 both: ``began: Annotated[float, titled(unit=instant)]``. It does not change the struct's encoding or schema.
@@ -25,6 +25,28 @@ Column = str | Computed
 
 def titled(title: str = "", unit: Unit | None = None) -> msgspec.Meta:
     return msgspec.Meta(extra={"title": title, "unit": unit})
+
+
+def option(
+    *names: str,
+    seconds: bool = False,
+    instant: bool = False,
+    argument: bool = False,
+    panel: str | None = None,
+    **bounds: Any,  # noqa: ANN401 - of msgspec.Meta
+) -> msgspec.Meta:
+    """Marks a field as an option of commands, for :mod:`queuey.terminal.struct_options`.
+
+    Args:
+        names: Names of the option, if they do not follow from the field's name.
+        seconds: Whether the value is a length of time, such as ``12h``.
+        instant: Whether the value is a time, such as ``-1h``.
+        argument: Whether the field is an argument instead of an option.
+        panel: Panel of the option in the help.
+        bounds: Arguments of :class:`msgspec.Meta`.
+    """
+    extra = {"option": names, "seconds": seconds, "instant": instant, "argument": argument, "panel": panel}
+    return msgspec.Meta(extra=extra, **bounds)
 
 
 def instant(seconds: float, _: object) -> str:

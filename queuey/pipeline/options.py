@@ -10,9 +10,9 @@ import msgspec
 
 from queuey.model.ids import FIRST, LAST, Position
 from queuey.model.messages import MAX_TTL, is_readable
+from queuey.model.titles import option
 from queuey.spark.errors import OptionError
 from queuey.spark.options import DEFAULT_LEAD, MAX_LEAD, MAX_NAME, Assign, Pattern, Selection, StoreOptions, Subscribe
-from queuey.terminal.struct_options import option
 
 _TOKEN = re.compile(
     r"""

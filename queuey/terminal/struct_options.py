@@ -1,4 +1,4 @@
-"""Command options that are defined by a struct: each field with :func:`option` in its annotation is an option.
+"""Command options that are defined by a struct: each field with :func:`queuey.model.titles.option` is one.
 
 Type, bounds and default of the option are those of the field. Its help is the field's description in the struct's
 docstring. Brackets behind the field's name contain the default in words, if the value itself does not show it.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -20,35 +20,25 @@ from queuey.terminal import times
 from queuey.terminal.commands import optional, with_parameters
 
 
-def option(*names: str, seconds: bool = False, argument: bool = False, panel: str | None = None, **bounds: Any) -> Any:  # noqa: ANN401 - of msgspec.Meta
-    """Marks a field as an option of commands.
-
-    Args:
-        names: Names of the option, if they do not follow from the field's name.
-        seconds: Whether the value is a length of time, such as ``12h``.
-        argument: Whether the field is an argument instead of an option.
-        panel: Panel of the option in the help.
-        bounds: Arguments of :class:`msgspec.Meta`.
-    """
-    extra = {"option": names, "seconds": seconds, "argument": argument, "panel": panel}
-    return msgspec.Meta(extra=extra, **bounds)
-
-
-def with_fields(*structs: type[msgspec.Struct]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_fields(
+    *structs: type[msgspec.Struct], without: Collection[str] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Adds the options of structs to a command, which receives their values by field name as ``fields``.
 
-    Lists become tuples, which are empty if the option is not given.
+    Lists become tuples without repetitions, which are empty if the option is not given. Fields in ``without`` have no
+    option.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         parameters = inspect.signature(command, eval_str=True).parameters.values()
         first, *own = (parameter for parameter in parameters if parameter.name != "fields")
-        added = [parameter for struct in structs for parameter in _make_parameters(struct)]
+        fields_of = (parameter for struct in structs for parameter in _make_parameters(struct))
+        added = [parameter for parameter in fields_of if parameter.name not in without]
 
-        def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
+        def run(**values: Any) -> Any:  # noqa: ANN401 - the options and the result of any command
             fields = {parameter.name: values.pop(parameter.name) for parameter in added}
-            lists = {parameter.name: tuple(fields[parameter.name] or ()) for parameter in added if _is_list(parameter)}
-            command(fields=fields | lists, **values)
+            lists = [parameter.name for parameter in added if _is_list(parameter)]
+            return command(fields=fields | {name: tuple(dict.fromkeys(fields[name] or ())) for name in lists}, **values)
 
         return with_parameters(run, command, [first, *added, *own])
 
@@ -76,10 +66,12 @@ def _make_parameter(field: Any, kind: Any, meta: msgspec.Meta, default: str, tex
     looks = {"show_default": default or names[0].startswith("--"), "rich_help_panel": extra["panel"]}
     initial = inspect.Parameter.empty if field.required else field.default
     if get_origin(kind) is tuple:
-        kind, initial = list[str] | None, inspect.Parameter.empty if field.required else None
+        kind, initial = list[get_args(kind)[0]] | None, inspect.Parameter.empty if field.required else None  # type: ignore[misc]
     if extra["seconds"]:
         least, most = meta.ge or 0.0, math.inf if meta.le is None else meta.le
         choice = times.duration(text, *names, minimum=least, maximum=most, whole=kind is int, **looks)
+    elif extra["instant"]:
+        choice = times.instant(text, *names, **looks)
     elif extra["argument"]:
         choice = typer.Argument(help=text, show_default=False)
     else:

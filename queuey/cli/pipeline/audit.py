@@ -53,7 +53,6 @@ def audit(
     from queuey.pipeline.audit import audit_job as job
 
     names = dict(name_and_value(text, "OLD=NEW", "--as") for text in renamed or ())
-    fields["groups"] = tuple(dict.fromkeys(fields["groups"]))
     options = AuditOptions(store=run.store, names=names, offsets=_read_offsets(run, offsets or []), **fields)
     run.report_dry_run()
     with run.session() as spark:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.model.deadletters import DeadLetter
 from queuey.model.texts import format_count
 from queuey.terminal import output, times
 from queuey.terminal.commands import make_group
-from queuey.terminal.deadletters import COLUMNS, FILTER_OPTIONS, QUEUE_OPTIONS, Choose, show, with_filter
+from queuey.terminal.deadletters import make_filter, show, with_queues_and_filter
 from queuey.terminal.output import Block
 
 if TYPE_CHECKING:
@@ -20,21 +19,19 @@ if TYPE_CHECKING:
 
 app = make_group()
 
-_DEFAULT_LIMIT = 100
-
 
 @app.command("classes")
 @on_spark
-@with_filter(*QUEUE_OPTIONS, *FILTER_OPTIONS)
+@with_queues_and_filter
 def classes(
     run: PipelineRun,
-    choose: Choose,
+    fields: dict[str, Any],
     samples: Annotated[int, typer.Option(min=0, max=100, help="Max dead letters to list for each class.")] = 3,
 ) -> None:
     """Group dead letters by queue, class of the error, and the common part of its texts. Changes nothing."""
     from queuey.pipeline.deadletter import deadletter_job
 
-    selected = choose()
+    selected = make_filter(fields)
     run.report_dry_run()
     with run.session() as spark:
         report = deadletter_job.classify_dead_letters(
@@ -43,28 +40,12 @@ def classes(
     output.show(report, _describe(report))
 
 
-@app.command("list")
-@on_spark
-@with_filter(*QUEUE_OPTIONS, *FILTER_OPTIONS)
-def list_dead_letters(run: PipelineRun, choose: Choose) -> None:
-    """List dead letters; with --json one per line, with all fields. Changes nothing.
-
-    Without --limit, lists at most 100 of each queue of dead letters.
-    """
-    from queuey.pipeline.deadletter import deadletter_job
-
-    selected = choose(shown=_DEFAULT_LIMIT)
-    run.report_dry_run()
-    with run.session() as spark:
-        output.show_each(DeadLetter, deadletter_job.list_dead_letters(spark, run.store, selected, run.report), *COLUMNS)
-
-
 @app.command("redrive")
 @on_spark
-@with_filter(*QUEUE_OPTIONS, *FILTER_OPTIONS)
+@with_queues_and_filter
 def redrive(
     run: PipelineRun,
-    choose: Choose,
+    fields: dict[str, Any],
     ttl: Annotated[int | None, times.ttl("TTL of the messages, such as 2d.", show_default="the queue's")] = None,
 ) -> None:
     """Send dead letters back to the ends of their former partitions, each once, and remove them.
@@ -75,7 +56,7 @@ def redrive(
     from queuey.pipeline.deadletter import deadletter_job
 
     with run.session() as spark:
-        done = deadletter_job.redrive(spark, run.store, choose(), run.report, ttl=ttl, dry_run=run.dry_run)
+        done = deadletter_job.redrive(spark, run.store, make_filter(fields), run.report, ttl=ttl, dry_run=run.dry_run)
     show(done, dry_run=run.dry_run)
 
 

@@ -80,7 +80,6 @@ def _measure_lag(run: PipelineRun, selection: Selection | None, file: Path | Non
     if file is not None:
         read = offset_files.read(file, run.application)
         offsets = {queue: dict(partitions) for queue, partitions in read.items()}
-    fields["groups"] = tuple(dict.fromkeys(fields["groups"]))
     options = LagOptions(store=run.store, selection=selection, offsets=offsets, **fields)
     run.report_dry_run()
     with run.session(options.selection) as spark:

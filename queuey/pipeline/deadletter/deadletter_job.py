@@ -14,7 +14,7 @@ from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, 
 from queuey.access.queue_access import QueueAccess
 from queuey.app.service import Service
 from queuey.model import deadletters
-from queuey.model.deadletters import Cause, DeadLetter, DeadLetterFilter, Redriven
+from queuey.model.deadletters import DeadLetter, DeadLetterFilter, Redriven
 from queuey.pipeline import tasks
 from queuey.pipeline.deadletter import selection
 from queuey.pipeline.deadletter.selection import DeadLetterSample, DeadLetterUnit, ErrorClass
@@ -48,7 +48,6 @@ _ROWS = arrow_schema(_SCHEMA)
 _decode = msgspec.msgpack.Decoder(tuple[DeadLetterFilter, list[DeadLetterUnit]]).decode
 _decode_units = msgspec.msgpack.Decoder(list[DeadLetterUnit]).decode
 ReportProgress = Callable[[str], None]
-Task = Callable[[Sequence[DeadLetterUnit]], Iterator[bytes]]
 
 
 class DeadLetterClasses(msgspec.Struct, frozen=True):
@@ -61,20 +60,6 @@ class DeadLetterClasses(msgspec.Struct, frozen=True):
 
     dead_letters: int
     classes: tuple[ErrorClass, ...]
-
-
-def list_dead_letters(
-    spark: SparkSession, store: StoreOptions, selected: DeadLetterFilter, report_progress: ReportProgress
-) -> Iterator[DeadLetter]:
-    """Iterates over dead letters, partition by partition.
-
-    Raises:
-        QueueNotFound: The given dead-letter queue does not exist.
-    """
-    units = selection.find_units(store, selected)
-    report_progress(_reading_text(units))
-    for packed in _rdd_of_results(spark, units, partial(_list_in_task, store, selected)).toLocalIterator():
-        yield _unpack(packed)
 
 
 def classify_dead_letters(
@@ -164,45 +149,13 @@ def redrive(
     """
     units = selection.find_units(store, selected)
     report_progress(_reading_text(units))
-    outcome = Redriven()
-    task = partial(_redrive_in_task, store, selected, ttl, dry_run)
-    for packed in _rdd_of_results(spark, units, task).collect():
-        outcome += msgspec.msgpack.decode(packed, type=Redriven)
-    return outcome
-
-
-def _unpack(packed: bytes) -> DeadLetter:
-    """Decodes a dead letter of a task, without a type, because its body is text or bytes."""
-    values = msgspec.msgpack.decode(packed)
-    return DeadLetter(**{**values, "cause": Cause(**values["cause"])})
+    payloads = [msgspec.msgpack.encode(group) for group in divide_into_groups(units, MAX_TASKS)]
+    packed = tasks.run_for_values(spark, partial(_redrive_in_task, store, selected, ttl, dry_run), payloads)
+    return sum((msgspec.msgpack.decode(each, type=Redriven) for each in packed), start=Redriven())
 
 
 def _reading_text(units: Sequence[DeadLetterUnit]) -> str:
     return f"reading {len({unit.queue for unit in units}):,} queues of dead letters"
-
-
-def _rdd_of_results(spark: SparkSession, units: Sequence[DeadLetterUnit], task: Task) -> Any:  # noqa: ANN401 - an RDD of bytes
-    """Returns an RDD of the results of all tasks. Nothing runs until it is collected.
-
-    Args:
-        spark: The session.
-        units: The units; tasks get consecutive ones.
-        task: The function to run.
-    """
-    packed = [msgspec.msgpack.encode(group) for group in divide_into_groups(units, MAX_TASKS)]
-    return spark.sparkContext.parallelize(packed, max(1, len(packed))).flatMap(partial(_run_task, task))
-
-
-def _run_task(task: Task, packed: bytes) -> Iterator[bytes]:
-    return task(_decode_units(packed))
-
-
-def _list_in_task(
-    options: StoreOptions, letter_filter: DeadLetterFilter, units: Sequence[DeadLetterUnit]
-) -> Iterator[bytes]:
-    store = open_stores.opened(options)
-    for page in selection.read_pages(store, options, units, letter_filter):
-        yield from (msgspec.msgpack.encode(letter) for letter in page)
 
 
 def _redrive_in_task(
@@ -210,11 +163,11 @@ def _redrive_in_task(
     letter_filter: DeadLetterFilter,
     ttl: int | None,
     dry_run: bool,  # noqa: FBT001 - bound by position
-    units: Sequence[DeadLetterUnit],
+    units: bytes,
 ) -> Iterator[bytes]:
     limits = select_settings(open_stores.read_settings(options), Limits.__struct_fields__)
     service = Service(open_stores.opened(options), Limits(**limits))
-    for outcome in redrive_units(service, options, letter_filter, units, ttl=ttl, dry_run=dry_run):
+    for outcome in redrive_units(service, options, letter_filter, _decode_units(units), ttl=ttl, dry_run=dry_run):
         yield msgspec.msgpack.encode(outcome)
 
 
