@@ -9,7 +9,7 @@ import pytest
 
 from queuey.model import ids
 from queuey.model.errors import Conflict
-from queuey.storage import Store, bridge
+from queuey.storage import Entry, Store, bridge
 from tests.backends import Clock
 from tests.contract.samples import append_bodies, call_concurrently, fresh_name, make_queue
 
@@ -64,6 +64,20 @@ def test_names_are_apart(store: Store) -> None:
     assert [bridge.run(store.ledger.entry(work, piece)) for work, piece in places] == [
         str(n).encode() for n in range(len(places))
     ]
+
+
+def test_changed_by_many(store: Store, other: Store) -> None:
+    """Each of the callers that change a piece simultaneously decides on the value that the others have left."""
+    work = fresh_name()
+
+    def count(value: bytes | None) -> Entry:
+        return Entry(b"%d" % (int(value or 0) + 1))
+
+    def change(number: int) -> bytes | None:
+        return bridge.run((store, other)[number % 2].ledger.change(work, 0, count, expects_none=number > 2))
+
+    assert {*call_concurrently(change, range(6))} == {b"1", b"2", b"3", b"4", b"5", b"6"}
+    assert bridge.run(store.ledger.change(work, 0, lambda _: None)) == b"6"
 
 
 def test_identity(store: Store, other: Store, open_store: Callable[[], Store]) -> None:
