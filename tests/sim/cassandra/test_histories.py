@@ -17,7 +17,7 @@ from queuey.storage.cassandra.tables.messages import CassandraMessages, SliceRea
 from queuey.storage.cassandra.time import clock, clock_check
 from queuey.storage.cassandra.time.clock import SteadyClock
 from queuey.storage.cassandra.time.clock_check import WITNESSES, ClockCheck
-from queuey.storage.cassandra.time.clock_watch import ClockWatch, LightChecks
+from queuey.storage.cassandra.time.clock_watch import ClockWatch
 from queuey.storage.cassandra.write import undo_writes
 from queuey.storage.cassandra.write.writer import MessageWriter
 from tests.sim import storm
@@ -178,18 +178,6 @@ def adopt_wall_clock(clock: SteadyClock, offset: int) -> None:
     clock.offset = offset
 
 
-def begin_check_for_later_answers(real: Real, checks: LightChecks) -> None:
-    """Begins a check that also serves the answers that arrive before it ends."""
-    waiting = checks._waiting
-    real(checks)
-    checks._waiting = waiting
-
-
-def end_check_for_later_answers(real: Real, checks: LightChecks) -> None:
-    checks._waiting = []
-    real(checks)
-
-
 VOUCHING_ACROSS_JUMPS = (
     (ClockWatch.is_timed_correctly_since, lambda watch, _: watch.sound()),
     (SteadyClock.accept, adopt_wall_clock),
@@ -214,13 +202,6 @@ MUTATIONS = {
     ),
     "each acknowledgement has a clock check": broken(
         StandingStorm, "G1", 0, (ClockWatch.confirm_soon, lambda _, told: told(None))
-    ),
-    "a check serves no answer that arrived after it began": broken(
-        StandingStorm,
-        "G1",
-        1,
-        around(LightChecks._begin_check, begin_check_for_later_answers),
-        around(LightChecks._end_check, end_check_for_later_answers),
     ),
     "two nodes confirm a light check": broken(SharedStorm, "G1", 11, (clock_check, WITNESSES, 1)),
     "half of the nodes answer a round": broken(

@@ -146,21 +146,19 @@ class LightChecks:
         elif check.missing:
             check.missing -= 1
             if not check.missing:
-                self._end_check()
+                self._is_busy = self._waiting != []
+                if self._is_busy:
+                    self._driver.loop.soon(self._begin_check)
                 self.notify(check.waiting, None)
 
     def _fail(self, check: _Check) -> None:
         """Has all coordinators asked, unless the check has ended."""
         if check.missing:
             check.missing = 0
-            self._end_check()
+            self._is_busy = self._waiting != []
+            if self._is_busy:
+                self._driver.loop.soon(self._begin_check)
             self._ask_all(partial(self.notify, check.waiting))
-
-    def _end_check(self) -> None:
-        """Schedules the next check if callbacks wait for it."""
-        self._is_busy = bool(self._waiting)
-        if self._is_busy:
-            self._driver.loop.soon(self._begin_check)
 
 
 @dataclass(slots=True, eq=False)
