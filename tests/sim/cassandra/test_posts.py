@@ -18,7 +18,6 @@ from queuey.model.errors import Outcome, StoreUnavailable, WriteUndone
 from queuey.model.ids import Position
 from queuey.model.messages import Location, NewMessage, Page, PostResult, Queue, Slice
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.catalogue.queue_cache import CachedQueue, QueueCache
 from queuey.storage.cassandra.tables.messages import SliceReader
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import AppendOperation, Done, InFlightBatch, ignore_result
@@ -61,13 +60,6 @@ class KeyStorm(HarshStorm):
 
     def planned_events(self) -> dict[Callable[[], None], int]:
         return super().planned_events() | {self._post: 2, self._post_under_key: 20, self._update: 0, self._purge: 0}
-
-
-class PurgeStorm(HarshStorm):
-    """A harsh storm whose queue is purged."""
-
-    def planned_events(self) -> dict[Callable[[], None], int]:
-        return super().planned_events() | {self._update: 0, self._purge: 3}
 
 
 class HarshEarlyStorm(EarlyStorm, HarshStorm):
@@ -265,16 +257,9 @@ REAL_END_BATCH = MessageWriter._end_batch
 APPEND = MessageUseCases._append
 
 
-def find_row_of_any_age(rows: QueueCache, application: str, name: str) -> CachedQueue | None:
-    return rows._rows.get((application, name))
-
-
 MUTATIONS = {
-    "a queue's row has a max age": broken(
-        PurgeStorm, "purged", 6, (QueueCache.get, find_row_of_any_age), answering(MessageWriter._find_outdated)
-    ),
     "a write that took longer than W is not acknowledged": broken(
-        HarshStorm, "G1", 2, around(MessageWriter._on_answer, count_batch_as_in_time)
+        HarshStorm, "G1", 11, around(MessageWriter._on_answer, count_batch_as_in_time)
     ),
     "the read delay has time for undo writes": broken(
         HarshStorm,
@@ -291,10 +276,10 @@ MUTATIONS = {
         HarshStorm, "none attempt", 3, around(UndoWriter.undo, undo_without_deadline)
     ),
     "a post in doubt is not repeated": broken(HarshStorm, "attempt", 2, around(APPEND, report_doubt_as_undone)),
-    "the writer sends no batch again": broken(HarshStorm, "G1", 2, resend_batches),
+    "the writer sends no batch again": broken(HarshStorm, "G1", 11, resend_batches),
     "the writer undoes messages in doubt": broken(HarshStorm, "attempt", 0, rewrite_messages_in_doubt),
     "a post is repeated as a whole": broken(
-        HarshStorm, "none attempt whole", 0, around(APPEND, post_each_partition_alone)
+        HarshStorm, "none attempt whole", 1, around(APPEND, post_each_partition_alone)
     ),
     "a keyed post is repeated with its key": broken(KeyStorm, "key", 20, around(APPEND, repeat_without_key)),
     "a post to an ordered queue waits for S": broken(

@@ -1,8 +1,7 @@
 """Asks the coordinators for their time: all of them in rounds, two of them in light checks.
 
-A light check is one question for all answers to writes that have arrived since the check before it began. It begins
-when that check has ended, and not before the loop's next turn. It never counts for an answer that arrived after it
-began. States of a check::
+A light check is one question for all answers to writes that have arrived in one turn of the loop; it begins in the next
+turn. It never counts for an answer that arrived after it began. Several checks may be under way. States of a check::
 
     asking ──(all answers agree)──► passed
        ├──(an answer times out)──► asking another coordinator instead
@@ -88,15 +87,12 @@ class LightChecks:
         self._timing = timing
         self._ask_all = ask_all
         self._waiting: list[CheckCallback] = []
-        """Callbacks of the next check."""
-        self._is_busy = False
-        """True from the scheduling of a check to its end."""
+        """Callbacks of the check that begins in the next turn."""
 
     def begin(self, callback: CheckCallback) -> None:
-        """Adds a callback to the next check; it gets None, or why writes are refused."""
+        """Adds a callback to the check of the loop's next turn; it gets None, or why writes are refused."""
         self._waiting.append(callback)
-        if not self._is_busy:
-            self._is_busy = True
+        if len(self._waiting) == 1:
             self._driver.loop.soon(self._begin_check)
 
     def notify(self, waiting: Iterable[CheckCallback], error: StoreUnavailable | None) -> None:
@@ -146,18 +142,12 @@ class LightChecks:
         elif check.missing:
             check.missing -= 1
             if not check.missing:
-                self._is_busy = self._waiting != []
-                if self._is_busy:
-                    self._driver.loop.soon(self._begin_check)
                 self.notify(check.waiting, None)
 
     def _fail(self, check: _Check) -> None:
         """Has all coordinators asked, unless the check has ended."""
         if check.missing:
             check.missing = 0
-            self._is_busy = self._waiting != []
-            if self._is_busy:
-                self._driver.loop.soon(self._begin_check)
             self._ask_all(partial(self.notify, check.waiting))
 
 
