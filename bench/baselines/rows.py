@@ -67,7 +67,7 @@ def read_slice(connection: apsw.Connection, qp: int, start: ids.Position) -> lis
     for ticks, low, body in connection.execute(SELECT, (qp, *start, ids.now_ticks())):
         tail = lows.get(low)
         if tail is None:
-            tail = lows[low] = ids.low_hex(low)
+            tail = lows[low] = ids.to_hex((ticks, low))[16:]
         text = f"{ticks:016x}"
         seconds, fraction = divmod(ticks - epoch, second)
         messages.append(ShownMessage(f"{text[8:]}{text[4:8]}1{text[1:4]}{tail}", f"{seconds}.{fraction:07d}", 1, body))

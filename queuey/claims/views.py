@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast
-from zlib import crc32
 
 import msgspec
 from msgspec import structs
@@ -23,8 +22,16 @@ from queuey.claims.jobs import JobAnswer, JobPoll
 from queuey.claims.log.claim_search import PiggybackedAck
 from queuey.claims.log.log_requests import ClaimDelivery, ClaimUndecided, message_of
 from queuey.claims.rules.operator_acts import JobStanding
-from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus, format_delivery, parse_receipt
-from queuey.messages.message_json import last_digits, render_fetched, render_messages
+from queuey.claims.rules.receipts import (
+    ClaimReceipt,
+    InvalidReceipt,
+    ReceiptOfAnotherQueue,
+    ReceiptOutcome,
+    ReceiptStatus,
+    format_receipt,
+    parse_receipt,
+)
+from queuey.messages.message_json import render_fetched, render_messages
 from queuey.messages.message_views import parse_locations, parse_place
 from queuey.messages.range_reads import MAX_SHORT_BYTES
 from queuey.messages.range_views import read_partitions
@@ -62,13 +69,13 @@ class _Claimed(msgspec.Struct):
     """Messages that a claim got; false without messages.
 
     Attributes:
-        suffix: Last part of the receipts (:func:`receipt_suffix`).
+        queue_id: Number of the queue; 0 without messages.
         messages: Claimed messages.
         name: Queue of the messages, in a claim from several queues.
         result_ttl: Option of the queue.
     """
 
-    suffix: str
+    queue_id: int
     messages: list[ClaimDelivery]
     name: str | None = None
     result_ttl: int = 0
@@ -119,7 +126,7 @@ class ClaimViews(Views):
                 if "results" in body or "too_large" in body:
                     ack.results = _read_results_of(body, ack.texts, ack.receipts)
             messages = await self._claims.claim(queue, **terms, waiter=waiter, ack=ack)
-            return _Claimed(receipt_suffix(queue.qid), messages, result_ttl=queue.result_ttl)
+            return _Claimed(queue.qid, messages, result_ttl=queue.result_ttl)
 
         try:
             claimed = await request.until_found(wait, attempt, ClaimUndecided)
@@ -130,7 +137,7 @@ class ClaimViews(Views):
             request.in_doubt = ack.in_doubt
         acknowledged = _make_settlements(ack.texts, ack.settled or ())
         extra = _result_fields(claimed.result_ttl) if claimed.result_ttl else None
-        return Response(200, render_claims(claimed.messages, claimed.suffix, acknowledged, extra), JSON)
+        return Response(200, render_claims(claimed.messages, claimed.queue_id, acknowledged, extra), JSON)
 
     async def claim_first(self, request: Request, match: Match) -> Response:
         """Claims messages from the first of several queues that has any.
@@ -155,15 +162,15 @@ class ClaimViews(Views):
             claim = partial(self._claims.claim, **terms)
             queue, messages = await self._claims.claim_first(current, claim, waiter, refused)
             if queue is None:
-                return _Claimed("", messages)
-            return _Claimed(receipt_suffix(queue.qid), messages, queue.name, queue.result_ttl)
+                return _Claimed(0, messages)
+            return _Claimed(queue.qid, messages, queue.name, queue.result_ttl)
 
         claimed = await request.until_found(wait, attempt, ClaimUndecided)
         extra = {"queue_name": claimed.name, **_result_fields(claimed.result_ttl)}
         if refused:
             errors = {name: error_texts(error) for name, error in refused.items()}
             extra["refused"] = [QueueReadError(queue_name=name, error_msg=texts) for name, texts in errors.items()]
-        return Response(200, render_claims(claimed.messages, claimed.suffix, acknowledged, extra), JSON)
+        return Response(200, render_claims(claimed.messages, claimed.queue_id, acknowledged, extra), JSON)
 
     async def _enter_each(
         self, request: Request, application: str, names: Sequence[str], refused: Refusals
@@ -532,32 +539,15 @@ def _result_fields(result_ttl: int) -> dict[str, object]:
 
 
 def _parse_receipts(name: str, texts: list[Any], queue: Queue, errors: Errors) -> list[ClaimReceipt]:
-    """Parses receipts, and puts errors into ``errors`` by the index of the receipt.
-
-    Receipts of another queue, from before a purge, or of a claim with ``ttl=0`` are errors, too.
-    """
+    """Parses receipts, and puts errors into ``errors`` by the index of the receipt."""
     receipts = []
-    suffix = receipt_suffix(queue.qid)
     for index, item in enumerate(texts):
-        text, _, ending = item.rpartition("-") if isinstance(item, str) else ("", "", "")
         try:
-            receipt = parse_receipt(text)
-        except ValueError:
-            errors[f"{name}.{index}"] = f'"{validators.show(item)}" is not a receipt'
-            continue
-        if not receipt.number:
-            errors[f"{name}.{index}"] = f'"{item}" is from a claim with ttl=0, which only shows messages'
-        elif ending != suffix or receipt.partition > queue.partitions:
-            errors[f"{name}.{index}"] = f'"{item}" is from another queue, or from before this one was purged'
-            errors.depend_on_row = True
-        receipts.append(receipt)
+            receipts.append(parse_receipt(item if isinstance(item, str) else "", queue))
+        except InvalidReceipt as error:
+            errors[f"{name}.{index}"] = f'"{validators.show(item)}" {error}'
+            errors.depend_on_row |= isinstance(error, ReceiptOfAnotherQueue)
     return receipts
-
-
-@lru_cache(1024)
-def receipt_suffix(qid: int) -> str:
-    """Returns the last part of a queue's receipts, which differs between queues and changes with a purge."""
-    return f"{crc32(b'%d' % qid) & 0xFFFFFF:06x}"
 
 
 def _settled_response(texts: Sequence[str], settlements: Sequence[ReceiptOutcome]) -> Response:
@@ -586,20 +576,15 @@ def _make_settlements(texts: Sequence[str], settlements: Sequence[ReceiptOutcome
 
 def render_claims(
     claims: Sequence[ClaimDelivery],
-    receipt_suffix: str,
+    queue_id: int,
     acknowledged: object = None,
     more: Mapping[str, object] | None = None,
 ) -> list[bytes]:
-    """Renders the answer to a claim; ``receipt_suffix`` is the last part of every receipt."""
-    ending = receipt_suffix.encode()
+    """Renders the answer to a claim."""
     parts = [
-        b',"receipt":"%d-%08x%b-%b-%b","deliveries":%d,"expires":%.3f%b'
+        b',"receipt":"%b","deliveries":%d,"expires":%.3f%b'
         % (
-            claim.receipt.partition,
-            claim.receipt.ticks & 0xFFFFFFFF,
-            last_digits(claim.receipt.ticks >> 32, claim.receipt.low),
-            format_delivery(claim.receipt.number, claim.receipt.secret).encode(),
-            ending,
+            format_receipt(claim.receipt, queue_id).encode(),
             claim.deliveries,
             claim.expires,
             b"" if claim.state is None and not (claim.uncounted or claim.suspected) else _render_earlier(claim),

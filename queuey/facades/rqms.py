@@ -13,8 +13,7 @@ import msgspec
 
 from queuey.api.claims import MAX_CLAIM, MAX_CLAIMS
 from queuey.claims.log.log_requests import ClaimDelivery, ClaimUndecided
-from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus, parse_receipt
-from queuey.claims.views import receipt_suffix
+from queuey.claims.rules.receipts import InvalidReceipt, ReceiptOutcome, ReceiptStatus, format_receipt, parse_receipt
 from queuey.facades.facade import OpenFacade, Resource, Setup
 from queuey.facades.settings import MAX_FACADE_BODY
 from queuey.messages.posts import Draft
@@ -167,9 +166,10 @@ class RqmsFacade(OpenFacade):
         revision = _read_revision(read_body(request, MAX_FACADE_BODY))
 
         async def finish(queue: Queue) -> Response:
-            receipt = _read_receipt(revision, queue)
-            if receipt is None:
-                raise InvalidRequest({"ticket": "Belongs to another queue"})
+            try:
+                receipt = parse_receipt(revision, queue)
+            except InvalidReceipt as error:
+                raise InvalidRequest({"ticket": f"Its revision {error}"}) from error
             return _answer_finished(await self._claims.acknowledge(queue, [receipt]))
 
         try:
@@ -249,11 +249,10 @@ def _read_number(text: object, minimum: float) -> float:
 
 def _show_items(queue: Queue, claimed: Sequence[ClaimDelivery]) -> list[_FetchedTask]:
     """Returns claimed items with their tickets, in ascending order of the bytes of their ids."""
-    suffix = receipt_suffix(queue.qid)
     items = []
     for delivery in claimed:
         name = _id_of(delivery.message)
-        ticket = encode((name, f"{delivery.receipt}-{suffix}")).decode()
+        ticket = encode((name, format_receipt(delivery.receipt, queue.qid))).decode()
         items.append((name.encode(), _FetchedTask(ticket, _value_of(delivery.message))))
     items.sort(key=itemgetter(0))
     return [item for _, item in items]
@@ -290,21 +289,6 @@ def _read_revision(body: bytes) -> str:
     if isinstance(ticket, str):
         raise InvalidRequest({"ticket": "Is not the ticket of an item: a list of an id and a revision"})
     return ticket[1]
-
-
-def _read_receipt(revision: str, queue: Queue) -> ClaimReceipt | None:
-    """Parses the revision of a ticket. Returns None if it is malformed, holds no lock or belongs to another queue."""
-    text, _, suffix = revision.rpartition("-")
-    try:
-        receipt = parse_receipt(text)
-    except ValueError:
-        return None
-    # Claim number 0 would be a lock that nobody holds.
-    return (
-        receipt
-        if suffix == receipt_suffix(queue.qid) and receipt.partition <= queue.partitions and receipt.number
-        else None
-    )
 
 
 def _answer_finished(settlements: Sequence[ReceiptOutcome]) -> Response:

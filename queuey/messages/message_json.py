@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Sequence
-from functools import lru_cache
 
 from queuey.messages.ranges import RangeAnswer
 from queuey.model import ids
@@ -65,7 +64,7 @@ def render_messages(messages: Sequence[Message], more: Sequence[bytes] = ()) -> 
         ticks = message.ticks
         if ticks >> 32 != high or message.low != low:
             high, low = ticks >> 32, message.low
-            id_tail = b'%b","timestamp":"' % last_digits(high, low)
+            id_tail = b'%b","timestamp":"' % ids.last_digits(high, low)
             end = 0
         if not start <= ticks < end:
             seconds = (ticks - EPOCH_TICKS) // TICKS_PER_SECOND
@@ -128,9 +127,3 @@ def render_reading(reading: RangeAnswer, queue_name: str | None = None) -> list[
         b"" if reading.cursor_safe else b',"cursor_safe":false',
     )
     return [b'{"status":"ok"%b,"messages":[' % name, *messages, ending]
-
-
-@lru_cache(1024)
-def last_digits(high: int, low: int) -> bytes:
-    """Returns the digits of an id after the first eight, which ids made together share."""
-    return b"%04x1%03x%b" % (high & 0xFFFF, high >> 16, ids.low_hex(low).encode())

@@ -17,7 +17,7 @@ from queuey.access.operations import QUEUE, Views, declare
 from queuey.access.queue_access import QueueAccess
 from queuey.api.messages import Fetched, FetchQuery, MessagesToPost, Posted
 from queuey.api.values import Done
-from queuey.messages.message_json import last_digits, render_fetched
+from queuey.messages.message_json import render_fetched
 from queuey.messages.posts import AnyDraft, Draft, MessageUseCases, PlainDraft, hash_content
 from queuey.model import ids
 from queuey.model.errors import InvalidRequest, MessageNotFound
@@ -564,7 +564,7 @@ def render_posted(locations: Sequence[Location]) -> bytes:
     separator = _FIRST_POSTED
     for partition, (ticks, low) in locations:
         seconds, fraction = divmod(ticks - EPOCH_TICKS, TICKS_PER_SECOND)
-        parts += (separator, ticks & 0xFFFFFFFF, last_digits(ticks >> 32, low), seconds, fraction, partition)
+        parts += (separator, ticks & 0xFFFFFFFF, ids.last_digits(ticks >> 32, low), seconds, fraction, partition)
         separator = _NEXT_POSTED
     return (_POSTED * len(locations) + b"]}") % tuple(parts)
 

@@ -16,6 +16,7 @@ import os
 import re
 import time
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 Position = tuple[int, int]
 """Where a message stands in the order of its partition; with the partition a ``queuey.model.messages.Location``."""
@@ -50,8 +51,10 @@ def ticks_to_seconds(ticks: int) -> float:
     return (ticks - EPOCH_TICKS) / TICKS_PER_SECOND
 
 
-def low_hex(low: int) -> str:
-    return f"{(low & _MASK) ^ FLIP:016x}"
+@lru_cache(1024)
+def last_digits(high: int, low: int) -> bytes:
+    """Returns the digits of an id after the first eight, which ids made together share; ``high`` is ticks >> 32."""
+    return b"%04x1%03x%016x" % (high & 0xFFFF, high >> 16, (low & _MASK) ^ FLIP)
 
 
 def to_hex(position: Position) -> str:

@@ -228,7 +228,7 @@ def delay_after_failure(queue: Queue, receipt: ClaimReceipt, deliveries: int) ->
     if max_deliveries and deliveries >= max_deliveries:
         return 0.0
     # Random enough, and the same value if the entry is decided again.
-    draw = crc32(str(receipt).encode()) / 0xFFFFFFFF
+    draw = crc32(b"%d %d %d" % (*receipt.position, receipt.number)) / 0xFFFFFFFF
     return (queue.backoff or Backoff()).delay(deliveries, draw)
 
 

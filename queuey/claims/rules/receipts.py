@@ -5,11 +5,13 @@ from __future__ import annotations
 import enum
 import re
 from functools import lru_cache
+from zlib import crc32
 
 import msgspec
 
 from queuey.model import ids
 from queuey.model.ids import Position
+from queuey.model.messages import Queue
 
 SECRET_BITS = 56
 """Number of bits of the secret in a receipt: 14 hex digits."""
@@ -17,7 +19,7 @@ MAX_UNCOUNTED = 10
 """Max deliveries of a message that do not count as attempts, because their callers gave it back before they began."""
 _RECEIPT_PATTERN = re.compile(
     r"([1-9][0-9]{0,2})-([0-9a-f]{8})([0-9a-f]{4})1([0-9a-f]{3})([89ab][0-9a-f]{15})"
-    r"-(0|[1-9][0-9]{0,17})(?:-([0-9a-f]{14}))?",
+    r"-(0|[1-9][0-9]{0,17})(?:-([0-9a-f]{14}))?-([0-9a-f]{6})",
     re.ASCII,
 )
 
@@ -40,28 +42,45 @@ class ClaimReceipt(msgspec.Struct, array_like=True, frozen=True, gc=False):
     def position(self) -> Position:
         return self.ticks, self.low
 
-    def __str__(self) -> str:
-        return f"{self.partition}-{ids.to_hex((self.ticks, self.low))}-{format_delivery(self.number, self.secret)}"
+
+class InvalidReceipt(ValueError):
+    """Text is not a receipt of a claim in the queue. Its text follows the receipt in a sentence."""
 
 
-def parse_receipt(text: str) -> ClaimReceipt:
-    """Parses a receipt.
+class ReceiptOfAnotherQueue(InvalidReceipt):
+    pass
+
+
+def format_receipt(receipt: ClaimReceipt, queue_id: int) -> str:
+    """Returns a receipt as callers get it: id of the message, delivery, and digits of the queue."""
+    secret = f"-{receipt.secret:014x}" if receipt.secret else ""
+    message = f"{receipt.ticks & 0xFFFFFFFF:08x}{ids.last_digits(receipt.ticks >> 32, receipt.low).decode()}"
+    return f"{receipt.partition}-{message}-{receipt.number}{secret}-{_format_queue(queue_id)}"
+
+
+def parse_receipt(text: str, queue: Queue) -> ClaimReceipt:
+    """Parses a receipt of a claim in the queue.
 
     Raises:
-        ValueError: ``text`` is not a receipt.
+        ReceiptOfAnotherQueue: The receipt is of another queue, or from before a purge.
+        InvalidReceipt: The text is not a receipt, or is from a claim that holds no messages.
     """
     match = _RECEIPT_PATTERN.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text[:80]!r} is not a receipt")
-    partition, last, middle, first, low, number, secret = match.groups("0")
+        raise InvalidReceipt("is not a receipt")
+    partition, last, middle, first, low, number, secret, digits = match.groups("0")
+    if number == "0":
+        raise InvalidReceipt("is from a claim with ttl=0, which only shows messages")
+    if digits != _format_queue(queue.qid) or int(partition) > queue.partitions:
+        raise ReceiptOfAnotherQueue("is from another queue, or from before this one was purged")
     ticks = int(first + middle + last, 16)
     return ClaimReceipt(int(partition), ticks, _parse_low(low), int(number), int(secret, 16))
 
 
 @lru_cache(1024)
-def format_delivery(number: int, secret: int) -> str:
-    """Returns the last part of a receipt, which all messages of one delivery share."""
-    return f"{number}-{secret:014x}" if secret else f"{number}"
+def _format_queue(queue_id: int) -> str:
+    """Returns digits that differ between queues and change with a purge."""
+    return f"{crc32(b'%d' % queue_id) & 0xFFFFFF:06x}"
 
 
 _parse_low = lru_cache(1024)(ids.parse_low)

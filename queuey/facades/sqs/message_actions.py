@@ -12,8 +12,14 @@ from typing import Any, TypeVar
 from queuey.access.authorization import Authorization
 from queuey.app.service import Service
 from queuey.claims.log.log_requests import ClaimDelivery, ClaimUndecided
-from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus, parse_receipt
-from queuey.claims.views import receipt_suffix
+from queuey.claims.rules.receipts import (
+    ClaimReceipt,
+    InvalidReceipt,
+    ReceiptOfAnotherQueue,
+    ReceiptOutcome,
+    ReceiptStatus,
+    parse_receipt,
+)
 from queuey.facades.sqs import requests
 from queuey.facades.sqs.attributes import (
     MAX_DELAY,
@@ -46,8 +52,8 @@ T = TypeVar("T")
 E = TypeVar("E", bound="requests.BatchEntry | requests.SentEntry")
 MIN_CLAIM = 5.0
 """Min time of a claim, in seconds, used for a visibility timeout of 0. It is released when its messages are there."""
-_TIME_DIGITS = 8
-"""Number of hex digits of the time in a receipt handle."""
+_HANDLE = re.compile(r"(.{1,100})-([0-9a-f]{8})", re.ASCII)
+"""A receipt and the time of the receive."""
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
@@ -309,21 +315,16 @@ def _read_handle(handle: str, queue: Queue, seconds: int = 0) -> ClaimReceipt:
         SqsError: The text is not a receipt handle, or is of another queue or from before a purge, or the message would
             be hidden for more than ``MAX_VISIBILITY`` seconds since it was received.
     """
-    rest, _, suffix = handle.rpartition("-")
-    text, _, received = rest.rpartition("-")
+    text, received = match.groups() if (match := _HANDLE.fullmatch(handle)) else ("", "0")
     try:
-        receipt = parse_receipt(text) if len(received) == _TIME_DIGITS else None
-        age = time.time() - int(received[:_TIME_DIGITS], 16)
-    except ValueError:
-        receipt, age = None, 0.0
-    if receipt is None or not receipt.number:
-        raise SqsError(
-            "ReceiptHandleIsInvalid", f'The input receipt handle "{handle[:100]}" is not a valid receipt handle.'
-        )
-    if suffix != receipt_suffix(queue.qid) or receipt.partition > queue.partitions:
+        receipt = parse_receipt(text, queue)
+    except ReceiptOfAnotherQueue:
         text = "The receipt handle belongs to another queue, or was issued before this one was purged."
-        raise SqsError("ReceiptHandleIsInvalid", text)
-    if seconds and age + seconds > MAX_VISIBILITY + 1:  # The handle has whole seconds.
+        raise SqsError("ReceiptHandleIsInvalid", text) from None
+    except InvalidReceipt:
+        text = f'The input receipt handle "{handle[:100]}" is not a valid receipt handle.'
+        raise SqsError("ReceiptHandleIsInvalid", text) from None
+    if seconds and time.time() - int(received, 16) + seconds > MAX_VISIBILITY + 1:  # The handle has whole seconds.
         text = f"Total VisibilityTimeout for the message is beyond the limit [{MAX_VISIBILITY} seconds]"
         raise invalid("VisibilityTimeout", seconds, text)
     return receipt

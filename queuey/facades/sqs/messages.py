@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from queuey.claims.log.log_requests import ClaimDelivery
-from queuey.claims.views import receipt_suffix
+from queuey.claims.rules.receipts import format_receipt
 from queuey.facades.facade import message_id
 from queuey.facades.sqs.attributes import StoredAttributes, arn_of, stored_attributes
 from queuey.facades.sqs.errors import SqsError, invalid, missing
@@ -277,7 +277,7 @@ def render_received(
     fields: dict[str, Any] = {
         "MessageId": message_id(location),
         # Its part with the time of the receive limits later changes of the visibility.
-        "ReceiptHandle": f"{delivery.receipt}-{int(now):08x}-{receipt_suffix(queue.qid)}",
+        "ReceiptHandle": f"{format_receipt(delivery.receipt, queue.qid)}-{int(now):08x}",
         "MD5OfBody": md5_of(text),
     }
     if text:
