@@ -53,9 +53,10 @@ class ReceiptOfAnotherQueue(InvalidReceipt):
 
 def format_receipt(receipt: ClaimReceipt, queue_id: int) -> str:
     """Returns a receipt as callers get it: id of the message, delivery, and digits of the queue."""
-    secret = f"-{receipt.secret:014x}" if receipt.secret else ""
-    message = f"{receipt.ticks & 0xFFFFFFFF:08x}{ids.last_digits(receipt.ticks >> 32, receipt.low).decode()}"
-    return f"{receipt.partition}-{message}-{receipt.number}{secret}-{_format_queue(queue_id)}"
+    secret = b"-%014x" % receipt.secret if receipt.secret else b""
+    low_digits = ids.last_digits(receipt.ticks >> 32, receipt.low)
+    values = receipt.partition, receipt.ticks & 0xFFFFFFFF, low_digits, receipt.number, secret
+    return (b"%d-%08x%b-%d%b-" % values).decode() + _format_queue(queue_id)
 
 
 def parse_receipt(text: str, queue: Queue) -> ClaimReceipt:
