@@ -21,7 +21,6 @@ from queuey.storage.sqlite.transaction import Transaction
 
 _KIND = "group"
 """Kind of the records that have the heads."""
-_MAX_GROUPS = 1 << 62
 _SELECT_ROWS = "SELECT kind, key, body FROM group_rows WHERE application = ? AND name = ? ORDER BY kind, key"
 _SET_ROW = "INSERT OR REPLACE INTO group_rows (application, name, kind, key, body) VALUES (?, ?, ?, ?, ?)"
 _REMOVE_ROWS = "DELETE FROM group_rows WHERE application = ? AND name = ?"
@@ -84,8 +83,14 @@ class SqliteGroups(GroupRecords):
     async def group_names(
         self, application: str, *, start: str = "", limit: int = 100, creator: bytes | None = None
     ) -> list[str]:
-        records = await self._records.records(_KIND, application, start=start, limit=_MAX_GROUPS if creator else limit)
-        return [r.name for r in records if creator is None or _decode(r.value).creator == creator][:limit]
+        existing: list[str] = []
+        while len(existing) < limit:
+            page = await self._records.records(_KIND, application, start=start, limit=limit)
+            existing += [record.name for record in page if creator in {None, _decode(record.value).creator}]
+            if len(page) < limit:
+                break
+            start = page[-1].name + "\0"
+        return existing[:limit]
 
     def sample_clock(self) -> ClockSample:
         return ClockSample(self._claim_now())
