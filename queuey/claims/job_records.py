@@ -292,6 +292,8 @@ def _ledger_place(queue: Queue, partition: int, position: Position) -> tuple[str
 
 def _decode_record(value: bytes | None, partition: int, position: Position) -> JobRecord:
     """Returns the record, or an empty one if the value is missing or another message's."""
-    record = None if value is None else _decode(value)
-    is_own = record is not None and (record.partition, record.position) == (partition, position)
-    return record if record is not None and is_own else JobRecord(partition, position)
+    if value is not None:
+        record = _decode(value)
+        if (record.partition, record.position) == (partition, position):
+            return record
+    return JobRecord(partition, position)

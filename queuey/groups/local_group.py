@@ -289,7 +289,7 @@ class LocalGroup:
         return await self._core.compute(count, partial(self._make_answer, member, beat, targets, names, since))
 
     def _find_concerned(self, number: int, beat: _Beat, since: Moment) -> tuple[list[str], list[str], list[str]]:
-        """Returns the queues that a heartbeat concerns, by name, and those of which no rows since a tick are known.
+        """Returns the queues that a heartbeat concerns, by name, and those of which no rows since a moment are known.
 
         First such queues that the member names or is asked for, then those in which it misses partitions.
         """

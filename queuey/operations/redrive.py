@@ -143,10 +143,13 @@ class Redriving:
             own = [allowed[index] for index in indexes]
             try:
                 results = await accesses[name].apply(partial(self._post, access.queue.uid, own, {}, ttl))
-                posted = [letter for letter, result in zip(own, results, strict=True) if isinstance(result, bool)]
                 outcome += Redriven({name: results.count(False)}, results.count(True))
+                posted = []
                 for letter, result in zip(own, results, strict=True):
-                    outcome += Redriven() if isinstance(result, bool) else make_unsent_result([letter], str(result))
+                    if isinstance(result, bool):
+                        posted.append(letter)
+                    else:
+                        outcome += make_unsent_result([letter], str(result))
                 if posted:
                     await self._messages.delete(access, [_location(letter) for letter in posted])
             except QueueyError as error:
