@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         UnknownTask,
     )
     from qdo.group.opening import open_coordinator
-    from qdo.group.zookeeper.coordinator import Coordinator
+    from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
     from qdo.partitions import Partition, Queue
     from qdo.settings import ConsumerSettings, Retry, WorkerSettings
     from qdo.tasks import JobQueueOptions, Jobs, Task, TaskCall, TaskOptions, TaskSender
@@ -60,7 +60,6 @@ __all__ = [
     "CoordinationIncompatible",
     "CoordinationLost",
     "CoordinationRefused",
-    "Coordinator",
     "CuratorError",
     "Delivery",
     "Failure",
@@ -91,6 +90,7 @@ __all__ = [
     "UnknownTask",
     "Worker",
     "WorkerSettings",
+    "ZooKeeperCoordinator",
     "delivery",
     "open_coordinator",
     "set_state",

@@ -23,7 +23,7 @@ from bench.started import service
 from qdo import AsyncConsumer, Worker, WorkerSettings
 from qdo.group.protocol import AnyCoordinator
 from qdo.group.service import ServiceCoordinator
-from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.group.zookeeper.paths import GroupPaths
 from queuey.client import AsyncClient
 from tests.sim.groups.tree import LoopHost, Tree, TreeLink, make_loop_tree
@@ -48,7 +48,9 @@ async def count_commit(profiler: Profiler, port: int, queue: str, groups: str) -
             state: State = lambda: caller.ask(offsets, 200)[0]  # noqa: E731 - as the other one
         else:
             tree = make_loop_tree()
-            coordinator = Coordinator(GROUP, lambda _: TreeLink(tree, LoopHost(), SESSION_TIMEOUT), SESSION_TIMEOUT)
+            coordinator = ZooKeeperCoordinator(
+                GROUP, lambda _: TreeLink(tree, LoopHost(), SESSION_TIMEOUT), SESSION_TIMEOUT
+            )
             state = lambda: _count_commits(tree)  # noqa: E731 - as above
         await coordinator.open()
         consumer = AsyncConsumer(client, coordinator, queues=[queue])

@@ -30,7 +30,7 @@ from qdo.group.protocol import AnyCoordinator
 from qdo.group.refusals import Refusals
 from qdo.group.service import ServiceCoordinator
 from qdo.group.session_events import SessionOptions
-from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.loops import cancel
 from qdo.partitions import Partition, Queue, Subscription, subscribe
 from qdo.settings import ConsumerSettings
@@ -129,7 +129,7 @@ class AsyncConsumer:
         if self.settings.commit_every is not None:
             listeners.append(CallbackListener(on_revoke=self._flush_pending_offsets))
         self._mirror = None
-        if isinstance(coordinator, Coordinator) and self.settings.mirror:
+        if isinstance(coordinator, ZooKeeperCoordinator) and self.settings.mirror:
             self._mirror = OffsetMirror(client, coordinator.group)
         self._buffer = FetchBuffer()
         self._refusals = Refusals(wants)

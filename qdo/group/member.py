@@ -42,7 +42,7 @@ from qdo.group.partition_table import Ownership, PartitionTable, Request
 from qdo.group.protocol import AnyCoordinator, AnySession
 from qdo.group.records import CommittedOffset, Event, Member, SessionOffset, Visibility
 from qdo.group.session_events import DEFAULT_OPTIONS, SessionEvents, SessionOptions
-from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.session import ZooKeeperSession
 from qdo.loops import cancel, start_task, wait_for_event
 from qdo.partitions import Partition, Queue, Subscription
 
@@ -192,7 +192,7 @@ class GroupSession:
         self.table.give_up(todo.give_up)
         self._start_claim(todo.claim)
         session = self._session
-        if not isinstance(session, Session):
+        if not isinstance(session, ZooKeeperSession):
             return None  # The service assigns partitions and finds queues.
         if self._reported != (sight := self._queues.sight):
             self._reported = None  # If the write fails, it may have been made.
@@ -211,7 +211,7 @@ class GroupSession:
         self._queues.follow(None if leader is None else leader.sight, held)
         return None
 
-    async def _lead(self, session: Session) -> float | None:
+    async def _lead(self, session: ZooKeeperSession) -> float | None:
         """Looks up the members' queues, sets a new target if needed, and returns the seconds until the next check."""
         target = await session.target()
         members = await session.members()
@@ -461,7 +461,7 @@ class GroupMembership:
         # Only in the first session: otherwise two processes with one name would replace each other forever.
         replace = self._static and self._group_session is None
         joining: asyncio.Task[AnySession]
-        joining = asyncio.create_task(self._coordinator.join(member, events, replace=replace))
+        joining = asyncio.create_task(self._coordinator.join(member, events.record, replace=replace))
         try:
             session = await asyncio.shield(joining)
         except asyncio.CancelledError:

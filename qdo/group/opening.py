@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qdo.errors import InvalidArgument
 from qdo.group.records import check_name
 from qdo.group.service import ServiceCoordinator
-from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
 from queuey.model.extras import install_command
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ def open_coordinator(
     *,
     session_timeout: float | None = None,
     **options: Any,  # noqa: ANN401 - the service checks its own
-) -> Coordinator:
+) -> ZooKeeperCoordinator:
     """Returns a coordinator for a group in ZooKeeper. ``await coordinator.open()`` connects it.
 
     Example:
-        >>> from qdo import Coordinator, open_coordinator
-        >>> isinstance(open_coordinator("zookeeper://localhost:2181", "billing"), Coordinator)
+        >>> from qdo import ZooKeeperCoordinator, open_coordinator
+        >>> isinstance(open_coordinator("zookeeper://localhost:2181", "billing"), ZooKeeperCoordinator)
         True
 
     Args:
@@ -54,7 +54,7 @@ def open_coordinator(
     access = connection_options.parse(url, session_timeout=session_timeout, **options)
     context = None if access.tls is None else access.tls.context()
     connect = partial(ZooKeeperLink, access, context)
-    return Coordinator(group, connect, access.session_timeout, access.chroot)
+    return ZooKeeperCoordinator(group, connect, access.session_timeout, access.chroot)
 
 
 def make_coordinator(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from qdo.group.service import ServiceCoordinator, ServiceSession
-from qdo.group.zookeeper.coordinator import Coordinator
-from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
+from qdo.group.zookeeper.session import ZooKeeperSession
 
-AnyCoordinator = Coordinator | ServiceCoordinator
-AnySession = Session | ServiceSession
+AnyCoordinator = ZooKeeperCoordinator | ServiceCoordinator
+AnySession = ZooKeeperSession | ServiceSession

@@ -96,7 +96,7 @@ class ServiceSession:
     """A member's session, until it leaves or is lost.
 
     Args:
-        joined: The client's group member.
+        group_member: The client's group member, which has joined.
         member: The member's name and subscription.
         listen: Called with each event.
         sent: When the join request was sent, by ``clock``.
@@ -106,21 +106,28 @@ class ServiceSession:
 
     def __init__(
         self,
-        joined: AsyncGroupMember,
+        group_member: AsyncGroupMember,
         member: Member,
         listen: Listen,
         sent: float,
         keeper: HeartbeatProcess | None = None,
         clock: Callable[[], float] = now,
     ) -> None:
-        self._joined = joined
+        self._group_member = group_member
         self._member = member
         self._listen = listen
         self._clock = clock
         self._keeper = keeper
-        self._ends = sent + joined.joined.session
-        self._wait = joined.joined.wait
-        self._suspended = self._over = self._leaving = self._comes_back = False
+        self._ends = sent + group_member.joined.session
+        self._wait = group_member.joined.wait
+        self._suspended = False
+        """Whether the last heartbeat failed."""
+        self._over = False
+        """Whether the session was left or lost."""
+        self._leaves_for_good = False
+        """Whether a member that is not static has begun to leave: it gets no more partitions."""
+        self._comes_back = False
+        """Whether a static member has begun to leave: it keeps its partitions."""
         self._epochs: dict[Partition, int] = {}
         """The epoch of each partition that this member owns."""
         self._offsets: dict[Partition, SessionOffset] = {}
@@ -181,10 +188,10 @@ class ServiceSession:
         if self._is_lost():
             raise SessionLost("the session is over")
         named, returned = dict(self._epochs), dict(self._giving_back)
-        beat = Heartbeat(_group_by_queue(named), _group_by_queue(returned), self._leaving, wait)
+        beat = Heartbeat(_group_by_queue(named), _group_by_queue(returned), self._leaves_for_good, wait)
         within = min(wait + ANSWER_TIMEOUT, self._remaining())
         try:
-            answer = await self._joined.heartbeat(beat, within=within)
+            answer = await self._group_member.heartbeat(beat, within=within)
         except (MemberGone, NotAuthenticated) as error:
             raise SessionLost(str(error)) from error
         except ClientError as error:
@@ -204,7 +211,7 @@ class ServiceSession:
     async def _refresh_access(self, keeper: HeartbeatProcess) -> None:
         """Passes the present access settings to the helper process. Without a token it keeps the former ones."""
         try:
-            access = await find_access_settings(self._joined)
+            access = await find_access_settings(self._group_member)
         except ClientError as error:
             log.warning("the heartbeat process keeps its former access settings: %s", error)
             return
@@ -290,7 +297,10 @@ class ServiceSession:
         return frozenset(self._epochs.keys() - self._to_give_back)
 
     async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, SessionOffset]:
-        """Returns the offsets of the given partitions that the service has assigned to this session."""
+        """Returns the offsets of the given partitions that the service has assigned to this session.
+
+        Sends no request: answers to heartbeats bring partitions and offsets.
+        """
         if self._is_lost():
             raise SessionLost("the session is over")
         return {p: self._offsets[p] for p in partitions if p in self._offsets}
@@ -365,7 +375,7 @@ class ServiceSession:
         if self._is_lost():
             raise SessionLost("the session is over")
         try:
-            await self._joined.commit(queue.name, commits, within=max(0.1, self._remaining()))
+            await self._group_member.commit(queue.name, commits, within=max(0.1, self._remaining()))
         except NotOwner as error:
             return frozenset(error.partitions), frozenset()
         except QueueNotFound:
@@ -390,7 +400,7 @@ class ServiceSession:
         A static member keeps its partitions until it leaves, and then for its return.
         """
         self._comes_back = self._member.static
-        self._leaving = not self._member.static
+        self._leaves_for_good = not self._member.static
 
     async def retire(self) -> None:
         """Announces that this member is leaving. It keeps each partition until it gives the partition back.
@@ -411,7 +421,7 @@ class ServiceSession:
             self._keeper.close()
         if not was_over:
             with suppress(ClientError):
-                await self._joined.leave(returns=self._member.static, within=max(0.1, self._remaining()))
+                await self._group_member.leave(returns=self._member.static, within=max(0.1, self._remaining()))
 
 
 async def find_access_settings(member: AsyncGroupMember) -> dict[str, Any] | None:
@@ -537,7 +547,7 @@ class ServiceCoordinator:
         sent, wants = self._clock(), member.wants
         revoke, grace = self._times
         try:
-            joined = await self._groups.join(
+            group_member = await self._groups.join(
                 self.group,
                 sorted(wants.names),
                 wants.patterns,
@@ -555,13 +565,13 @@ class ServiceCoordinator:
         except ClientError as error:
             raise _translate(error) from error
         try:
-            keeper = await self._start_heartbeat_process(joined)
+            keeper = await self._start_heartbeat_process(group_member)
         except BaseException:
             # Otherwise the service would assign partitions to a member that sends no heartbeats.
             with suppress(ClientError):
-                await joined.leave(returns=member.static, within=ANSWER_TIMEOUT)
+                await group_member.leave(returns=member.static, within=ANSWER_TIMEOUT)
             raise
-        session = ServiceSession(joined, member, listen, sent, keeper, self._clock)
+        session = ServiceSession(group_member, member, listen, sent, keeper, self._clock)
         self._sessions = {s for s in self._sessions if s.state != "lost"} | {session}
         return session
 

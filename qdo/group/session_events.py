@@ -77,8 +77,11 @@ class SessionEvents:
         self.suspended = False
         self._on_event = notified
 
-    def __call__(self, event: Event) -> None:
-        """Records an event and passes it on; ignores all events after ``lost``."""
+    def record(self, event: Event) -> None:
+        """Records an event and passes it on; ignores all events after ``lost``.
+
+        Sets ``changed``, so that :meth:`qdo.group.member.GroupSession._recheck_on_change` checks the group.
+        """
         if self.lost.is_set():
             return
         if event == "lost":
@@ -106,4 +109,4 @@ class SessionEvents:
         """Logs an error, unless it is SessionLost, and ends the session."""
         if not isinstance(error, SessionLost):
             log.error("error in the group member; ending its session", exc_info=error)
-        self("lost")
+        self.record("lost")

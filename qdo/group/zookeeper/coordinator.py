@@ -37,7 +37,7 @@ from qdo.group.records import (
 )
 from qdo.group.zookeeper import stored_assignments
 from qdo.group.zookeeper.paths import GroupPaths, decode, parse_partition
-from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.session import ZooKeeperSession
 from qdo.group.zookeeper.stored_assignments import MakeMark, new_mark
 from qdo.group.zookeeper.tree import (
     MAX_NODE_BYTES,
@@ -65,15 +65,15 @@ PARTITION_PATH_LEVELS = 4
 """Number of names in the path of an owner or an offset: service, application, queue, partition."""
 
 
-class Coordinator:
+class ZooKeeperCoordinator:
     """The connection of a group to its coordination service. Many members of one process may share it.
 
     Every method except ``open`` and ``close`` raises ``CoordinationLost`` while the service cannot be reached, before
     ``open`` and after ``close``.
 
     Example:
-        >>> from qdo import Coordinator, open_coordinator
-        >>> isinstance(open_coordinator("zookeeper://localhost:2181", "billing"), Coordinator)
+        >>> from qdo import ZooKeeperCoordinator, open_coordinator
+        >>> isinstance(open_coordinator("zookeeper://localhost:2181", "billing"), ZooKeeperCoordinator)
         True
 
     Args:
@@ -117,7 +117,7 @@ class Coordinator:
         self._opened = False
         self._spare: Link | None = None
         self._opening: asyncio.Task[Link] | None = None
-        self._sessions: set[Session] = set()
+        self._sessions: set[ZooKeeperSession] = set()
         self._links: set[Link] = set()
 
     async def open(self) -> None:
@@ -134,7 +134,7 @@ class Coordinator:
             self._opened = False
             raise
 
-    async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> Session:
+    async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> ZooKeeperSession:
         """Adds a member with its own session.
 
         Args:
@@ -152,7 +152,7 @@ class Coordinator:
         self._require_open()
         link = await self._take_member_link()
         member = msgspec.structs.replace(member, since=self._clock())
-        session = Session(link, self._paths, member, listen, clock=self._clock, new_mark=self._new_mark)
+        session = ZooKeeperSession(link, self._paths, member, listen, clock=self._clock, new_mark=self._new_mark)
         try:
             await session.join(replace=replace)
             self._require_open()

@@ -81,7 +81,7 @@ Standing: TypeAlias = Literal["free", "mine", "owned", "former"]
 this member, whose claim may be replaced."""
 
 
-class Session:
+class ZooKeeperSession:
     """A member's session in a group, until it leaves or is lost.
 
     Args:

@@ -17,7 +17,7 @@ from qdo.group.records import Member
 from qdo.group.service import ServiceCoordinator
 from qdo.group.zookeeper import link as zookeeper_link
 from qdo.group.zookeeper.connection_options import ConnectionOptions
-from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.loops import LoopThread
 from qdo.partitions import Partition, Queue
 from queuey.client import AsyncClient, Client
@@ -60,7 +60,7 @@ class Group:
     async def coordinator(self, group: str, opened: AsyncExitStack) -> Any:  # noqa: ANN401 - either kind of coordinator
         return open_coordinator(self.url, group)
 
-    def ask(self, question: Callable[[Coordinator], Awaitable[Answer]], group: str = "") -> Answer:
+    def ask(self, question: Callable[[ZooKeeperCoordinator], Awaitable[Answer]], group: str = "") -> Answer:
         async def asked() -> Answer:
             async with AsyncExitStack() as opened:
                 return await answered(await self.coordinator(group or self.name, opened))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from qdo.group.records import Member
-from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.partitions import Partition, Queue
 from queuey.client import EARLIEST, Client, Receipt, order_of, time_of
 from tests.commands import Run, simulated_pauses
@@ -130,9 +130,9 @@ def test_wrong_usage(run: Run, words: list[str], said: str) -> None:
 def test_a_move_meanwhile_is_noticed(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:
     """If an offset moves between the read and the change, nothing is changed, and a message says so."""
     group.record({group.partition(queue, 1): sent[0].id})
-    look = Coordinator.offsets
+    look = ZooKeeperCoordinator.offsets
 
-    async def looked(self: Coordinator, partitions: Iterable[Partition] | None = None) -> object:
+    async def looked(self: ZooKeeperCoordinator, partitions: Iterable[Partition] | None = None) -> object:
         seen = await look(self, partitions)
         await self.set_offsets({group.partition(queue, 1): sent[3].id})
         return seen

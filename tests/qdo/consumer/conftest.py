@@ -13,7 +13,7 @@ from httpx2 import AsyncBaseTransport
 from qdo.consumer.buffer import Batch
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.group.records import CommittedOffset
-from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.session import ZooKeeperSession
 from qdo.partitions import Partition, Queue
 from qdo.settings import ConsumerSettings
 from queuey.client import AsyncClient, AsyncTiming, Message, Outgoing, RetryPolicy
@@ -167,9 +167,9 @@ async def collect(consumer: AsyncConsumer, count: int, **options: Any) -> list[M
     return messages
 
 
-def session_of(consumer: AsyncConsumer) -> Session:
+def session_of(consumer: AsyncConsumer) -> ZooKeeperSession:
     group: Any = consumer._group
-    session: Session = group._group_session._session
+    session: ZooKeeperSession = group._group_session._session
     return session
 
 

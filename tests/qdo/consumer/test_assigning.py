@@ -6,7 +6,7 @@ import pytest
 
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.errors import GroupActive, InvalidArgument
-from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.partitions import Partition, Queue
 from qdo.settings import ConsumerSettings
 from qdo.worker.worker import Worker
@@ -17,13 +17,13 @@ READS = ConsumerSettings(wait=POLL_SECONDS)
 
 
 @pytest.fixture
-async def coordinator(system: System) -> Coordinator:
+async def coordinator(system: System) -> ZooKeeperCoordinator:
     """An open coordinator of a new group."""
-    coordinator: Coordinator = await system.coordinator()
+    coordinator: ZooKeeperCoordinator = await system.coordinator()
     return coordinator
 
 
-async def committed_ids(coordinator: Coordinator, queue: Queue) -> dict[int, str | None]:
+async def committed_ids(coordinator: ZooKeeperCoordinator, queue: Queue) -> dict[int, str | None]:
     return {each.number: offset.id for each, offset in (await coordinator.offsets()).items() if each.queue == queue}
 
 
@@ -80,7 +80,7 @@ async def test_without_a_group_nothing_is_committed(system: System) -> None:
             AsyncConsumer(system.connect(), settings=settings)
 
 
-async def test_commits_count_for_the_group_that_is_given(system: System, coordinator: Coordinator) -> None:
+async def test_commits_count_for_the_group_that_is_given(system: System, coordinator: ZooKeeperCoordinator) -> None:
     """A commit counts for the given group: its next consumer, assigned or a member, begins there; nobody joins it."""
     queue = await system.queue(partitions=2)
     sent = await system.send(queue, 3)
@@ -102,7 +102,7 @@ async def test_commits_count_for_the_group_that_is_given(system: System, coordin
         assert body_numbers(await collect(member, 1)) == [4]
 
 
-async def test_a_commit_of_what_a_member_owns_is_refused(system: System, coordinator: Coordinator) -> None:
+async def test_a_commit_of_what_a_member_owns_is_refused(system: System, coordinator: ZooKeeperCoordinator) -> None:
     """A commit is refused if a member owns the partition; reading goes on."""
     queue = await system.queue()
     await system.send(queue, 2)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from qdo.group.opening import open_coordinator
-from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.group.zookeeper.paths import GroupPaths
-from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.session import ZooKeeperSession
 from qdo.group.zookeeper.tree import ANY_VERSION, Applied, Link, SetData
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ class Service(abc.ABC):
     root: str = ""
     short: float
 
-    def coordinator(self, group: str = "group", *, session_timeout: float = LONG_SESSION_SECONDS) -> Coordinator:
+    def coordinator(
+        self, group: str = "group", *, session_timeout: float = LONG_SESSION_SECONDS
+    ) -> ZooKeeperCoordinator:
         """Returns a coordinator that is not open; the test closes it."""
         return open_coordinator(self.url, group, session_timeout=session_timeout)
 
@@ -50,7 +52,7 @@ class Service(abc.ABC):
         """Returns a link that is not open."""
 
     @abc.abstractmethod
-    async def expire(self, session: Session) -> None:
+    async def expire(self, session: ZooKeeperSession) -> None:
         """Ends a session at the service; its member notices later."""
 
     @abc.abstractmethod

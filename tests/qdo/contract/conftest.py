@@ -8,17 +8,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from qdo.group.records import Member
-from qdo.group.zookeeper.coordinator import Coordinator
-from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
+from qdo.group.zookeeper.session import ZooKeeperSession
 from tests.qdo.contract.backends import BACKENDS, LONG_SESSION_SECONDS, Service
 from tests.qdo.contract.events import RecordedEvents
 from tests.qdo.contract.processes import Process, Refused
 from tests.qdo.contract.samples import PARTITION
 
-Open = Callable[..., Awaitable[Coordinator]]
+Open = Callable[..., Awaitable[ZooKeeperCoordinator]]
 Start = Callable[..., Awaitable[Process]]
 Hold = Callable[..., Awaitable[Process]]
-Join = Callable[..., Awaitable[tuple[Session, RecordedEvents]]]
+Join = Callable[..., Awaitable[tuple[ZooKeeperSession, RecordedEvents]]]
 
 
 @pytest.fixture(params=sorted(BACKENDS))
@@ -41,7 +41,9 @@ async def open_one(service: Service) -> AsyncIterator[Open]:
     """Opens coordinators and closes them at the test's end."""
     async with contextlib.AsyncExitStack() as opened:
 
-        async def open_one(group: str = "group", *, session_timeout: float = LONG_SESSION_SECONDS) -> Coordinator:
+        async def open_one(
+            group: str = "group", *, session_timeout: float = LONG_SESSION_SECONDS
+        ) -> ZooKeeperCoordinator:
             coordinator = service.coordinator(group, session_timeout=session_timeout)
             opened.push_async_callback(coordinator.close)
             await coordinator.open()
@@ -51,7 +53,7 @@ async def open_one(service: Service) -> AsyncIterator[Open]:
 
 
 @pytest.fixture
-async def coordinator(open_one: Open) -> Coordinator:
+async def coordinator(open_one: Open) -> ZooKeeperCoordinator:
     """An open coordinator of a new group."""
     return await open_one()
 
@@ -62,7 +64,7 @@ def join(open_one: Open) -> Join:
 
     async def join(
         name: str, group: str = "group", *, session_timeout: float = LONG_SESSION_SECONDS, **fields: object
-    ) -> tuple[Session, RecordedEvents]:
+    ) -> tuple[ZooKeeperSession, RecordedEvents]:
         coordinator = await open_one(group, session_timeout=session_timeout)
         heard = RecordedEvents()
         return await coordinator.join(Member(name, **fields), heard), heard  # type: ignore[arg-type] # of Member

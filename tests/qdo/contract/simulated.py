@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from qdo.group.zookeeper.coordinator import Coordinator
-from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
+from qdo.group.zookeeper.session import ZooKeeperSession
 from tests.qdo.contract.backends import LONG_SESSION_SECONDS, Service
 from tests.qdo.contract.events import PATIENCE
 from tests.sim.groups.tree import LoopHost, TreeLink, make_loop_tree
@@ -20,8 +20,10 @@ class SimulatedService(Service):
         self.tree = make_loop_tree()
         self.host = LoopHost()
 
-    def coordinator(self, group: str = "group", *, session_timeout: float = LONG_SESSION_SECONDS) -> Coordinator:
-        return Coordinator(
+    def coordinator(
+        self, group: str = "group", *, session_timeout: float = LONG_SESSION_SECONDS
+    ) -> ZooKeeperCoordinator:
+        return ZooKeeperCoordinator(
             group,
             lambda max_blocked_seconds: TreeLink(self.tree, self.host, session_timeout, max_blocked_seconds),
             session_timeout,
@@ -30,7 +32,7 @@ class SimulatedService(Service):
     def link(self, *, session_timeout: float = LONG_SESSION_SECONDS) -> TreeLink:
         return TreeLink(self.tree, self.host, session_timeout)
 
-    async def expire(self, session: Session) -> None:
+    async def expire(self, session: ZooKeeperSession) -> None:
         """Ends the session, and waits until its member is no longer connected."""
         self.tree.end(session.link.session)
         async with asyncio.timeout(PATIENCE):

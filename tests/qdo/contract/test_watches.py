@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from qdo.group.records import Member
-from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.session import ZooKeeperSession
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import RecordedEvents, eventually
@@ -39,7 +39,7 @@ async def test_what_becomes_free_is_heard_of(join: Join, service: Service) -> No
     """Partitions that become free are noticed: by release, by leaving, and when a session ends."""
     mine, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
 
-    async def own(name: str) -> Session:
+    async def own(name: str) -> ZooKeeperSession:
         session, _ = await join(name)
         assert set(await session.claim([PARTITION])) == {PARTITION}
         return session

@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from qdo.group.zookeeper.connection_options import ConnectionOptions
 from qdo.group.zookeeper.coordinator import list_with_descendants
 from qdo.group.zookeeper.link import BorrowedLink, ZooKeeperLink
-from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.session import ZooKeeperSession
 from qdo.group.zookeeper.tree import Delete
 from tests.harness.proxy import Proxy
 from tests.qdo.contract.backends import LONG_SESSION_SECONDS, Service
@@ -34,7 +34,7 @@ class ZooKeeperService(Service):
     def link(self, *, session_timeout: float = LONG_SESSION_SECONDS) -> ZooKeeperLink:
         return ZooKeeperLink(ConnectionOptions(self.proxy.address, self.root, session_timeout))
 
-    async def expire(self, session: Session) -> None:
+    async def expire(self, session: ZooKeeperSession) -> None:
         """Closes the session from another client that has its number and password; waits until its member notices."""
         await expire(self._direct, session)
 
@@ -83,7 +83,7 @@ def kazoo_client(hosts: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 -
         client.close()
 
 
-def client_of(session: Session) -> Any:  # noqa: ANN401 - kazoo's
+def client_of(session: ZooKeeperSession) -> Any:  # noqa: ANN401 - kazoo's
     """Returns kazoo's client of a session."""
     assert isinstance(session.link, ZooKeeperLink)
     return session.link._client
@@ -94,7 +94,7 @@ def socket_of(client: Any) -> Any:  # noqa: ANN401 - kazoo's
     return client._connection._socket
 
 
-async def expire(hosts: str, session: Session) -> None:
+async def expire(hosts: str, session: ZooKeeperSession) -> None:
     """Ends a session at the servers; returns when its member has noticed."""
     identity = client_of(session).client_id
     async with asyncio.timeout(60):

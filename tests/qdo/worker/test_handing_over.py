@@ -15,7 +15,7 @@ from qdo.errors import CoordinationLost, NotOwner
 from qdo.group.offsets import PartitionOwnership
 from qdo.group.partition_table import Ownership
 from qdo.group.records import Member
-from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.session import ZooKeeperSession
 from qdo.partitions import Partition
 from qdo.settings import Retry
 from qdo.worker.failure import ExitCode, StopWorker
@@ -143,7 +143,7 @@ async def test_an_end_that_cannot_be_recorded_is_told(workers: Workers) -> None:
     ended = workers.start(worker)
     await until(lambda: len(workers.seen) == 1)
 
-    async def refuse(self: Session, offsets: object) -> None:
+    async def refuse(self: ZooKeeperSession, offsets: object) -> None:
         raise CoordinationLost("nobody answers")
 
     flush = Ownership.flush
@@ -153,7 +153,7 @@ async def test_an_end_that_cannot_be_recorded_is_told(workers: Workers) -> None:
     ) -> frozenset[Partition]:
         return await flush(self, rows, min(deadline, asyncio.get_running_loop().time() + 0.3))
 
-    with replace(Session.commit, refuse), replace(flush, flush_briefly):
+    with replace(ZooKeeperSession.commit, refuse), replace(flush, flush_briefly):
         worker.stop()
         assert await ended == ExitCode.UNFINISHED
 

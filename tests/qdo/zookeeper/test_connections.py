@@ -15,10 +15,10 @@ import pytest
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 from qdo.group.opening import open_coordinator
 from qdo.group.records import Member
-from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.group.zookeeper.link import ZooKeeperLink
 from qdo.group.zookeeper.paths import GroupPaths
-from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.session import ZooKeeperSession
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import PATIENCE, RecordedEvents
 from tests.qdo.contract.processes import ROOT
@@ -29,12 +29,12 @@ from tests.waiting import until_async as until
 SHORT = 3.0
 
 
-def link_of(session: Session) -> ZooKeeperLink:
+def link_of(session: ZooKeeperSession) -> ZooKeeperLink:
     assert isinstance(session.link, ZooKeeperLink)
     return session.link
 
 
-async def send_steadily(session: Session) -> None:
+async def send_steadily(session: ZooKeeperSession) -> None:
     """Keeps requests under way, as commits that nobody waits for would be, and ignores their results."""
     while session.state == "connected":  # bounded: the test ends the connection
         asking = asyncio.ensure_future(session.target())
@@ -63,7 +63,7 @@ async def retry_while_lost(heard: RecordedEvents, call: Callable[[], Any]) -> An
 
 
 async def test_leaving_while_suspended_closes_the_session_later(
-    join: Join, coordinator: Coordinator, service: ZooKeeperService
+    join: Join, coordinator: ZooKeeperCoordinator, service: ZooKeeperService
 ) -> None:
     """Leaving does not wait for a broken network; the member is removed when it is back, before its timeout."""
     session, heard = await join("a")
@@ -160,7 +160,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_program_that_ends_leaves(service: ZooKeeperService, coordinator: Coordinator) -> None:
+async def test_a_program_that_ends_leaves(service: ZooKeeperService, coordinator: ZooKeeperCoordinator) -> None:
     """A member is removed when its process ends, not only after its timeout; a child of the process ends nothing."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", FORGETFUL, service.url, cwd=ROOT, stdout=asyncio.subprocess.PIPE

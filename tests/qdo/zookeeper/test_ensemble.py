@@ -12,8 +12,8 @@ from deploy.local import ZooKeeperNode
 from qdo.errors import CoordinationLost, MemberExists
 from qdo.group.opening import open_coordinator
 from qdo.group.records import Member, SessionOffset
-from qdo.group.zookeeper.coordinator import Coordinator
-from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
+from qdo.group.zookeeper.session import ZooKeeperSession
 from qdo.partitions import Partition
 from tests.qdo.contract.events import PATIENCE, RecordedEvents
 from tests.qdo.contract.samples import PARTITION
@@ -21,7 +21,7 @@ from tests.qdo.contract.zookeeper import client_of, socket_of
 from tests.servers.plugin import ZooKeeperEnsemble, unique_name
 
 T = TypeVar("T")
-Open = Callable[..., Awaitable[Coordinator]]
+Open = Callable[..., Awaitable[ZooKeeperCoordinator]]
 
 SESSION = 16.0
 """Session timeout in seconds; a connection counts as broken after two thirds; servers elect a leader in three."""
@@ -33,7 +33,7 @@ async def open_one(zookeeper_nodes: ZooKeeperEnsemble) -> AsyncIterator[Open]:
     """Opens coordinators of one chroot and closes them at the test's end."""
     root, opened = f"/{unique_name('qdo')}", []
 
-    async def open_one(session_timeout: float = SESSION) -> Coordinator:
+    async def open_one(session_timeout: float = SESSION) -> ZooKeeperCoordinator:
         url = f"zookeeper://{zookeeper_nodes.connect_string}{root}?connect_timeout=30"
         coordinator = open_coordinator(url, "group", session_timeout=session_timeout)
         opened.append(coordinator)
@@ -54,7 +54,7 @@ async def retry_call(call: Callable[[], Awaitable[T]]) -> T:
                 await asyncio.sleep(0.05)
 
 
-def server_of(session: Session, ensemble: ZooKeeperEnsemble) -> ZooKeeperNode:
+def server_of(session: ZooKeeperSession, ensemble: ZooKeeperEnsemble) -> ZooKeeperNode:
     _, port = socket_of(client_of(session)).getpeername()
     return next(node for node in ensemble.nodes if node.port == port)
 

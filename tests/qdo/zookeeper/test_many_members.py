@@ -8,7 +8,7 @@ from functools import partial
 
 from qdo.group.member import GroupMembership
 from qdo.group.session_events import SessionOptions
-from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.group.zookeeper.link import ZooKeeperLink
 from qdo.partitions import Queue, Subscription
 from tests.qdo.contract.zookeeper import ZooKeeperService
@@ -25,7 +25,7 @@ PATTERN = Subscription(frozenset(), ("*",), "host", "app")
 class JoinedMember:
     """A member of a group with one queue that does nothing with its partitions."""
 
-    def __init__(self, coordinator: Coordinator, name: str) -> None:
+    def __init__(self, coordinator: ZooKeeperCoordinator, name: str) -> None:
         self.coordinator = coordinator
         lookup = Catalogue(PATTERN, {QUEUE: PARTITIONS})
         self.group = GroupMembership(

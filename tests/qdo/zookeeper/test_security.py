@@ -19,9 +19,9 @@ from deploy.local.addresses import claim
 from qdo.errors import CoordinationLost, CoordinationRefused, InvalidArgument, QdoError
 from qdo.group.opening import open_coordinator
 from qdo.group.records import Member
-from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.group.zookeeper.link import ZooKeeperLink
-from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.session import ZooKeeperSession
 from queuey.model.extras import install_command
 from tests.qdo.contract.events import RecordedEvents
 from tests.qdo.contract.samples import PARTITION, first_partitions
@@ -29,7 +29,7 @@ from tests.qdo.contract.zookeeper import client_of, socket_of
 from tests.replacing import replace
 from tests.servers.plugin import ZooKeeperOptions, start_zookeeper, unique_name
 
-Open = Callable[..., Awaitable[Coordinator]]
+Open = Callable[..., Awaitable[ZooKeeperCoordinator]]
 
 PORTS = [(0, port) for port in (2181, 2281, 2888, 3888)]
 JAAS = """Server {
@@ -99,7 +99,7 @@ def guarded(servers: contextlib.ExitStack, tmp_path_factory: pytest.TempPathFact
 async def open_one() -> AsyncIterator[Open]:
     async with contextlib.AsyncExitStack() as opened:
 
-        async def open_one(url: str, group: str = "group") -> Coordinator:
+        async def open_one(url: str, group: str = "group") -> ZooKeeperCoordinator:
             coordinator = open_coordinator(url, group, connect_timeout=10.0)
             opened.push_async_callback(coordinator.close)
             await coordinator.open()
@@ -108,7 +108,7 @@ async def open_one() -> AsyncIterator[Open]:
         yield open_one
 
 
-async def check_session(coordinator: Coordinator) -> Session:
+async def check_session(coordinator: ZooKeeperCoordinator) -> ZooKeeperSession:
     session = await coordinator.join(Member("a"), RecordedEvents())
     partitions = first_partitions(200)
     held = await session.claim(partitions)

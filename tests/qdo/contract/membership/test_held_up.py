@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, from_outside
 from tests.qdo.contract.conftest import Hold, Start
 from tests.qdo.contract.events import PATIENCE
@@ -32,7 +32,7 @@ on = partial(pytest.mark.parametrize, "backend", indirect=True)
 
 
 @from_outside
-async def test_a_member_that_is_held_up_stays(hold: Hold, coordinator: Coordinator) -> None:
+async def test_a_member_that_is_held_up_stays(hold: Hold, coordinator: ZooKeeperCoordinator) -> None:
     """A member that is blocked for longer than its session stays a member, and commits afterwards."""
     process = await hold("held", session_timeout=RESPONSIVE_SESSION_SECONDS, max_blocked_seconds=600.0)
     await process.ask("hold", BLOCKED_SESSIONS * RESPONSIVE_SESSION_SECONDS)

@@ -9,7 +9,7 @@ import pytest
 
 from qdo.errors import CoordinationIncompatible, CoordinationLost, InvalidArgument, MemberExists, SessionLost
 from qdo.group.records import Member, TargetAssignment, Visibility
-from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.session import ZooKeeperSession
 from qdo.partitions import Partition, Queue, Subscription
 from tests.qdo.contract.backends import Service, once
 from tests.qdo.contract.conftest import Join, Open
@@ -92,7 +92,7 @@ async def test_what_is_no_name_is_refused(service: Service, open_one: Open, name
         await (await open_one()).join(Member(name), RecordedEvents())
 
 
-async def expect_lost(session: Session) -> None:
+async def expect_lost(session: ZooKeeperSession) -> None:
     assert session.state == "lost"
     for call in (
         session.members,

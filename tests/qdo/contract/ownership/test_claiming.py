@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from qdo.group.records import CommittedOffset
-from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.group.zookeeper.paths import GroupPaths
 from tests.qdo.contract.backends import Service
 from tests.qdo.contract.conftest import Join, Open
@@ -86,7 +86,7 @@ async def test_a_thousand_partitions_change_hands(join: Join, open_one: Open) ->
     assert len(await (await open_one()).owners()) == 1000
 
 
-async def test_a_take_that_was_cancelled_is_released(join: Join, coordinator: Coordinator) -> None:
+async def test_a_take_that_was_cancelled_is_released(join: Join, coordinator: ZooKeeperCoordinator) -> None:
     """Partitions of a cancelled claim are released with the rest, although no caller learned of them."""
     session, _ = await join("a")
     partitions = first_partitions(300)

@@ -9,8 +9,8 @@ import pytest
 
 from qdo.errors import SessionLost
 from qdo.group.records import SessionOffset
-from qdo.group.zookeeper.coordinator import Coordinator
-from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
+from qdo.group.zookeeper.session import ZooKeeperSession
 from qdo.partitions import Partition
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, from_outside
 from tests.qdo.contract.conftest import Hold, Join
@@ -19,18 +19,18 @@ from tests.qdo.contract.processes import Refused
 from tests.qdo.contract.samples import PARTITION, first_partitions
 
 
-async def read_recorded(coordinator: Coordinator, partition: Partition = PARTITION) -> str | None:
+async def read_recorded(coordinator: ZooKeeperCoordinator, partition: Partition = PARTITION) -> str | None:
     offset = (await coordinator.offsets([partition])).get(partition)
     return None if offset is None else offset.id
 
 
-async def commit_and_check(session: Session, held: SessionOffset, identifier: str) -> SessionOffset:
+async def commit_and_check(session: ZooKeeperSession, held: SessionOffset, identifier: str) -> SessionOffset:
     after = (await session.commit([(held, identifier)]))[held.partition]
     assert after is not None
     return after
 
 
-async def test_a_commit_is_recorded(join: Join, coordinator: Coordinator) -> None:
+async def test_a_commit_is_recorded(join: Join, coordinator: ZooKeeperCoordinator) -> None:
     """A commit records id, owner and time, and returns the version for the next commit."""
     session, _ = await join("a")
     held = (await session.claim([PARTITION]))[PARTITION]
@@ -43,7 +43,7 @@ async def test_a_commit_is_recorded(join: Join, coordinator: Coordinator) -> Non
         assert held.offset == offset
 
 
-async def test_only_the_latest_version_commits(join: Join, coordinator: Coordinator) -> None:
+async def test_only_the_latest_version_commits(join: Join, coordinator: ZooKeeperCoordinator) -> None:
     """Versions from before a commit, or before another claim, commit nothing."""
     session, _ = await join("a")
     first = (await session.claim([PARTITION]))[PARTITION]
@@ -55,7 +55,7 @@ async def test_only_the_latest_version_commits(join: Join, coordinator: Coordina
     await commit_and_check(session, third, "4")
 
 
-async def test_each_partition_is_committed_for_itself(join: Join, coordinator: Coordinator) -> None:
+async def test_each_partition_is_committed_for_itself(join: Join, coordinator: ZooKeeperCoordinator) -> None:
     """A refused commit does not affect those of other partitions."""
     session, _ = await join("a")
     other, _ = await join("b")
@@ -71,7 +71,7 @@ async def test_each_partition_is_committed_for_itself(join: Join, coordinator: C
     assert [await read_recorded(coordinator, partition) for partition in partitions] == ["1", None, None, "2"]
 
 
-async def test_nothing_is_committed_after_the_release(join: Join, coordinator: Coordinator) -> None:
+async def test_nothing_is_committed_after_the_release(join: Join, coordinator: ZooKeeperCoordinator) -> None:
     """After a release a commit is refused, whether the partition is free, has another owner, or is its own again."""
     mine, _ = await join("a")
     other, _ = await join("b")
@@ -88,7 +88,7 @@ async def test_nothing_is_committed_after_the_release(join: Join, coordinator: C
     await commit_and_check(mine, back, "5")
 
 
-async def test_no_version_comes_back(join: Join, coordinator: Coordinator) -> None:
+async def test_no_version_comes_back(join: Join, coordinator: ZooKeeperCoordinator) -> None:
     """After an offset was removed from outside, old versions commit nothing, also after later claims."""
     mine, _ = await join("a")
     other, _ = await join("b")
@@ -106,7 +106,7 @@ async def test_no_version_comes_back(join: Join, coordinator: Coordinator) -> No
 
 @pytest.mark.parametrize("taken_over", [False, True])
 async def test_an_ended_session_commits_nothing(
-    join: Join, coordinator: Coordinator, service: Service, *, taken_over: bool
+    join: Join, coordinator: ZooKeeperCoordinator, service: Service, *, taken_over: bool
 ) -> None:
     """An ended session commits nothing, even if its version is the latest; after a takeover the new offset stays."""
     old, _ = await join("old")
@@ -121,7 +121,7 @@ async def test_an_ended_session_commits_nothing(
 
 
 async def test_a_name_does_not_commit_for_its_earlier_life(
-    join: Join, coordinator: Coordinator, service: Service
+    join: Join, coordinator: ZooKeeperCoordinator, service: Service
 ) -> None:
     """A static member that restarts has a new session; versions of its earlier one commit nothing."""
     earlier, _ = await join("a", static=True)
@@ -138,7 +138,13 @@ async def test_a_name_does_not_commit_for_its_earlier_life(
 @from_outside
 @pytest.mark.parametrize(("claimed", "max_blocked_seconds"), [(False, 0.0), (True, 0.0), (True, 600.0)])
 async def test_a_process_that_was_stopped_for_longer_commits_nothing(
-    hold: Hold, join: Join, coordinator: Coordinator, service: Service, *, claimed: bool, max_blocked_seconds: float
+    hold: Hold,
+    join: Join,
+    coordinator: ZooKeeperCoordinator,
+    service: Service,
+    *,
+    claimed: bool,
+    max_blocked_seconds: float,
 ) -> None:
     """A process stopped for longer than its session learns so at its next commit, after a takeover or without one.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from qdo.group.records import HandlingNote, SessionOffset
-from qdo.group.zookeeper.coordinator import Coordinator
-from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
+from qdo.group.zookeeper.session import ZooKeeperSession
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, once
 from tests.qdo.contract.conftest import Join
 from tests.qdo.contract.ownership.test_fencing import commit_and_check
@@ -58,7 +58,7 @@ async def test_a_note_outlives_whoever_made_it(join: Join, service: Service) -> 
     assert (await claim_when_free(first)).offset.note is None
 
 
-async def test_moving_an_offset_leaves_no_suspicion(join: Join, coordinator: Coordinator) -> None:
+async def test_moving_an_offset_leaves_no_suspicion(join: Join, coordinator: ZooKeeperCoordinator) -> None:
     """After an offset was moved from outside, the loss and the note are forgotten."""
     session, _ = await join("a")
     held = (await session.claim([PARTITION]))[PARTITION]
@@ -69,7 +69,7 @@ async def test_moving_an_offset_leaves_no_suspicion(join: Join, coordinator: Coo
     assert (offset.id, offset.held, offset.note) == ("7", False, None)
 
 
-async def claim_when_free(session: Session) -> SessionOffset:
+async def claim_when_free(session: ZooKeeperSession) -> SessionOffset:
     while not (held := await session.claim([PARTITION])):
         pass
     return held[PARTITION]

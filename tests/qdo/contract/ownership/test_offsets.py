@@ -8,7 +8,7 @@ import pytest
 
 from qdo.errors import GroupActive, OffsetMoved
 from qdo.group.records import CommittedOffset
-from qdo.group.zookeeper.coordinator import Coordinator
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.partitions import Partition, Queue
 from tests.qdo.contract.backends import Service, once
 from tests.qdo.contract.conftest import Join, Open
@@ -19,11 +19,11 @@ pytestmark = once
 OTHER = Partition(Queue("elsewhere", "acme", "orders"), 1)
 
 
-async def ids(coordinator: Coordinator) -> dict[Partition, str | None]:
+async def ids(coordinator: ZooKeeperCoordinator) -> dict[Partition, str | None]:
     return {partition: offset.id for partition, offset in (await coordinator.offsets()).items()}
 
 
-async def test_offsets_of_some_partitions(coordinator: Coordinator) -> None:
+async def test_offsets_of_some_partitions(coordinator: ZooKeeperCoordinator) -> None:
     """A request for some partitions returns those of them that have an offset."""
     await coordinator.set_offsets(dict.fromkeys(first_partitions(5), "1") | {OTHER: "2"})
     offsets = await coordinator.offsets([*first_partitions(2), OTHER, Partition(OTHER.queue, 9)])
@@ -33,7 +33,7 @@ async def test_offsets_of_some_partitions(coordinator: Coordinator) -> None:
     assert await coordinator.offsets([]) == {}
 
 
-async def test_offsets_are_set_moved_and_removed(coordinator: Coordinator, open_one: Open) -> None:
+async def test_offsets_are_set_moved_and_removed(coordinator: ZooKeeperCoordinator, open_one: Open) -> None:
     """An offset set from outside is visible to all, with its origin, and can be moved and removed."""
     looking = await open_one()
     before = time.time()
@@ -50,7 +50,9 @@ async def test_offsets_are_set_moved_and_removed(coordinator: Coordinator, open_
     assert await ids(looking) == {OTHER: "5"}
 
 
-async def test_who_takes_a_partition_begins_where_it_was_moved_to(join: Join, coordinator: Coordinator) -> None:
+async def test_who_takes_a_partition_begins_where_it_was_moved_to(
+    join: Join, coordinator: ZooKeeperCoordinator
+) -> None:
     """The next owner begins at the offset that was set, or at none after a removal."""
     session, _ = await join("a")
     for identifier in ("5", None, "2"):
@@ -59,7 +61,7 @@ async def test_who_takes_a_partition_begins_where_it_was_moved_to(join: Join, co
         await session.release([PARTITION])
 
 
-async def test_moving_is_refused_while_a_partition_is_owned(join: Join, coordinator: Coordinator) -> None:
+async def test_moving_is_refused_while_a_partition_is_owned(join: Join, coordinator: ZooKeeperCoordinator) -> None:
     """One owner among the partitions of a queue refuses the move, and nothing changes; other queues may be moved."""
     session, _ = await join("a")
     first, second, third = first_partitions(3)
@@ -72,7 +74,9 @@ async def test_moving_is_refused_while_a_partition_is_owned(join: Join, coordina
     assert await ids(coordinator) == {first: "3", third: "3"}
 
 
-async def test_moving_is_allowed_once_the_owner_is_gone(join: Join, coordinator: Coordinator, service: Service) -> None:
+async def test_moving_is_allowed_once_the_owner_is_gone(
+    join: Join, coordinator: ZooKeeperCoordinator, service: Service
+) -> None:
     """Offsets can be moved once the owner released the partition or left, or its session ended."""
     session, _ = await join("a")
     await session.claim(first_partitions(3))
@@ -87,7 +91,7 @@ async def test_moving_is_allowed_once_the_owner_is_gone(join: Join, coordinator:
     assert await ids(coordinator) == dict.fromkeys(first_partitions(3), "3")
 
 
-async def test_moving_at_what_is_expected(coordinator: Coordinator) -> None:
+async def test_moving_at_what_is_expected(coordinator: ZooKeeperCoordinator) -> None:
     """A conditional move is done if the recorded offset, or its absence, is as expected."""
     first, second, third = first_partitions(3)
     await coordinator.set_offsets({first: "1", second: "2"}, expected={first: None, second: None})
@@ -97,7 +101,7 @@ async def test_moving_at_what_is_expected(coordinator: Coordinator) -> None:
     assert await ids(coordinator) == {second: "6", third: "7"}
 
 
-async def test_nothing_is_moved_from_where_it_is_not(coordinator: Coordinator) -> None:
+async def test_nothing_is_moved_from_where_it_is_not(coordinator: ZooKeeperCoordinator) -> None:
     """If one offset of a queue is not as expected, none of the queue is moved."""
     first, second, third = first_partitions(3)
     await coordinator.set_offsets({first: "1", second: "2"})

@@ -14,8 +14,8 @@ from qdo.group.assignment import plan_assignment
 from qdo.group.member import GroupMembership
 from qdo.group.records import Member, SessionOffset
 from qdo.group.session_events import SessionOptions
-from qdo.group.zookeeper.coordinator import Coordinator
-from qdo.group.zookeeper.session import Session
+from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
+from qdo.group.zookeeper.session import ZooKeeperSession
 from qdo.partitions import Partition, Queue, Subscription
 from tests.qdo.contract.simulated import SimulatedService
 from tests.qdo.unit.group.owners import Catalogue, RecordingListener
@@ -26,8 +26,14 @@ QUEUES = {Queue("host", "app", "orders"): 4}
 PARTITIONS = {Partition(queue, number) for queue in QUEUES for number in range(1, 5)}
 WANTS = Subscription(frozenset({"orders"}), (), "host", "app")
 CALLS: list[Callable[..., Any]] = [
-    *(Session.assignment, Session.lead, Session.target, Session.members, Session.set_target),
-    *(Session.claim, Session.release),
+    *(
+        ZooKeeperSession.assignment,
+        ZooKeeperSession.lead,
+        ZooKeeperSession.target,
+        ZooKeeperSession.members,
+        ZooKeeperSession.set_target,
+    ),
+    *(ZooKeeperSession.claim, ZooKeeperSession.release),
 ]
 ERRORS: dict[str, Exception] = {
     "lost": CoordinationLost("not reached"),
@@ -148,20 +154,21 @@ async def test_a_call_that_fails_once(setup: Setup, call: Callable[..., Any], er
 async def test_a_commit_that_is_refused(setup: Setup) -> None:
     """A partition whose commit is refused is lost and released, so that the group becomes stable again."""
 
-    async def refuse(_session: Session, offsets: Iterable[tuple[SessionOffset, str]]) -> dict[Partition, None]:
+    async def refuse(_session: ZooKeeperSession, offsets: Iterable[tuple[SessionOffset, str]]) -> dict[Partition, None]:
         return {held.partition: None for held, _ in offsets}
 
     group, refused = setup.make(), min(PARTITIONS)
     await group.start()
     await setup.wait_until_at_rest(group)
-    with replace(Session.commit, refuse):
+    with replace(ZooKeeperSession.commit, refuse):
         assert await group.table.record({refused: "1" * 32}) == {refused}
     await setup.wait_until_at_rest(group)
     assert setup.owner.lost_partitions == {refused}
 
 
 @pytest.mark.parametrize(
-    ("call", "ends"), [(Coordinator.open, "stop"), (Coordinator.join, "stop"), (Coordinator.join, "cancel")]
+    ("call", "ends"),
+    [(ZooKeeperCoordinator.open, "stop"), (ZooKeeperCoordinator.join, "stop"), (ZooKeeperCoordinator.join, "cancel")],
 )
 async def test_stopping_during_the_start(setup: Setup, call: Callable[..., Any], ends: str) -> None:
     """A stop during the start fails the start; a session that comes too late is ended."""
@@ -187,7 +194,7 @@ async def test_stopping_takes_no_longer_than_allowed(setup: Setup) -> None:
     await group.start()
     await setup.wait_until_at_rest(group)
     setup.owner.gives_up.clear()
-    with held_up(Session.release, asyncio.Event(), asyncio.Event()):
+    with held_up(ZooKeeperSession.release, asyncio.Event(), asyncio.Event()):
         await group.stop()
     assert (group.state, setup.owner.lost_partitions) == ("left", PARTITIONS)
     assert await setup.members() == set()

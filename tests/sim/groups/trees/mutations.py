@@ -18,7 +18,7 @@ from qdo.group.partition_table import PartitionTable
 from qdo.group.records import Visibility
 from qdo.group.zookeeper import session
 from qdo.group.zookeeper.handler import SessionLease
-from qdo.group.zookeeper.session import Session, Standing
+from qdo.group.zookeeper.session import Standing, ZooKeeperSession
 from qdo.group.zookeeper.stored_assignments import MemberAssignment, StoredAssignments
 from qdo.group.zookeeper.tree import ANY_VERSION, Change, Check, Create, Delete, SetData
 from qdo.group.zookeeper.watched import WatchedNodes
@@ -48,11 +48,11 @@ def claiming_at_the_same_version(claim: Change) -> Change:
     return tuple(Check(each.path, each.version) if isinstance(each, SetData) else each for each in claim)
 
 
-async def removing_any_node(one: Session, doubtful: Iterable[Partition]) -> None:
+async def removing_any_node(one: ZooKeeperSession, doubtful: Iterable[Partition]) -> None:
     await one.link.apply([(Delete(one._paths.owner(each)),) for each in sorted(doubtful)])
 
 
-async def keeping_what_is_written(one: Session) -> frozenset[Partition]:
+async def keeping_what_is_written(one: ZooKeeperSession) -> frozenset[Partition]:
     """Keeps what another member of the same name has written to its node."""
     node = await one._watching.read_node(one._paths.member(one._member.id))
     if node is None or node.session != one.link.session:
@@ -60,11 +60,11 @@ async def keeping_what_is_written(one: Session) -> frozenset[Partition]:
     return await one._assignments.read_own_partitions()
 
 
-async def trusting_own_claims(real: Real, one: Session, todo: Mapping[Partition, Standing]) -> Any:  # noqa: ANN401
+async def trusting_own_claims(real: Real, one: ZooKeeperSession, todo: Mapping[Partition, Standing]) -> Any:  # noqa: ANN401
     return await real(one, {each: standing for each, standing in todo.items() if standing != "mine"})
 
 
-async def trusting_former_owners(real: Real, one: Session, todo: Mapping[Partition, Standing]) -> Any:  # noqa: ANN401
+async def trusting_former_owners(real: Real, one: ZooKeeperSession, todo: Mapping[Partition, Standing]) -> Any:  # noqa: ANN401
     return await real(one, {each: standing for each, standing in todo.items() if standing != "former"})
 
 
@@ -141,20 +141,22 @@ async def taking_no_turns(real: Real, listener: CallbackListener, call: Any) -> 
 
 releasing_before_revoking = around(PartitionTable._revoke_row, release_before_revoking)
 notifying_late = around(PartitionTable._notify_lost, not_waiting_for_lost)
-CLAIM = Session._make_claim
-RELEASE = Session._make_release
-FIND_CHANGED_OWNERS = Session._find_changed_owners
+CLAIM = ZooKeeperSession._make_claim
+RELEASE = ZooKeeperSession._make_release
+FIND_CHANGED_OWNERS = ZooKeeperSession._find_changed_owners
 
 MUTATIONS: Mapping[str, Mutation] = {
-    "a commit checks the version": broken(TreeStorm, "fence", 18, altering(Session._make_commit, at_any_version)),
+    "a commit checks the version": broken(
+        TreeStorm, "fence", 18, altering(ZooKeeperSession._make_commit, at_any_version)
+    ),
     "a claim raises the version": broken(TreeStorm, "fence", 37, altering(CLAIM, claiming_at_the_same_version)),
     "a release checks the version": broken(TreeStorm, "owner two", 58, altering(RELEASE, at_any_version)),
     "a claim checks the version": broken(TreeStorm, "back", 1, altering(CLAIM, at_any_version)),
     "an owner's node is removed at its version": broken(
-        TreeStorm, "owner", 58, (Session._remove_owners, removing_any_node)
+        TreeStorm, "owner", 58, (ZooKeeperSession._remove_owners, removing_any_node)
     ),
     "a member that was replaced claims nothing": broken(
-        TreeStorm, "balance", 3446, answering(Session._find_kept_by_replacement, frozenset())
+        TreeStorm, "balance", 3446, answering(ZooKeeperSession._find_kept_by_replacement, frozenset())
     ),
     "an own claim is confirmed after the offset is read": broken(
         TreeStorm, "fence", 994, around(FIND_CHANGED_OWNERS, trusting_own_claims)
@@ -162,7 +164,9 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a former owner is confirmed after the offset is read": broken(
         TreeStorm, "owner", 8681, around(FIND_CHANGED_OWNERS, trusting_former_owners)
     ),
-    "a member writes its own node": broken(TreeStorm, "balance", 175, (Session.assignment, keeping_what_is_written)),
+    "a member writes its own node": broken(
+        TreeStorm, "balance", 175, (ZooKeeperSession.assignment, keeping_what_is_written)
+    ),
     "a claim in doubt is remembered": broken(
         TreeStorm, "balance lost gone", 78, around(PartitionTable.claim, forget_claim_in_doubt)
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from qdo import Coordinator
+from qdo import ZooKeeperCoordinator
 from qdo.group.zookeeper.tree import Delete
 from tests.sim.groups.history import History
 from tests.sim.groups.machine import Machine
@@ -23,13 +23,13 @@ class TreeStorm(Storm):
         self.tree = Tree(self.world, history)
         return history
 
-    def coordinate(self, machine: Machine, links: list[TreeLink]) -> Coordinator:
+    def coordinate(self, machine: Machine, links: list[TreeLink]) -> ZooKeeperCoordinator:
         def make_link(_max_blocked_seconds: float) -> TreeLink:
             link = TreeLink(self.tree, machine)
             links.append(link)
             return link
 
-        return Coordinator("group", make_link, TIMEOUT, clock=machine.clock, new_mark=self.mark)
+        return ZooKeeperCoordinator("group", make_link, TIMEOUT, clock=machine.clock, new_mark=self.mark)
 
     def session_of(self, machine: Machine, links: list[TreeLink]) -> int:
         return links[-1].session
