@@ -146,10 +146,6 @@ def test_every_job_has_a_command() -> None:
         (["archive", "a", "--pattern", "b", "--to", "x"], "name queues, or give --pattern"),
         (["archive", "--pattern", "(", "--to", "x"], "not a regular expression"),
         (["archive", "a", "--to", "x", "--bucket", "90d"], "from 1 s to 31 d"),
-        (["archive", "a", "--to", "x", "--stream"], "checkpoint"),
-        (["archive", "a", "--to", "x", "--once"], "needs --stream"),
-        (["archive", "a", "--to", "x", "--stream", "--checkpoint", "c", "--check"], "cannot be used with --check"),
-        (["archive", "a", "--to", "x", "--stream", "--checkpoint", "c", "--dry-run"], "cannot be used with --dry-run"),
         (["replay", "x", "--from", "soon"], "not a position in time"),
         (["replay", "x", "--from", "-1h", "--to", "-2h"], "has to be after its start"),
         (["replay", "x", "--ttl", "1h", "--keep-expiry"], "messages keep their expiry"),
@@ -174,7 +170,6 @@ def test_mistakes_cost_no_start(run: Run, starts: list[Any], arguments: list[str
     "arguments",
     [
         ["archive", "a", "--to", "x"],
-        ["archive", "a", "--to", "x", "--stream", "--checkpoint", "c"],
         ["pipe", "a", "--to", "b", "--checkpoint", "c", "--sql", "SELECT 1 FROM messages"],
         ["stats", "a"],
         ["stats", "--lag", "a"],

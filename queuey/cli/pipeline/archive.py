@@ -11,7 +11,7 @@ import typer
 from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.model.texts import format_count
 from queuey.pipeline.options import ArchiveOptions
-from queuey.terminal import output, times
+from queuey.terminal import output
 from queuey.terminal.output import Block, ToStderr
 from queuey.terminal.struct_options import with_fields
 
@@ -36,10 +36,6 @@ def archive(
     check: Annotated[
         bool, typer.Option("--check", help="Only compare the archive with its manifests and the store.")
     ] = False,
-    stream: Annotated[bool, typer.Option("--stream", help="Archive continuously until Ctrl-C.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="With --stream: end when all messages are archived.")] = False,
-    checkpoint: Annotated[str | None, typer.Option(help="With --stream: directory or URL of the checkpoint.")] = None,
-    every: Annotated[float, times.duration("With --stream: time between two batches.", show_default="10s")] = 10.0,
 ) -> None:
     """Archive messages as Parquet before they expire.
 
@@ -47,28 +43,12 @@ def archive(
     its count and hash. A further run archives only what is missing. Exits with 1 if a bucket could not be archived.
     """
     selection = make_selection(queues, pattern)
-    if check and stream:
-        raise typer.BadParameter("cannot be used with --check", param_hint="--stream")
-    if stream and run.dry_run:
-        raise typer.BadParameter("cannot be used with --dry-run", param_hint="--stream")
-    if (once or checkpoint is not None) and not stream:
-        raise typer.BadParameter("needs --stream", param_hint="--once" if once else "--checkpoint")
-    if stream and checkpoint is None:
-        raise typer.BadParameter("--stream needs a directory for its checkpoint", param_hint="--checkpoint")
     if check:
         _check_archive(run, selection, fields["to"], verify=fields["verify"])
         return
     from queuey.pipeline.archive.archive_job import archive as job
 
     options = ArchiveOptions(store=run.store, selection=selection, dry_run=run.dry_run, **fields)
-    if checkpoint is not None:
-        from queuey.pipeline.archive.archive_stream import archive_stream
-
-        with run.session(selection) as spark:
-            ended = archive_stream(spark, options, checkpoint, run.report, every=every, once=once)
-        text = f"{format_count(ended.batches, 'batch', 'batches')} with {format_count(ended.messages, 'message')} kept"
-        output.show(ended, ToStderr(f"{text}, {format_count(ended.closed, 'bucket')} closed: {ended.to}"))
-        return
     with run.session(selection) as spark:
         report = job(spark, options, run.report)
     output.show({**msgspec.to_builtins(report), "messages": report.messages}, _describe(report))

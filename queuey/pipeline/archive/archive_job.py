@@ -276,7 +276,7 @@ class ArchiveRun:
         return buckets.parse_bucket(key[1], self.options.seconds).start + self._ttl_seconds(self.queues[key[0]]) <= now
 
     def archive_wave(
-        self, keys: Collection[Key], units: Sequence[WorkUnit], damaged: list[str], extra: DataFrame | None = None
+        self, keys: Collection[Key], units: Sequence[WorkUnit], damaged: list[str]
     ) -> tuple[list[Manifest], dict[Key, Difference]]:
         """Archives buckets as one run, which is committed at the end.
 
@@ -286,7 +286,6 @@ class ArchiveRun:
             keys: The buckets.
             units: The parts of the store to scan.
             damaged: Descriptions of missing files of the archive are appended here.
-            extra: Messages of these buckets from elsewhere, used where the store has them no longer.
 
         Returns:
             The committed manifests, and the differences of buckets that changed before the second scan.
@@ -298,7 +297,7 @@ class ArchiveRun:
         self._lease.ensure_held()
         self.directory.begin_run(run, self.now)
         older = self.directory.find_present_versions(keys, damaged)
-        rows, files = self._write_merged(run, units, older, extra)
+        rows, files = self._write_merged(run, units, older)
         summaries = checksums.summarize_buckets(rows)
         differing = {}
         if self.options.verify:
@@ -317,27 +316,23 @@ class ArchiveRun:
         return manifests, differing
 
     def _write_merged(
-        self, run: str, units: Sequence[WorkUnit], older: Mapping[Key, PresentVersion], extra: DataFrame | None
+        self, run: str, units: Sequence[WorkUnit], older: Mapping[Key, PresentVersion]
     ) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
-        """Writes the messages of units to new files, merged with older versions and ``extra``; reads them back.
+        """Writes the messages of units to new files, merged with older versions; reads them back.
 
         A scan that is merged is staged first, because a second scan may find less.
         """
         rows = find_buckets.scan_messages(self.spark, self.options.store, self._group_units(units))
         paths = [path for version in older.values() for path in version.paths]
-        if not paths and extra is None:
+        if not paths:
             return self._write_and_read_back(rows, manifest.run_path(run))
         # The scan is staged first, because a second scan may find less: messages expire.
         staged = f"{STAGING_DIRECTORY}/{run}"
         rows, _ = self._write_and_read_back(rows, staged)
-        if paths:
-            kept = storage.read_paths(self.spark, self.directory.files, paths)
-            if any(len(version.runs) > 1 for version in older.values()):
-                kept = kept.dropDuplicates(list(checksums.PLACE_COLUMNS))
-            rows = checksums.merge_messages(rows, kept)
-        if extra is not None:
-            rows = checksums.merge_messages(rows, extra)
-        written = self._write_and_read_back(rows, manifest.run_path(run))
+        kept = storage.read_paths(self.spark, self.directory.files, paths)
+        if any(len(version.runs) > 1 for version in older.values()):
+            kept = kept.dropDuplicates(list(checksums.PLACE_COLUMNS))
+        written = self._write_and_read_back(checksums.merge_messages(rows, kept), manifest.run_path(run))
         self.directory.files.delete(staged)
         return written
 

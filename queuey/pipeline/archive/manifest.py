@@ -7,7 +7,7 @@
     DIR/manifests/queue=<name>/<start>.<run>.json                   a manifest: the files of a bucket
     DIR/runs/<run>.json                                             the commit of a run, which makes its manifests valid
     DIR/runs.json                                                   the runs that began within a day
-    DIR/_staging/…, DIR/_incoming/…                                 unfinished work; Spark does not see these
+    DIR/_staging/…                                                 unfinished work; Spark does not see it
 
 Files are written once and never changed, except ``runs.json``. A manifest is valid if its run has a commit. A bucket
 consists of the files that its manifest lists. A manifest names the manifests that it replaces. So all buckets of a run

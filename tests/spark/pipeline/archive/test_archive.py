@@ -12,7 +12,7 @@ import pytest
 from queuey.model import ids
 from queuey.model.errors import QueueNotFound
 from queuey.model.messages import NewMessage
-from queuey.pipeline.archive import archive_stream, storage
+from queuey.pipeline.archive import storage
 from queuey.pipeline.archive.archive_job import ArchiveReport, archive
 from queuey.pipeline.archive.buckets import ArchiveBucket
 from queuey.pipeline.archive.hadoop_files import HadoopFiles
@@ -26,7 +26,6 @@ from tests.spark.kept import Kept, quiet
 from tests.spark.pipeline.archive.archives import (
     HOUR,
     check_archive,
-    delete_all,
     last_hour,
     list_contents,
     make_past_queue,
@@ -34,7 +33,6 @@ from tests.spark.pipeline.archive.archives import (
     options,
     read_content,
 )
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -170,31 +168,6 @@ def test_what_is_refused(spark: SparkSession, embedded: Kept, to: Path, tmp_path
     (newer / "archive.json").write_text('{"application": "acme", "seconds": 3600, "format": 2}')
     with pytest.raises(ArchiveDamaged, match=r"archive\.json: written in format 2, but this program reads format 1"):
         archive(spark, options(embedded, newer), quiet)
-
-
-def test_a_stream_keeps_what_does_not_live_that_long(spark: SparkSession, embedded: Kept, to: Path) -> None:
-    """Messages that a stream has kept are in the bucket when it closes, even if they have expired in the store."""
-    queue = make_past_queue(embedded, "orders", 20, hours=1)
-    width = 5
-    items = [NewMessage(f"short {n}", n % 2 + 1, 600) for n in range(10)]
-    short = embedded.post(queue, items)
-    bucket = ArchiveBucket(int(ids.ticks_to_seconds(max(one.ticks for one in short))) // width * width, width)
-    everything = list_contents(embedded.all(queue))
-
-    def stream() -> archive_stream.StreamReport:
-        job = archive_stream.archive_stream
-        chosen = options(embedded, to, seconds=width)
-        return job(spark, chosen, str(to.with_name("checkpoint")), quiet, once=True)
-
-    first = stream()
-    delete_all(embedded, queue)
-    until(lambda: ids.now_ticks() > bucket.upper[0])
-    second = stream()
-    assert (first.failed, second.failed) == ((), ())
-    assert first.closed + second.closed >= 20
-    assert rows(spark, to, "orders") == everything
-    assert check_archive(spark, embedded, to).ok
-    assert archive(spark, options(embedded, to, seconds=width), quiet).ok
 
 
 def test_many_queues_are_one_run(spark: SparkSession, embedded: Kept, to: Path) -> None:
