@@ -254,7 +254,6 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
         queues (all): Only receipts of this queue; several may be given.
         names: Renamed queues: name in the receipts -> name in the store.
         groups: A group with offsets in the store; several may be given.
-        offsets: Offsets of groups that are not in the store, by group.
         late (the queue's read delay, or 5s if it has none): Answers this long after the id's time count as late.
         margin (60s): How long before its expiry a message may be missing: the duration of an audit.
         copies: Producers send equal bodies on purpose, so they are not duplicates.
@@ -268,7 +267,6 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
     queues: Annotated[tuple[str, ...], option("--queue")] = ()
     names: dict[str, str] = {}
     groups: Annotated[tuple[str, ...], option("--group", panel=GROUPS_PANEL)] = ()
-    offsets: dict[str, dict[str, dict[int, Position]]] = {}
     late: Annotated[float | None, option(seconds=True, ge=0.001, le=MAX_LATE)] = None
     margin: Annotated[float, option(seconds=True, le=MAX_LATE)] = 60.0
     copies: Annotated[bool, option(" /--equal-bodies")] = True
@@ -314,7 +312,6 @@ class LagOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         selection: The queues; all queues of the application if it is None.
         groups (all): Only this group; several may be given.
-        offsets: Offsets that are not in the store, of the one group in ``groups``.
         within (1h): Time span of the forecast of messages that expire unread.
         sample (0): Measure twice, this far apart, to see whether groups keep up; 0 means once.
         top: Number of partitions to list, the most endangered first.
@@ -324,7 +321,6 @@ class LagOptions(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreOptions
     selection: Selection | None = None
     groups: Annotated[tuple[str, ...], option("--group", panel=LAG_PANEL)] = ()
-    offsets: dict[str, dict[int, Position]] | None = None
     within: Annotated[float, option(seconds=True, ge=1, le=MAX_TTL, panel=LAG_PANEL)] = 3600.0
     sample: Annotated[float, option(seconds=True, le=MAX_INTERVAL, panel=LAG_PANEL)] = 0.0
     top: int = 100
@@ -333,9 +329,5 @@ class LagOptions(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if isinstance(self.selection, Assign):
             raise OptionError("The lag is measured for whole queues, but assign names partitions.")
-        if self.offsets is not None and self.sample:
-            raise OptionError("Offsets in a file do not change: --sample is for groups in the store.")
-        if self.offsets is not None and len(self.groups) > 1:
-            raise OptionError("A file of offsets is for one group: name one group.")
         if self.within <= 0 or self.sample < 0 or self.top < 0 or self.size < 1:
             raise OptionError("Durations and numbers have to be positive.")

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.pipeline.options import GROUPS_PANEL, AuditOptions
+from queuey.pipeline.options import AuditOptions
 from queuey.terminal import output
 from queuey.terminal.commands import name_and_value
 from queuey.terminal.output import Block, Table, ToStderr
 from queuey.terminal.struct_options import with_fields
 
 if TYPE_CHECKING:
-    from queuey.model.ids import Position
     from queuey.pipeline.audit.audit_job import Account, Audit
 
 _FINDING_TITLES = {
@@ -38,13 +36,6 @@ def audit(
         list[str] | None,
         typer.Option("--as", help="OLD=NEW: expect the messages of queue OLD in queue NEW, after a replay."),
     ] = None,
-    offsets: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="GROUP=FILE, a file with offsets as printed by qdo offsets show --json; several may be given.",
-            rich_help_panel=GROUPS_PANEL,
-        ),
-    ] = None,
 ) -> None:
     """Compare receipts with the store, an archive, and the offsets of groups. Changes nothing.
 
@@ -53,23 +44,13 @@ def audit(
     from queuey.pipeline.audit import audit_job as job
 
     names = dict(name_and_value(text, "OLD=NEW", "--as") for text in renamed or ())
-    options = AuditOptions(store=run.store, names=names, offsets=_read_offsets(run, offsets or []), **fields)
+    options = AuditOptions(store=run.store, names=names, **fields)
     run.report_dry_run()
     with run.session() as spark:
         report = job.run(spark, options, run.report)
     output.show(report, _describe(report))
     if not report.sound:
         raise typer.Exit(1)
-
-
-def _read_offsets(run: PipelineRun, texts: list[str]) -> dict[str, dict[str, dict[int, Position]]]:
-    from queuey.pipeline import offset_files
-
-    if not texts:
-        return {}
-    pairs = (name_and_value(text, "GROUP=FILE", "--offsets") for text in texts)
-    contents = ((name, offset_files.read(Path(file), run.application)) for name, file in pairs)
-    return {name: {queue: dict(offsets) for queue, offsets in read.items()} for name, read in contents}
 
 
 def _describe(report: Audit) -> Iterator[Block]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -42,22 +41,16 @@ def stats(
     lag: Annotated[
         bool, typer.Option("--lag", help="Show the lag of consumer groups instead.", rich_help_panel=LAG_PANEL)
     ] = False,
-    offsets: Annotated[
-        Path | None,
-        typer.Option(
-            help="File with a group's offsets, as printed by qdo offsets show --json.", rich_help_panel=LAG_PANEL
-        ),
-    ] = None,
 ) -> None:
     """Measure queues: depth, bytes, rate and skew; with --lag the messages that groups have not read or will miss.
 
     Measures inside the store, without moving messages. Changes nothing.
     """
-    if (fields["groups"] or offsets) and not lag:
-        raise typer.BadParameter("--group and --offsets need --lag")
+    if fields["groups"] and not lag:
+        raise typer.BadParameter("--group needs --lag")
     selection = make_selection(queue, pattern) if queue or pattern else None
     if lag:
-        _measure_lag(run, selection, offsets, fields)
+        _measure_lag(run, selection, fields)
     else:
         _measure_queues(run, selection, fields["top"])
 
@@ -72,15 +65,10 @@ def _measure_queues(run: PipelineRun, selection: Selection | None, top: int) -> 
     output.show(_stats_as_json(statistics), _describe(statistics))
 
 
-def _measure_lag(run: PipelineRun, selection: Selection | None, file: Path | None, fields: dict[str, Any]) -> None:
-    from queuey.pipeline import offset_files
+def _measure_lag(run: PipelineRun, selection: Selection | None, fields: dict[str, Any]) -> None:
     from queuey.pipeline.stats import lag
 
-    offsets = None
-    if file is not None:
-        read = offset_files.read(file, run.application)
-        offsets = {queue: dict(partitions) for queue, partitions in read.items()}
-    options = LagOptions(store=run.store, selection=selection, offsets=offsets, **fields)
+    options = LagOptions(store=run.store, selection=selection, **fields)
     run.report_dry_run()
     with run.session(options.selection) as spark:
         report = lag.run(spark, options, run.report)

@@ -145,7 +145,7 @@ def run(spark: SparkSession, options: AuditOptions, report_progress: Callable[[s
     _check_receipts(options, {span.queue for span in queue_spans})
     # Horizons are read first, so all messages below them exist when the queues are read.
     about = spark.createDataFrame(message_sources.describe_queues(queue_spans), receipt_join.QUEUES_SCHEMA)
-    groups = {**message_sources.read_offsets(queue_spans), **options.offsets}
+    groups = message_sources.read_offsets(queue_spans)
     report_progress(f"scanning {format_count(len(queue_spans), 'queue')}")
     rows = receipt_join.classify_ids(
         message_sources.add_sealed(receipt_join.find_promised(receipts, about), queue_spans),

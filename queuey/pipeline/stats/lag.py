@@ -28,10 +28,9 @@ from queuey.model.messages import Queue, Slice
 from queuey.model.titles import duration, format_as, format_estimate, titled
 from queuey.pipeline import name_ranges, tasks
 from queuey.pipeline.name_ranges import NameRange
-from queuey.pipeline.offset_files import Offsets
 from queuey.pipeline.options import LagOptions
 from queuey.spark import open_stores
-from queuey.spark.options import StoreOptions, Subscribe
+from queuey.spark.options import StoreOptions
 from queuey.storage import Store, bridge
 
 if TYPE_CHECKING:
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 
 _MAX_ROUNDING_ERROR = 1e-6
 """Max error of rounding, in messages."""
-FILE_GROUP_NAME = "from file"
-"""Default name of the group in a file of offsets."""
 
 
 class UnreadBacklog(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,20 +240,13 @@ def _danger_key(lag: GroupPartitionLag) -> tuple[float, int, str, int, str]:
 
 
 def _make_payloads(options: LagOptions) -> list[bytes]:
-    """Returns the work of each task: a range of queues and, if offsets are given, the offsets of its queues.
-
-    Given offsets restrict the selection to their queues.
-    """
-    if options.offsets is None:
-        if options.selection is not None:
-            name_ranges.check_selection(options.store, options.selection)
-        parts = name_ranges.divide_names(options.store, options.selection, options.size)
-        return [msgspec.msgpack.encode((part, None)) for part in parts]
-    names = set(options.offsets)
+    """Returns the work of each task: a range of queues."""
     if options.selection is not None:
-        names &= {queue.name for queue in open_stores.find_selected_queues(options.store, options.selection)}
-    parts = name_ranges.divide_names(options.store, Subscribe(tuple(sorted(names))), options.size)
-    return [msgspec.msgpack.encode((part, {name: options.offsets[name] for name in part.names})) for part in parts]
+        name_ranges.check_selection(options.store, options.selection)
+    return [
+        msgspec.msgpack.encode(name_range)
+        for name_range in name_ranges.divide_names(options.store, options.selection, options.size)
+    ]
 
 
 def _collect_observations(
@@ -271,13 +261,12 @@ def _collect_observations(
 
 def _observe(options: StoreOptions, groups: tuple[str, ...], payload: bytes) -> Iterator[bytes]:
     """Observes a range of queues, in a task; skips queues that are deleted or changed meanwhile."""
-    stretch, offsets = msgspec.msgpack.decode(payload, type=tuple[NameRange, dict[str, dict[int, Position]] | None])
     store = open_stores.opened(options)
     default_ttl = open_stores.read_settings(options).default_ttl
-    for queues in name_ranges.list_queues(options, stretch):
+    for queues in name_ranges.list_queues(options, msgspec.msgpack.decode(payload, type=NameRange)):
         for queue in queues:
             try:
-                for group, positions in _read_group_offsets(store, queue, groups, offsets):
+                for group, positions in _read_group_offsets(store, queue, groups):
                     for observation in observe_group(store, queue, group, positions, queue.ttl or default_ttl):
                         yield msgspec.msgpack.encode(observation)
             except (QueueChanged, QueueNotFound):
@@ -285,12 +274,9 @@ def _observe(options: StoreOptions, groups: tuple[str, ...], payload: bytes) -> 
 
 
 def _read_group_offsets(
-    store: Store, queue: Queue, groups: tuple[str, ...], from_file: Offsets | None
+    store: Store, queue: Queue, groups: tuple[str, ...]
 ) -> Iterator[tuple[str, Mapping[int, Position]]]:
-    """Yields groups and their offsets: from the file, else of ``groups``, else of all groups of the queue."""
-    if from_file is not None:
-        yield groups[0] if groups else FILE_GROUP_NAME, from_file[queue.name]
-        return
+    """Yields ``groups``, or all groups of the queue, and their offsets."""
     for group in groups or tuple(bridge.run(store.offsets.groups(queue))):
         try:
             yield (

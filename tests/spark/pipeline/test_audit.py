@@ -95,8 +95,8 @@ def test_all_is_well(embedded: Kept, told: Receipts) -> None:
     messages = post_messages(embedded, queue, *(f"body {n}" for n in range(40)))
     told.add("orders", *messages)
     bridge.run(embedded.store.offsets.set_offsets(queue, "g", [OffsetChange(1, messages[10].position)]))
-    offsets = {"h": {"orders": {2: messages[39].position}}}
-    report = told.audit(groups=("g",), offsets=offsets)
+    bridge.run(embedded.store.offsets.set_offsets(queue, "h", [OffsetChange(2, messages[39].position)]))
+    report = told.audit(groups=("g", "h"))
     assert report.sound
     groups = {"g": Passed(6, 34, 0), "h": Passed(20, 20, 0)}
     assert report.total == Account(accepted=40, present=40, groups=groups)

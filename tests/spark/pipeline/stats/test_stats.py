@@ -18,7 +18,6 @@ from queuey.model.messages import NewMessage, OffsetChange
 from queuey.pipeline.options import LagOptions, StatsOptions
 from queuey.pipeline.stats import lag, stats_job
 from queuey.pipeline.stats.lag import Forecast, GroupObservation, UnreadBacklog, forecast
-from queuey.spark.errors import OptionError
 from queuey.spark.options import Pattern, Subscribe
 from queuey.storage import bridge
 from tests.spark.kept import Kept
@@ -134,18 +133,6 @@ def test_how_the_age_of_a_backlog_grows(oldest: float, growth: float, first: flo
     assert lag.make_group_lag(observation(1030, oldest, 20), None, 10_000).growth is None
     over = lag.make_group_lag(observation(1030, oldest, 50), earlier, 10_000).forecast
     assert over.lost == (101 if growth == 1 else 0), "nothing has come any more, and what is there is read in time"
-
-
-def test_offsets_of_a_file_stand_for_a_group(spark: SparkSession, embedded: Kept) -> None:
-    """A group that the store does not know takes its offsets from a file; deleted queues are left out."""
-    stored = behind(embedded)
-    offsets = {"deep": {1: embedded.all(embedded.queue("deep"))[9].position}, "gone": {1: (0, 0)}}
-    options = LagOptions(store=embedded.store_options, offsets=offsets, groups=("workers",))
-    report = lag.run(spark, options)
-    assert [(row.queue, row.partition, row.group, row.messages) for row in report.rows] == [("deep", 1, "workers", 40)]
-    assert (report.partitions, report.rows[0].offset) == (2, stored[9])
-    with pytest.raises(OptionError, match="do not change"):
-        LagOptions(store=embedded.store_options, offsets=offsets, sample=1)
 
 
 def test_the_report_is_a_document(embedded: Kept) -> None:
