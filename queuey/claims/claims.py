@@ -483,9 +483,9 @@ class ClaimUseCases:
         """Returns the status of a message as a job, or None if it is done."""
         partition, position = location
 
-        def find(state: State, expired: int) -> JobStatus | None:
+        def find(state: State, expiry_limit: int) -> JobStatus | None:
             if position in state.outstanding:
-                return state.find_status(position, expired)
+                return state.find_status(position, expiry_limit)
             return None if state.is_done(position) else "waiting"
 
         return (await self.logs.query_states(queue, find, [partition]))[partition]

@@ -321,7 +321,7 @@ class ExpiryRecords(DueWork):
 
     async def _search_outboxes(self, queue: Queue) -> ExpirySearch:
         """Counts unpublished dead letters, and has overdue ones published; the next search finds the others."""
-        sizes = await self._claims.logs.query_states(queue, lambda state, _expired: len(state.outbox))
+        sizes = await self._claims.logs.query_states(queue, lambda state, _limit: len(state.outbox))
         following = self._now(OVERDUE_SECONDS) if any(sizes.values()) else TICKS_MAX
         return ExpirySearch(sum(sizes.values()), following, is_unfinished=following < TICKS_MAX)
 

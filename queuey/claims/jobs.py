@@ -196,9 +196,11 @@ class JobUseCases:
         return JobAnswer(infos, any(info.status not in UNFINISHED for info in infos))
 
     async def find_views(self, queue: Queue, locations: Iterable[Location]) -> dict[Location, LogView]:
-        expired = self._timing.expiry_limit(self._store.claim_logs.claim_now())
+        expiry_limit = self._timing.expiry_limit(self._store.claim_logs.claim_now())
         positions = _group_by_partition(locations)
-        queries = {number: StateQuery(queue, partial(_find_views, positions[number], expired)) for number in positions}
+        queries = {
+            number: StateQuery(queue, partial(_find_views, positions[number], expiry_limit)) for number in positions
+        }
         answers = await self._logs.ask(queue, queries)
         return {(number, position): view for number, views in answers.items() for position, view in views.items()}
 
@@ -300,9 +302,7 @@ class JobUseCases:
         for message in await self._store.messages.fetch(queue, locations):
             return message.partition, position
         # A claimed message may have been deleted meanwhile.
-        outstanding = await self._logs.query_states(
-            queue, lambda state, _expired: position in state.outstanding, numbers
-        )
+        outstanding = await self._logs.query_states(queue, lambda state, _limit: position in state.outstanding, numbers)
         for number in filter(outstanding.get, numbers):
             return number, position
         raise MessageNotFound(ids.to_hex(position) if partition is None else f"{partition}:{ids.to_hex(position)}")
@@ -436,15 +436,15 @@ def _group_by_partition(locations: Iterable[Location]) -> dict[int, list[Positio
     return positions
 
 
-def _find_views(positions: Iterable[Position], expired: int, state: State) -> dict[Position, LogView]:
-    return {position: _find_view(position, expired, state) for position in positions}
+def _find_views(positions: Iterable[Position], expiry_limit: int, state: State) -> dict[Position, LogView]:
+    return {position: _find_view(position, expiry_limit, state) for position in positions}
 
 
-def _find_view(position: Position, expired: int, state: State) -> LogView:
+def _find_view(position: Position, expiry_limit: int, state: State) -> LogView:
     """Returns a job's standing; a done job no newer than the newest move may have been moved."""
     claim = state.outstanding.get(position)
     if claim is not None:
-        return LogView(state.find_status(position, expired), claim)
+        return LogView(state.find_status(position, expiry_limit), claim)
     if position in state.outbox:
         return LogView("outbox" if state.outbox[position][0] else "ending")
     if position in state.superseded:

@@ -75,8 +75,8 @@ class ClaimOverview:
     async def count_claims(self, access: QueueAccess) -> ClaimCounts:
         """Counts outstanding messages as claimed, waiting or retrying by partition; not those never delivered."""
 
-        def count(state: State, expired: int) -> PartitionClaims:
-            claimed, retrying = state.count_live(expired), state.count_retrying(expired)
+        def count(state: State, expiry_limit: int) -> PartitionClaims:
+            claimed, retrying = state.count_live(expiry_limit), state.count_retrying(expiry_limit)
             waiting = len(state.outstanding) - claimed - retrying
             return PartitionClaims(claimed=claimed, waiting=waiting, retrying=retrying)
 
@@ -125,8 +125,8 @@ class ClaimOverview:
     async def list_workers(self, access: QueueAccess) -> list[WorkerClaims]:
         """Returns the workers that have claims, the busiest first. Workers without a name count as one."""
 
-        def live(state: State, expired: int) -> list[WorkerClaims]:
-            claims = (claim for place, claim in state.outstanding.items() if state.is_live(place, expired))
+        def live(state: State, expiry_limit: int) -> list[WorkerClaims]:
+            claims = (claim for place, claim in state.outstanding.items() if state.is_live(place, expiry_limit))
             return _merge_by_worker(WorkerClaims(c.worker, 1, c.renewed / 1000, c.expires / 1000) for c in claims)
 
         partitions = await access.apply(lambda queue: self._logs.query_states(queue, live))
@@ -145,9 +145,9 @@ class ClaimOverview:
             only_status: Status of the messages; None for all.
         """
 
-        def look(state: State, expired: int) -> list[tuple[int, Position, JobStatus, int, int, str, int]]:
+        def look(state: State, expiry_limit: int) -> list[tuple[int, Position, JobStatus, int, int, str, int]]:
             standings = (
-                (place, claim, state.find_status(place, expired)) for place, claim in state.outstanding.items()
+                (place, claim, state.find_status(place, expiry_limit)) for place, claim in state.outstanding.items()
             )
             rows = (
                 (0 if status == "waiting" else c.expires, place, status, c.attempts, c.handed_out, c.worker, c.number)
@@ -344,12 +344,12 @@ def _record_fields(record: JobRecord, number: int) -> dict[str, Any]:
 class _View:
     """What a state shows about unfinished messages. It does not change while pages are read."""
 
-    def __init__(self, state: State, expired: int) -> None:
+    def __init__(self, state: State, expiry_limit: int) -> None:
         self.cursor = state.cursor
         self.outstanding = len(state.outstanding)
-        self.claimed = state.count_live(expired)
-        self.retrying = state.count_retrying(expired)
-        ended = (claim for position, claim in state.outstanding.items() if state.has_ended(position, expired))
+        self.claimed = state.count_live(expiry_limit)
+        self.retrying = state.count_retrying(expiry_limit)
+        ended = (claim for position, claim in state.outstanding.items() if state.has_ended(position, expiry_limit))
         self.publishing = len([target for target, _ in state.outbox.values() if target])
         self.failed = sum(claim.attempts > 0 for claim in ended)
         self.below = sorted(position for position in state.outstanding if position <= state.cursor)

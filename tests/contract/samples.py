@@ -173,7 +173,7 @@ def append_log_entry(store: Store, queue: Queue, entry: LogEntry, partition: int
 
 def count_outbox(claims: ClaimUseCases, access: QueueAccess) -> dict[int, int]:
     """Returns how many messages of each partition are about to become dead letters."""
-    looking = access.apply(lambda queue: claims.logs.query_states(queue, lambda state, _expired: len(state.outbox)))
+    looking = access.apply(lambda queue: claims.logs.query_states(queue, lambda state, _limit: len(state.outbox)))
     return claims.core.run(looking)
 
 

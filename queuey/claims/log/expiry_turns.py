@@ -65,14 +65,14 @@ class ExpiryRequest(ReadingRequest):
         self._end: Position | None = None
         self._following = TICKS_MAX
         self._has_live = False
-        """Some messages have not ended."""
+        """Some messages have not expired."""
 
     @property
     def depends_on_others(self) -> bool:
-        return True  # An older state may lack the mark by which reads include ended messages.
+        return True  # An older state may lack the mark by which reads include expired messages.
 
     async def gather(self, state: State, sources: Sources) -> None:
-        # Reads from the start of the turn; finds messages that have ended, and outstanding ones that are gone.
+        # Reads from the start of the turn; finds messages that have expired, and outstanding ones that are gone.
         self._reset()
         # Start at the first outstanding message, or above the cursor.
         above_cursor = ids.following(state.cursor)
@@ -80,7 +80,7 @@ class ExpiryRequest(ReadingRequest):
         needs_bodies = sources.split is not None
         seen: list[Position] = []
         for page_number in range(MAX_PAGES + 1):
-            if page_number == MAX_PAGES or self.ended.are_many or len(self.copies.hidden) >= MAX_COPIES:
+            if page_number == MAX_PAGES or self.expired.are_many or len(self.copies.hidden) >= MAX_COPIES:
                 self._end = lower
                 break
             rows = Slice(
@@ -99,11 +99,11 @@ class ExpiryRequest(ReadingRequest):
             unfinished = [message for message in page.messages if not state.is_done(message.position)]
             unknown = [message for message in unfinished if not state.is_known(message.position)]
             firsts = await sources.split_copies(state, self.copies, unknown)
-            live = sources.split_ended(
-                [message for message in unfinished if state.is_known(message.position)], self.ended
+            live = sources.split_expired(
+                [message for message in unfinished if state.is_known(message.position)], self.expired
             )
-            new = sources.split_ended(firsts, self.ended)
-            self.ended.record_live(new)
+            new = sources.split_expired(firsts, self.expired)
+            self.expired.record_live(new)
             self._has_live = self._has_live or bool(live or new or len(firsts) < len(unknown))
             self._following = min([self._following, *(message.expires + self._margin_ticks for message in live + new)])
             if not page.more:
@@ -122,7 +122,7 @@ class ExpiryRequest(ReadingRequest):
         return ticks_until_due(self._margin)
 
     async def _search_delayed(self, sources: Sources) -> None:
-        """Sets ``_has_live`` if a delayed message exists, which ends after all messages that are posted now."""
+        """Sets ``_has_live`` if a delayed message exists, which expires after all messages that are posted now."""
         if not self._has_live:
             lower = self._now, LOW_MIN
             delayed = Slice(sources.partition, lower, limit=1, keeps_read_delay=False, due=False, bodies=False)
@@ -136,7 +136,7 @@ class ExpiryRequest(ReadingRequest):
     def result(self, state: State) -> ExpiryTurn:
         unfinished = {
             position: self._give_up_time(state, position)
-            for position in self.ended.expiries
+            for position in self.expired.expiries
             if not state.is_done(position)
         }
         is_moving = state.move is not None and state.move.chunk > 0
@@ -146,7 +146,7 @@ class ExpiryRequest(ReadingRequest):
         # The entry had no room for these.
         first_overdue = min((position for position, due in unfinished.items() if due <= self._now), default=None)
         return ExpiryTurn(
-            given_up=len(self.ended.expiries) - len(unfinished),
+            given_up=len(self.expired.expiries) - len(unfinished),
             next=first_overdue or self._end,
             following=following,
             horizon=self.horizon[0],
@@ -155,7 +155,7 @@ class ExpiryRequest(ReadingRequest):
 
     def _give_up_time(self, state: State, position: Position) -> int:
         """Returns when an expired message may be given up: after its claim, within ``CLAIMED_GRACE_SECONDS``."""
-        end, claim = self.ended.expiries[position], state.outstanding.get(position)
+        end, claim = self.expired.expiries[position], state.outstanding.get(position)
         if claim is None or not claim.expires or position in state.resting:
             return end + self._margin_ticks
         claim_end = claim.expires * TICKS_PER_MILLISECOND + ids.EPOCH_TICKS

@@ -24,7 +24,7 @@ from queuey.claims.log.follow_ups import delivery_limit
 from queuey.claims.log.log_requests import LogRequest, PollRequest, SettleRequest
 from queuey.claims.rules.covers import MAX_UNCONFIRMED, CoverDraft, ScanDuplicates, split_duplicates
 from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS, EntryDraft
-from queuey.claims.rules.expiry import EndedMessages, split_ended
+from queuey.claims.rules.expiry import ExpiredMessages, split_expired
 from queuey.claims.rules.order import (
     MAX_WAITING,
     Waiting,
@@ -71,8 +71,8 @@ Fetch = Callable[[Sequence[Location]], Awaitable[list[Message]]]
 Read = Callable[[Slice], Awaitable[Page]]
 SplitDuplicates = Callable[[State, ScanDuplicates, list[Message]], Awaitable[list[Message]]]
 """Returns the messages that may be delivered, and records the others as copies, in a dedup queue."""
-SplitEnded = Callable[[list[Message], EndedMessages], list[Message]]
-"""Returns the messages that have not ended, and records the others, in a log that keeps them."""
+SplitExpired = Callable[[list[Message], ExpiredMessages], list[Message]]
+"""Returns the messages that have not expired, and records the others, in a log that keeps them."""
 
 
 class ContiguousRead(msgspec.Struct):
@@ -106,8 +106,8 @@ class ScanResult(msgspec.Struct):
         ahead: Positions read from the front on, ascending.
         end: Where the reads from the front were cut short; None if they reached the end.
         copies: Copies found in a dedup queue.
-        ended: Messages that have ended, in a log that keeps them.
-        stopped: The scan stopped because of too many copies or ended messages.
+        expired: Messages that have expired, in a log that keeps them.
+        stopped: The scan stopped because of too many copies or expired messages.
         full: Nothing above the horizon was read, because too much is remembered.
     """
 
@@ -119,7 +119,7 @@ class ScanResult(msgspec.Struct):
     ahead: list[Position] = []
     end: Position | None = None
     copies: ScanDuplicates = msgspec.field(default_factory=ScanDuplicates)
-    ended: EndedMessages = msgspec.field(default_factory=EndedMessages)
+    expired: ExpiredMessages = msgspec.field(default_factory=ExpiredMessages)
     stopped: bool = False
     full: bool = False
 
@@ -146,8 +146,8 @@ class Candidates(msgspec.Struct):
         scan: Result of a scan.
         full: No new messages were searched, because the partition has too many claims.
         covers: Version of the covers by which copies were found.
-        includes_ended: Reads have included messages that have ended.
-        ended: Messages that have ended, and whose claims have ended.
+        includes_expired: Reads have included messages that have expired.
+        expired: Messages that have expired, and whose claims have ended.
         unread: More claims have ended, whose messages were not read.
         by_key: The queue keeps keys. Then candidates are valid only for the state by which they were read: other
             messages of their keys may have been delivered since, and in an ordered queue a message that another process
@@ -156,11 +156,11 @@ class Candidates(msgspec.Struct):
 
     by_key: bool
     covers: int
-    includes_ended: bool = False
+    includes_expired: bool = False
     returned: list[Message] = []
     gone: list[Position] = []
     dead_letters: list[Position] = []
-    ended: EndedMessages = msgspec.field(default_factory=EndedMessages)
+    expired: ExpiredMessages = msgspec.field(default_factory=ExpiredMessages)
     scan: ScanResult = msgspec.field(default_factory=ScanResult)
     full: bool = False
     unread: bool = False
@@ -183,7 +183,7 @@ class Scanner:
     Attributes:
         horizon: The highest horizon of a read: a message below it that was not seen does not exist.
         split: Separates messages from copies, in a dedup queue; else None.
-        split_ended: Separates live messages from expired ones, in a log that keeps these; else None.
+        split_expired: Separates live messages from expired ones, in a log that keeps these; else None.
     """
 
     def __init__(self, partition: int, boottime: Callable[[], float], page_bytes: int, read: Read) -> None:
@@ -196,10 +196,10 @@ class Scanner:
         self._looked_back_at = 0.0
         self.horizon: Position = FIRST
         self.split: SplitDuplicates | None = None
-        self.split_ended: SplitEnded | None = None
+        self.split_expired: SplitExpired | None = None
 
-    def split_live(self, messages: list[Message], ended: EndedMessages) -> list[Message]:
-        return messages if self.split_ended is None else self.split_ended(messages, ended)
+    def split_live(self, messages: list[Message], expired: ExpiredMessages) -> list[Message]:
+        return messages if self.split_expired is None else self.split_expired(messages, expired)
 
     async def scan(self, state: State, now: int, max_messages: int, max_bytes: int) -> ScanResult:
         """Reads messages until there are enough: by the chain if it is due, then from the front or a little below it.
@@ -228,8 +228,8 @@ class Scanner:
             unread = await self._read_chain(state, result, past, max_known)
             if result.chain.bound >= certain and not result.fresh:
                 self._chain_at = boot + CHAIN_INTERVAL
-            # Ended messages block the cursor: more is delivered once some of them are dead letters.
-            result.full = full and bool(result.ended.expiries)
+            # Expired messages block the cursor: more is delivered once some of them are dead letters.
+            result.full = full and bool(result.expired.expiries)
             result.stopped = result.stopped or result.full
             if result.has_enough or result.full:
                 return result
@@ -276,9 +276,9 @@ class Scanner:
             self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
             positions = list(map(position_of, page.messages))
             new = state.find_unknown(positions)
-            if new and self.split is None and self.split_ended is not None:
+            if new and self.split is None and self.split_expired is not None:
                 unknown = [message for message in page.messages if message.position in new]
-                new = {message.position for message in self.split_ended(unknown, result.ended)}
+                new = {message.position for message in self.split_expired(unknown, result.expired)}
             end = min(new, default=page.next or part.lower)
             result.chain.add_page(page, positions[: bisect_left(positions, end)], end)
             part = replace(part, lower=end)
@@ -288,13 +288,13 @@ class Scanner:
                 return None
             if not page.more:
                 return None
-            if len(result.chain.seen) >= max_known or result.ended.are_many:
-                result.stopped = result.ended.are_many
+            if len(result.chain.seen) >= max_known or result.expired.are_many:
+                result.stopped = result.expired.are_many
                 break
         return part
 
     async def _follow(self, state: State, result: ScanResult, part: Slice, *, forward: bool, chained: bool) -> None:
-        """Reads pages of a slice until there are enough messages, or too many copies or ended ones.
+        """Reads pages of a slice until there are enough messages, or too many copies or expired ones.
 
         Args:
             state: May grow during the reads.
@@ -320,13 +320,13 @@ class Scanner:
                 fresh = [message for message in fresh if message.position in unknown]
             if self.split is not None:
                 fresh = await self.split(state, result.copies, fresh)
-            if self.split_ended is not None:
-                fresh = self.split_ended(fresh, result.ended)
-                result.ended.record_live(fresh)
+            if self.split_expired is not None:
+                fresh = self.split_expired(fresh, result.expired)
+                result.expired.record_live(fresh)
             result.add(fresh)
             if not page.more or result.has_enough:
                 return
-            if len(result.copies.hidden) >= MAX_COPIES or result.ended.are_many:
+            if len(result.copies.hidden) >= MAX_COPIES or result.expired.are_many:
                 result.stopped = True
                 return
             part = replace(part, lower=end, limit=MAX_PAGE_MESSAGES)
@@ -338,7 +338,9 @@ class Scanner:
         """
         before = self._front
         for position in result.ahead:
-            if not (state.is_known(position) or position in result.copies.hidden or position in result.ended.expiries):
+            if not (
+                state.is_known(position) or position in result.copies.hidden or position in result.expired.expiries
+            ):
                 self._front = position
                 break
         else:
@@ -418,10 +420,12 @@ class OrderedScanner:
             await self._read_on(state, scan, demand)
         self.moved = scan.stopped or waiting.front > front
         scan.fresh.sort(key=lambda message: message.position)
-        scan.chain = self._make_chain(state, {message.position for message in scan.fresh} | scan.ended.expiries.keys())
-        if scan.ended.expiries:
-            live = (position for position in waiting.iterate(state) if position not in scan.ended.expiries)
-            scan.ended.first_live = next(live, ids.LAST)
+        scan.chain = self._make_chain(
+            state, {message.position for message in scan.fresh} | scan.expired.expiries.keys()
+        )
+        if scan.expired.expiries:
+            live = (position for position in waiting.iterate(state) if position not in scan.expired.expiries)
+            scan.expired.first_live = next(live, ids.LAST)
         return scan
 
     def _find_start(self, state: State) -> Position:
@@ -451,7 +455,7 @@ class OrderedScanner:
             batch = remaining[: max(1, (demand.max_bytes - scan.size) // longest)]
             messages = await self._fetch([(self._partition, position) for position in batch])
             fetched.update(message.position for message in messages)
-            live = self._scanner.split_live(messages, scan.ended)
+            live = self._scanner.split_live(messages, scan.expired)
             scan.fresh += live
             scan.size += bytes_of(live)
             # All of them lie below a horizon, so a missing message will not appear later.
@@ -513,17 +517,19 @@ class OrderedScanner:
     ) -> None:
         """Remembers the unknown messages of a page as waiting, and adds messages that may be delivered now to the scan.
 
-        Expired messages also wait, are recorded in ``scan.ended``, and are never added to the scan. ``picked`` counts
+        Expired messages also wait, are recorded in ``scan.expired``, and are never added to the scan. ``picked`` counts
         the messages of the scan by key.
         """
         waiting = self.waiting
-        self._scanner.split_live([message for message in messages if not state.is_known(message.position)], scan.ended)
+        self._scanner.split_live(
+            [message for message in messages if not state.is_known(message.position)], scan.expired
+        )
         for message in messages:
             position = message.position
             if state.is_known(position):
                 continue
             key = demand.key_of(message)
-            if position in scan.ended.expiries:
+            if position in scan.expired.expiries:
                 waiting.add(position, key)
                 continue
             is_next = not demand.in_order or waiting.count(key) == picked[key]
@@ -538,17 +544,17 @@ class Sources(NamedTuple):
 
     Attributes:
         partition: Number of the partition.
-        expired: Claims with an expiry below this are over (milliseconds since 1970).
+        expiry_limit: Claims with an expiry below this are over (milliseconds since 1970).
         split: Separates messages from copies, in a dedup queue; else None.
-        split_ended: Separates live messages from ended ones, in a log that keeps these.
+        split_expired: Separates live messages from expired ones, in a log that keeps these.
     """
 
     partition: int
-    expired: int
+    expiry_limit: int
     fetch: Fetch
     read: Read
     split: SplitDuplicates | None
-    split_ended: SplitEnded
+    split_expired: SplitExpired
 
     async def split_copies(self, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
         """Returns messages that are not copies and records the copies; all unless the queue dedups."""
@@ -558,7 +564,7 @@ class Sources(NamedTuple):
 class ReadingRequest(LogRequest):
     """A request that reads messages for itself and has an entry to itself."""
 
-    __slots__ = ("chain", "copies", "ended", "horizon", "passed")
+    __slots__ = ("chain", "copies", "expired", "horizon", "passed")
 
     def __init__(self, queue: Queue) -> None:
         super().__init__(queue, MAX_ENTRY_IDS)
@@ -569,8 +575,8 @@ class ReadingRequest(LogRequest):
         """Contiguous reads from the cursor, up to the horizon."""
         self.copies = ScanDuplicates()
         """Copies found in a dedup queue, which are not moved."""
-        self.ended = EndedMessages()
-        """Messages that have ended, in a log that keeps them."""
+        self.expired = ExpiredMessages()
+        """Messages that have expired, in a log that keeps them."""
         self.horizon: Position = FIRST
         """The horizon of the first read."""
         self.passed = 0
@@ -585,7 +591,7 @@ class ReadingRequest(LogRequest):
         """Reads what :meth:`edit` adds to the next entry. If another process appends first, it is called again."""
 
     def add_dead_letters(self, draft: EntryDraft) -> None:
-        draft.expire(self.ended, queue_for(self.queue.name, self.queue.dead_letter))
+        draft.expire(self.expired, queue_for(self.queue.name, self.queue.dead_letter))
 
 
 class Duplicates:
@@ -679,7 +685,7 @@ class Finder:
         waiting: Messages of an ordered queue that wait for others of their keys; else None.
         claim_limits: Max live claims; None if there is no limit.
         max_deliveries: Max deliveries of a message; 0 if there is no limit.
-        includes_ended: Reads include messages that have ended.
+        includes_expired: Reads include messages that have expired.
     """
 
     def __init__(self, store: Store, partition: int, core: Core, timing: ClaimTiming, limits: Limits) -> None:
@@ -695,9 +701,9 @@ class Finder:
         self.waiting: Waiting | None = None
         self.claim_limits: ClaimLimits | None = None
         self.max_deliveries = 0
-        self.includes_ended = False
+        self.includes_expired = False
         self._read_at = 0
-        """Start of the last read (ticks), in a log that keeps messages that have ended."""
+        """Start of the last read (ticks), in a log that keeps messages that have expired."""
 
     def use_row(self, row: Queue) -> None:
         """Adapts to the row of a queue. Its kind and whether it keeps keys never change."""
@@ -720,34 +726,36 @@ class Finder:
         Reads no more than the polls request, one entry may have, and limits of claims allow. ``taken`` are all requests
         of the round: their receipts may free keys and places.
         """
-        if self.includes_ended != state.keeps_expired:
+        if self.includes_expired != state.keeps_expired:
             self._adapt_to_log(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
         now = self._store.claim_logs.claim_now()
-        expired = self._timing.expiry_limit(now)
+        expiry_limit = self._timing.expiry_limit(now)
         limits = list(map(_limit_of, polls))
         max_messages, max_per_key = min(MAX_ENTRY_IDS, sum(limits)), max(limits)
         max_bytes = min(self._limits.page_bytes, sum(map(_max_bytes_of, polls)))
         candidates = Candidates(
-            by_key=self.ordered is not None, covers=state.covers.version, includes_ended=state.keeps_expired
+            by_key=self.ordered is not None, covers=state.covers.version, includes_expired=state.keeps_expired
         )
         candidates.full = state.is_full
         places = (
-            None if self.claim_limits is None else LikelyPlaces(state, self.claim_limits, expired, _find_ending(taken))
+            None
+            if self.claim_limits is None
+            else LikelyPlaces(state, self.claim_limits, expiry_limit, _find_ending(taken))
         )
         if places is not None and (max_messages := min(max_messages, places.total_estimate)) <= 0:
             return candidates
-        has_ended = bool(state.find_ended(expired, 1))
+        has_ended = bool(state.find_ended(expiry_limit, 1))
         if candidates.full or (self.scanner.horizon == FIRST and (candidates.by_key or has_ended)):
             # Without a scan, only the horizon shows which messages are gone. In an ordered queue these block others. A
             # log may be read again for each claim: then no scan shows it before the messages whose claims have ended.
             await self.scanner.refresh_horizon()
         if has_ended:
-            ended = partial(state.find_ended, expired) if places is None else places.find_ended
+            ended = partial(state.find_ended, expiry_limit) if places is None else places.find_ended
             if self.waiting is not None:
-                ended = partial(find_ended_in_order, state, expired, max_per_key)
-            max_bytes = await self._read_ended(state, candidates, ended, max_messages, max_bytes)
+                ended = partial(find_ended_in_order, state, expiry_limit, max_per_key)
+            max_bytes = await self._read_returned(state, candidates, ended, max_messages, max_bytes)
             max_messages -= len(candidates.returned)
         if candidates.full or max_bytes <= 0 or max_messages <= 0:
             return candidates
@@ -771,31 +779,33 @@ class Finder:
 
         Forgets the waiting messages.
         """
-        self.includes_ended = state.keeps_expired
-        self.scanner.split_ended = self._split_ended if state.keeps_expired else None
+        self.includes_expired = state.keeps_expired
+        self.scanner.split_expired = self._split_expired if state.keeps_expired else None
         if self.ordered is not None:
-            # Its front lies above messages that had ended and were not read.
+            # Its front lies above messages that had expired and were not read.
             self.ordered.waiting.clear()
 
-    def _split_ended(self, messages: list[Message], ended: EndedMessages) -> list[Message]:
-        # By the time of the read: a row that still exists some seconds after its end is a kept message.
-        return split_ended(messages, ended, self._read_at, self._timing.margin)
+    def _split_expired(self, messages: list[Message], expired: ExpiredMessages) -> list[Message]:
+        # By the time of the read: a row that still exists some seconds after its expiry is a kept message.
+        return split_expired(messages, expired, self._read_at, self._timing.margin)
 
     async def gather_for(self, state: State, request: ReadingRequest) -> None:
         """Lets a move or an expiry gather its messages, after writing covers if there are too many.
 
         Raises the scanner's horizon to that of its reads.
         """
-        if self.includes_ended != state.keeps_expired:
+        if self.includes_expired != state.keeps_expired:
             self._adapt_to_log(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
-        expired = self._timing.expiry_limit(self._store.claim_logs.claim_now())
+        expiry_limit = self._timing.expiry_limit(self._store.claim_logs.claim_now())
         live = self.scanner.split_live
-        await request.gather(state, Sources(self._partition, expired, self.fetch, self.read, self.scanner.split, live))
+        await request.gather(
+            state, Sources(self._partition, expiry_limit, self.fetch, self.read, self.scanner.split, live)
+        )
         self.scanner.horizon = max(self.scanner.horizon, request.horizon)
 
-    async def _read_ended(
+    async def _read_returned(
         self,
         state: State,
         candidates: Candidates,
@@ -806,7 +816,7 @@ class Finder:
         """Reads messages whose claims have ended; returns the bytes left.
 
         Cancelled and missing messages are ``gone``, messages at the limit of deliveries ``dead_letters``, expired ones
-        ``ended``. Others are read instead. Sets ``unread`` if some remain although there are too few messages.
+        ``expired``. Others are read instead. Sets ``unread`` if some remain although there are too few messages.
 
         Args:
             state: State after the last entry.
@@ -832,7 +842,7 @@ class Finder:
                 batch, ended = [(self._partition, position) for position in ended[:step]], ended[step:]
                 messages = await self.fetch(batch)
                 existing = {message.position for message in messages}
-                live = self.scanner.split_live(messages, candidates.ended)
+                live = self.scanner.split_live(messages, candidates.expired)
                 candidates.returned += (kept := [message for message in live if message.position not in doubt])
                 candidates.dead_letters += [place for place in sorted(existing & doubt) if place < horizon]
                 # A message missing above the horizon may not be visible yet.
@@ -845,13 +855,13 @@ class Finder:
         return max_bytes
 
     async def fetch(self, locations: Sequence[Location]) -> list[Message]:
-        if self.includes_ended:
+        if self.includes_expired:
             self._read_at = self._store.claim_logs.claim_time()
-        return await self._store.messages.fetch(self.row, locations, kept=self.includes_ended)
+        return await self._store.messages.fetch(self.row, locations, kept=self.includes_expired)
 
     async def read(self, requested: Slice) -> Page:
         """Reads a page; if the queue keeps expired messages, with those, and records the time of the read."""
-        if self.includes_ended:
+        if self.includes_expired:
             self._read_at, requested = self._store.claim_logs.claim_time(), replace(requested, kept=True)
         [page] = await self._store.messages.read(self.row, [requested])
         return page

@@ -92,24 +92,29 @@ class MoveRequest(ReadingRequest):
     async def gather(self, state: State, sources: Sources) -> None:
         # Reads at most one chunk of messages, unless the move stops or the log allows none now.
         # Only below the horizon, where messages can no longer be undone.
-        expired = sources.expired
+        expiry_limit = sources.expiry_limit
         self._reset()
-        if self._order.stop or self._order.give_back or not self._is_log_free(state) or self._is_too_early(expired):
+        if (
+            self._order.stop
+            or self._order.give_back
+            or not self._is_log_free(state)
+            or self._is_too_early(expiry_limit)
+        ):
             return
         fresh, bound, reached = await self._scan(state, sources)
-        ended = sorted(position for position in state.find_ended(expired, MAX_OUTSTANDING) if position < bound)
+        ended = sorted(position for position in state.find_ended(expiry_limit, MAX_OUTSTANDING) if position < bound)
         redelivered, fetched = await self._fetch_again(ended, sources)
         available = sorted(redelivered + fresh, key=lambda message: message.position)
         self._candidates = list(_cut_to_chunk(available))
         self._is_complete = (
-            reached and fetched == len(ended) and len(self._candidates) == len(available) and not self.ended.expiries
+            reached and fetched == len(ended) and len(self._candidates) == len(available) and not self.expired.expiries
         )
 
-    def _is_too_early(self, expired: int) -> bool:
+    def _is_too_early(self, expiry_limit: int) -> bool:
         """Returns whether copies below the move's bound may still be posted: its covers would not hide them."""
         if not self.queue.traits.unites_bodies or self._order.exact:
             return False
-        return ids.seconds_to_ticks(expired / 1000) < self.below[0]
+        return ids.seconds_to_ticks(expiry_limit / 1000) < self.below[0]
 
     def _is_log_free(self, state: State) -> bool:
         """Returns whether no chunk of another move is under way, and ours is settled. Ignores ``stop``.
@@ -137,22 +142,22 @@ class MoveRequest(ReadingRequest):
                 horizon = self.horizon = (page.horizon, LOW_MIN)
             self.chain.seen += [message.position for message in page.messages]
             new = [m for m in page.messages if m.position < horizon and not state.is_known(m.position)]
-            fresh += sources.split_ended(await sources.split_copies(state, self.copies, new), self.ended)
-            self.ended.record_live(fresh)
+            fresh += sources.split_expired(await sources.split_copies(state, self.copies, new), self.expired)
+            self.expired.record_live(fresh)
             lower = page.next or lower
             self.chain.bound = min(horizon, lower)
             if not page.more:
                 return fresh, min(horizon, below), self._order.exact or horizon >= below
             if len(fresh) >= MAX_CHUNK_MESSAGES or bytes_of(fresh) >= MAX_CHUNK_BYTES:
                 break
-            if len(self.copies.hidden) >= MAX_COPIES or self.ended.are_many:
+            if len(self.copies.hidden) >= MAX_COPIES or self.expired.are_many:
                 break
         return fresh, self.chain.bound, False
 
     async def _fetch_again(self, positions: list[Position], sources: Sources) -> tuple[list[Message], int]:
         """Reads messages whose claims are over, up to a chunk; returns them, and how many positions were tried.
 
-        Sets ended messages and missing positions aside.
+        Sets expired messages and missing positions aside.
         """
         redelivered: list[Message] = []
         weight = tried = 0
@@ -160,7 +165,7 @@ class MoveRequest(ReadingRequest):
             batch = positions[tried : tried + FETCH_BATCH_SIZE]
             messages = await sources.fetch([(sources.partition, position) for position in batch])
             existing = {message.position for message in messages}
-            redelivered += sources.split_ended(messages, self.ended)
+            redelivered += sources.split_expired(messages, self.expired)
             weight += bytes_of(messages)
             self._gone += [position for position in batch if position not in existing]
             tried += len(batch)

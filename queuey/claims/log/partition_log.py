@@ -409,13 +409,13 @@ class PartitionLog:
             candidates is None
             or candidates.by_key
             or candidates.covers != self.state.covers.version
-            or candidates.includes_ended != state.keeps_expired
+            or candidates.includes_expired != state.keeps_expired
         ):
             return False
         if any(not state.is_known(message.position) for message in candidates.scan.fresh):
             return True
-        expired = self._timing.expiry_limit(self._store.claim_logs.claim_now())
-        return any(state.has_ended(message.position, expired) for message in candidates.returned)
+        expiry_limit = self._timing.expiry_limit(self._store.claim_logs.claim_now())
+        return any(state.has_ended(message.position, expiry_limit) for message in candidates.returned)
 
     def _decide(
         self, queue: Queue, requests: Sequence[LogRequest], candidates: Candidates | None
@@ -445,8 +445,8 @@ class PartitionLog:
             target = queue_for(queue.name, queue.dead_letter)
             draft.make_dead_letters(candidates.dead_letters, target, finder.max_deliveries)
         draft.deliver(polls, candidates.returned, candidates.scan.fresh, self._finder.max_deliveries)
-        for ended in (candidates.ended, candidates.scan.ended) if candidates.includes_ended else ():
-            draft.expire(ended, queue_for(queue.name, queue.dead_letter))
+        for expired in (candidates.expired, candidates.scan.expired) if candidates.includes_expired else ():
+            draft.expire(expired, queue_for(queue.name, queue.dead_letter))
         chain = candidates.scan.chain
         return draft, draft.advance(chain.bound, chain.seen, delete=queue.on_ack == "delete")
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from queuey.claims.rules.covers import CoverDraft
 from queuey.claims.rules.entries import ClaimEntry, ClaimGroup, MoveStep, group_by_expiry
-from queuey.claims.rules.expiry import MAX_OUTBOX, EndedMessages, find_expirable
+from queuey.claims.rules.expiry import MAX_OUTBOX, ExpiredMessages, find_expirable
 from queuey.claims.rules.order import KeyHolders, OrderCheck, Waiting, compute_key_digest
 from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_CLAIM_MILLISECONDS, MAX_OUTSTANDING, ClaimTiming, State
 from queuey.claims.rules.places import ClaimLimits, FreePlaces, Places, compute_limited_key_digest
@@ -72,12 +72,12 @@ class EntryDraft:
         self._key_of = by_key if waiting is None else compute_key_digest
         """None in queues that do not keep keys."""
         self.now = now
-        self.expired = timing.expiry_limit(now)
+        self.expiry_limit = timing.expiry_limit(now)
         self._changed: set[Position] = set()
         """Messages for which the entry may begin or end a claim, not counting deliveries."""
         self._places = None
         if limits is not None:
-            self._places = Places(state, limits, now, self.expired, self.is_live, self._changed)
+            self._places = Places(state, limits, now, self.expiry_limit, self.is_live, self._changed)
         self._timing = timing
         self.size = 0
         """Approximate number of ids in the entry."""
@@ -166,14 +166,14 @@ class EntryDraft:
         return True
 
     def _make_holders(self) -> KeyHolders:
-        return KeyHolders(None if self._waiting is None else self._state, self.is_ended_here, self._may_redeliver)
+        return KeyHolders(None if self._waiting is None else self._state, self.is_done_here, self._may_redeliver)
 
     def is_live(self, position: Position) -> bool:
         """Returns whether a message has a live claim after this entry, not counting the entry's deliveries."""
-        if self.is_ended_here(position) or position in self._releases:
+        if self.is_done_here(position) or position in self._releases:
             return False
-        is_renewed = self._renewals.get(position, 0) >= self.expired
-        return is_renewed or (not self._releases_all and self._state.is_live(position, self.expired))
+        is_renewed = self._renewals.get(position, 0) >= self.expiry_limit
+        return is_renewed or (not self._releases_all and self._state.is_live(position, self.expiry_limit))
 
     def _renew(self, position: Position, expires: int) -> int:
         """Records that a claim lasts until ``expires`` or its present expiry, the later of both. Returns that time."""
@@ -226,7 +226,7 @@ class EntryDraft:
         counts = begun or not (is_held and (begun is None or claim.may_go_uncounted))
         seconds = delay(receipt, max(1, claim.deliveries - (not counts))) if callable(delay) else delay
         # An act that names no delivery says nothing about a claim that has ended in silence.
-        if seconds or (claim.expires and (receipt.number or not self._state.has_ended(position, self.expired))):
+        if seconds or (claim.expires and (receipt.number or not self._state.has_ended(position, self.expiry_limit))):
             self._releases.setdefault(position, counts)
             self.size += 1
         if not seconds:
@@ -299,7 +299,7 @@ class EntryDraft:
     def end_gone(self, positions: Iterable[Position]) -> None:
         """Ends gone or cancelled messages that are free and not in the entry yet; withdraws the covers of gone ones."""
         for position in positions:
-            if self._state.has_ended(position, self.expired) and not self._is_changed_here(position):
+            if self._state.has_ended(position, self.expiry_limit) and not self._is_changed_here(position):
                 self._end_without_letter(position)
                 if self._covers is not None and position not in self._state.cancelled:
                     self._covers.withdraw(position)
@@ -328,10 +328,10 @@ class EntryDraft:
         self.size += not self._keeps
         self._keeps = True
 
-    def expire(self, ended: EndedMessages, target: str) -> None:
+    def expire(self, expired: ExpiredMessages, target: str) -> None:
         """Makes expired messages dead letters in ``target``, cancelled ones done, as entry and outbox have room."""
         room = min(MAX_ENTRY_IDS - self.size, MAX_OUTBOX - len(self._state.outbox) - len(self._outs))
-        for position in find_expirable(self._state, ended, self._is_changed_here, self.expired, room):
+        for position in find_expirable(self._state, expired, self._is_changed_here, self.expiry_limit, room):
             if not self._end_cancelled(position):
                 self._make_dead_letter(position, target)
                 if self._covers is not None:
@@ -362,20 +362,22 @@ class EntryDraft:
                 self.size += 1
 
     def deliver(
-        self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], max_deliveries: int = 0
+        self, polls: Sequence[Poll], returned: Sequence[Message], fresh: Sequence[Message], max_deliveries: int = 0
     ) -> None:
         """Delivers messages to polls in order, as ``Poll.given``: suspected ones alone. With a TTL of 0 they stay free.
 
         Args:
             polls: The requests for messages.
-            again: Messages whose claims have ended. Messages that were claimed again are skipped.
+            returned: Messages whose claims have ended. Messages that were claimed again are skipped.
             fresh: Messages of a scan. Messages that the state has by now are skipped.
             max_deliveries: Max deliveries of a message; 0: no limit.
         """
-        candidates, order = self._find_deliverable(polls, again, fresh, max_deliveries)
+        candidates, order = self._find_deliverable(polls, returned, fresh, max_deliveries)
         free = None if self._places is None else self._places.count_free()
         is_plain = order is None and free is None and self._covers is None
-        suspected = set(filter(self._state.is_suspected, [message.position for message in again])) if again else ()
+        suspected = (
+            set(filter(self._state.is_suspected, [message.position for message in returned])) if returned else ()
+        )
         index = 0
         for caller, poll in enumerate(polls):
             chosen: list[Message] = []
@@ -405,13 +407,13 @@ class EntryDraft:
             self.size += self._covers.hold_copies(MAX_ENTRY_IDS - self.size)
 
     def _find_deliverable(
-        self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], max_deliveries: int
+        self, polls: Sequence[Poll], returned: Sequence[Message], fresh: Sequence[Message], max_deliveries: int
     ) -> tuple[list[Message], OrderCheck | None]:
         """Returns messages to redeliver, then new ones within ``MAX_OUTSTANDING``; by id in an ordered queue."""
         if self._waiting is not None:
             fresh = self._drop_expired(fresh, done=any(poll.ttl for poll in polls))
         room = MAX_OUTSTANDING - len(self._state.outstanding) - self._new_outstanding
-        messages = [m for m in again if self._may_redeliver(m.position, max_deliveries)] if again else []
+        messages = [m for m in returned if self._may_redeliver(m.position, max_deliveries)] if returned else []
         positions = list(map(position_of, fresh))
         new = self._state.find_unknown(positions)
         new.difference_update(self._finals, self._claims, self._renewals, self._releases, self._outs, self._superseded)
@@ -421,7 +423,7 @@ class EntryDraft:
         if self._waiting is None:
             return messages, None
         messages.sort(key=lambda message: message.position)
-        return messages, OrderCheck(self._state, self._waiting, self.is_ended_here, self._may_redeliver)
+        return messages, OrderCheck(self._state, self._waiting, self.is_done_here, self._may_redeliver)
 
     def _claim(self, poll: Poll) -> None:
         positions = list(map(position_of, poll.given))
@@ -444,7 +446,7 @@ class EntryDraft:
             choice = partial((order if poll.ttl else order.copy_for_peek()).try_deliver, caller)
         return choice if free is None else partial((free if poll.ttl else free.copy_for_peek()).try_take, choice)
 
-    def is_ended_here(self, position: Position) -> bool:
+    def is_done_here(self, position: Position) -> bool:
         return position in self._finals or position in self._outs or position in self._superseded
 
     def _drop_expired(self, fresh: Sequence[Message], *, done: bool) -> Sequence[Message]:
@@ -480,7 +482,7 @@ class EntryDraft:
 
     def _may_redeliver(self, position: Position, max_deliveries: int = 0) -> bool:
         """Returns whether a claim is over and its message not cancelled, changed here, or at ``max_deliveries``."""
-        is_ended = self._state.has_ended(position, self.expired) and position not in self._state.cancelled
+        is_ended = self._state.has_ended(position, self.expiry_limit) and position not in self._state.cancelled
         is_free = is_ended and not self._is_changed_here(position)
         return is_free and (not max_deliveries or self._state.outstanding[position].attempts < max_deliveries)
 

@@ -24,7 +24,7 @@ MAX_EXPIRED_IN_SCAN = 5_000
 """Max expired messages of one scan."""
 
 
-class EndedMessages(msgspec.Struct):
+class ExpiredMessages(msgspec.Struct):
     """Expired messages found by a read.
 
     Attributes:
@@ -49,12 +49,12 @@ class EndedMessages(msgspec.Struct):
         return len(self.expiries) >= MAX_EXPIRED_IN_SCAN
 
 
-def split_ended(messages: Sequence[Message], ended: EndedMessages, now: int, margin: float) -> list[Message]:
-    """Returns the messages that have not expired, and adds the others to ``ended``.
+def split_expired(messages: Sequence[Message], expired: ExpiredMessages, now: int, margin: float) -> list[Message]:
+    """Returns the messages that have not expired, and adds the others to ``expired``.
 
     Args:
         messages: Messages as read.
-        ended: Receives the expired messages.
+        expired: Receives the expired messages.
         now: The clock (ticks).
         margin: Max difference between the clocks of two processes (seconds).
     """
@@ -65,13 +65,13 @@ def split_ended(messages: Sequence[Message], ended: EndedMessages, now: int, mar
     overdue = now - CLAIMED_GRACE_SECONDS * TICKS_PER_SECOND
     for message in messages:
         position = message.position
-        if message.expires > now or position in ended.expiries:
+        if message.expires > now or position in expired.expiries:
             continue
-        ended.expiries[position] = message.expires
+        expired.expiries[position] = message.expires
         if message.expires <= due:
-            ended.due.append(position)
+            expired.due.append(position)
         if message.expires <= overdue:
-            ended.overdue.add(position)
+            expired.overdue.add(position)
     return live
 
 
@@ -84,7 +84,7 @@ def ticks_until_due(margin: float) -> int:
 
 
 def find_expirable(
-    state: State, ended: EndedMessages, is_changed: Callable[[Position], bool], expired: int, room: int
+    state: State, expired: ExpiredMessages, is_changed: Callable[[Position], bool], expiry_limit: int, room: int
 ) -> Iterator[Position]:
     """Yields the expired messages that the next entry makes dead letters. Skips claimed ones that are not overdue.
 
@@ -92,16 +92,16 @@ def find_expirable(
 
     Args:
         state: The state after the last entry.
-        ended: The expired messages found by a read.
+        expired: The expired messages found by a read.
         is_changed: Returns whether the entry changes a message in another way.
-        expired: Claims with an expiry below this are over (milliseconds since 1970).
+        expiry_limit: Claims with an expiry below this are over (milliseconds since 1970).
         room: Max messages to yield.
     """
-    upper = ended.first_live if len(state.above) >= MAX_ABOVE else LAST
-    for position in ended.due:
+    upper = expired.first_live if len(state.above) >= MAX_ABOVE else LAST
+    for position in expired.due:
         if room <= 0:
             return
-        is_claimed = state.is_live(position, expired) and position not in ended.overdue
+        is_claimed = state.is_live(position, expiry_limit) and position not in expired.overdue
         if position < upper and not (is_claimed or is_changed(position) or state.is_done(position)):
             room -= 1
             yield position

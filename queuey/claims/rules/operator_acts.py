@@ -38,7 +38,7 @@ def cancel(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
         it had ended, ``refused`` if the partition remembers too many done messages.
     """
     position = message.position
-    if draft.is_ended_here(position):
+    if draft.is_done_here(position):
         return "done"
     if draft.is_live(position):
         draft.ask_to_stop(position)
@@ -62,11 +62,11 @@ def make_available_now(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
     position = message.position
     if draft.is_live(position):
         return "claimed"
-    if draft.is_ended_here(position) or draft.verify([message])[0].status is not ReceiptStatus.ACCEPTED:
+    if draft.is_done_here(position) or draft.verify([message])[0].status is not ReceiptStatus.ACCEPTED:
         return "done"
     if draft.was_delivered(position):
         draft.release([message])
-        return "done" if draft.is_ended_here(position) else "waiting"  # Done if it was cancelled.
+        return "done" if draft.is_done_here(position) else "waiting"  # Done if it was cancelled.
     if position > draft.latest_position() and not draft.add_as_ended(position, MAX_KNOWN_WITH_EARLY):
         return "refused"
     return "waiting"

@@ -140,22 +140,22 @@ def count_deliverable_in_order(state: State, freed: Collection[int], max_per_key
     return max_per_key if key not in state.busy or key in freed else 0
 
 
-def find_ended_in_order(state: State, expired: int, max_per_key: int, limit: int) -> list[Position]:
+def find_ended_in_order(state: State, expiry_limit: int, max_per_key: int, limit: int) -> list[Position]:
     """Returns messages that may be delivered again, ascending: no message of their key is claimed.
 
     Args:
         state: The state after the last entry.
-        expired: Claims with an expiry below this are over (milliseconds since 1970).
+        expiry_limit: Claims with an expiry below this are over (milliseconds since 1970).
         max_per_key: Max messages of one key.
         limit: Max messages.
     """
     ended: list[Position] = []
     claimed: dict[int, bool] = {}
-    for position in sorted(state.find_ended(expired, len(state.outstanding))):
+    for position in sorted(state.find_ended(expiry_limit, len(state.outstanding))):
         key = state.outstanding[position].key
         outstanding = state.busy.get(key, [])
         if key not in claimed:
-            claimed[key] = not all(state.has_ended(other, expired) for other in outstanding)
+            claimed[key] = not all(state.has_ended(other, expiry_limit) for other in outstanding)
         if not claimed[key] and bisect_left(outstanding, position) < max_per_key:
             ended.append(position)
             if len(ended) >= limit:
@@ -195,7 +195,7 @@ class KeyHolders:
         return False
 
 
-class _Turn(msgspec.Struct):
+class _KeyDeliveries(msgspec.Struct):
     """The deliveries of one key in an entry.
 
     Attributes:
@@ -219,7 +219,7 @@ class OrderCheck:
         is_free: Returns whether an outstanding message is claimed neither now nor by the entry.
     """
 
-    __slots__ = ("_is_done", "_is_free", "_state", "_turns", "_waiting")
+    __slots__ = ("_deliveries", "_is_done", "_is_free", "_state", "_waiting")
 
     def __init__(
         self,
@@ -232,12 +232,14 @@ class OrderCheck:
         self._waiting = waiting
         self._is_done = is_done
         self._is_free = is_free
-        self._turns: dict[int, _Turn] = {}
+        self._deliveries: dict[int, _KeyDeliveries] = {}
 
     def copy_for_peek(self) -> OrderCheck:
         """Returns a copy that offers no messages of keys from which this entry already delivers to a caller."""
         check = OrderCheck(self._state, self._waiting, self._is_done, self._is_free)
-        check._turns = {key: _Turn(iter(()), None) for key, turn in self._turns.items() if turn.caller is not None}
+        check._deliveries = {
+            key: _KeyDeliveries(iter(()), None) for key, d in self._deliveries.items() if d.caller is not None
+        }
         return check
 
     def try_deliver(self, caller: int, message: Message) -> bool:
@@ -246,20 +248,20 @@ class OrderCheck:
         All messages for one caller must be checked before the first one for the next caller.
         """
         key = compute_key_digest(message)
-        turn = self._turns.get(key)
-        if turn is None:
-            turn = self._turns[key] = self._begin(key)
-        if turn.next != message.position or turn.caller not in {None, caller}:
+        deliveries = self._deliveries.get(key)
+        if deliveries is None:
+            deliveries = self._deliveries[key] = self._begin(key)
+        if deliveries.next != message.position or deliveries.caller not in {None, caller}:
             return False
-        turn.caller = caller
-        turn.next = next(turn.pending, None)
+        deliveries.caller = caller
+        deliveries.next = next(deliveries.pending, None)
         return True
 
-    def _begin(self, key: int) -> _Turn:
-        """Returns the turn of a key: first its outstanding messages, then the waiting ones; empty if one is claimed."""
+    def _begin(self, key: int) -> _KeyDeliveries:
+        """Returns the deliveries of a key: of outstanding messages, then of waiting ones; none if one is claimed."""
         busy = [position for position in self._state.busy.get(key, ()) if not self._is_done(position)]
         if not all(map(self._is_free, busy)):
-            return _Turn(iter(()), None)
+            return _KeyDeliveries(iter(()), None)
         waiting = (position for position in self._waiting.iterate_key(key, self._state) if not self._is_done(position))
         pending = merge(busy, waiting)
-        return _Turn(pending, next(pending, None))
+        return _KeyDeliveries(pending, next(pending, None))

@@ -430,20 +430,20 @@ class State:
 
     # Ended claims
 
-    def find_ended(self, expired: int, limit: int) -> list[Position]:
+    def find_ended(self, expiry_limit: int, limit: int) -> list[Position]:
         """Returns messages whose claims have ended, the longest waiting first.
 
         Args:
-            expired: Claims with an expiry below this are over (milliseconds since 1970), and so are claims with an
+            expiry_limit: Claims with an expiry below this are over (milliseconds since 1970), and so are claims with an
                 expiry more than ``MAX_CLAIM_MILLISECONDS`` above it.
             limit: Max messages.
         """
-        if self._last_expiry > (latest := expired + MAX_CLAIM_MILLISECONDS):
+        if self._last_expiry > (latest := expiry_limit + MAX_CLAIM_MILLISECONDS):
             late = (position for position, claim in self.outstanding.items() if claim.expires > latest)
             self._ended.update(dict.fromkeys(late))
             self._rebuild_expiries(latest)
         outstanding, expiries, ended = self.outstanding, self._expiries, self._ended
-        while expiries and expiries[0][0] < expired:
+        while expiries and expiries[0][0] < expiry_limit:
             expires, position = heappop(expiries)
             claim = outstanding.get(position)
             if claim is not None and claim.expires == expires:
@@ -453,7 +453,7 @@ class State:
         for position in ended:
             if len(positions) >= limit:
                 break
-            if self.has_ended(position, expired):
+            if self.has_ended(position, expiry_limit):
                 positions.append(position)
             else:
                 # The clock was set back, or the message was claimed again.
@@ -477,17 +477,17 @@ class State:
             heappop(expiries)
         return inf
 
-    def has_ended(self, position: Position, expired: int) -> bool:
+    def has_ended(self, position: Position, expiry_limit: int) -> bool:
         """Returns whether a message is outstanding and its claim is over, was released, or ends later than any may."""
         claim = self.outstanding.get(position)
-        return claim is not None and not expired <= claim.expires <= expired + MAX_CLAIM_MILLISECONDS
+        return claim is not None and not expiry_limit <= claim.expires <= expiry_limit + MAX_CLAIM_MILLISECONDS
 
-    def is_live(self, position: Position, expired: int) -> bool:
+    def is_live(self, position: Position, expiry_limit: int) -> bool:
         """Returns whether a worker may have a message: its claim has not ended, and it does not rest."""
         claim = self.outstanding.get(position)
         return (
             claim is not None
-            and expired <= claim.expires <= expired + MAX_CLAIM_MILLISECONDS
+            and expiry_limit <= claim.expires <= expiry_limit + MAX_CLAIM_MILLISECONDS
             and position not in self.resting
         )
 
@@ -498,22 +498,24 @@ class State:
             return claim is not None
         return claim.expires > 0 and claim.deliveries > 0 and position not in self.resting
 
-    def find_status(self, position: Position, expired: int) -> Literal["claimed", "retrying", "waiting"]:
+    def find_status(self, position: Position, expiry_limit: int) -> Literal["claimed", "retrying", "waiting"]:
         """Returns the status of an outstanding message: waiting once its claim has ended, retrying while it rests."""
-        if self.has_ended(position, expired):
+        if self.has_ended(position, expiry_limit):
             return "waiting"
         return "retrying" if position in self.resting else "claimed"
 
-    def count_live(self, expired: int) -> int:
+    def count_live(self, expiry_limit: int) -> int:
         return (
-            len(self.outstanding) - len(self.find_ended(expired, len(self.outstanding))) - self.count_retrying(expired)
+            len(self.outstanding)
+            - len(self.find_ended(expiry_limit, len(self.outstanding)))
+            - self.count_retrying(expiry_limit)
         )
 
-    def count_retrying(self, expired: int) -> int:
-        return sum(not self.has_ended(position, expired) for position in self.resting)
+    def count_retrying(self, expiry_limit: int) -> int:
+        return sum(not self.has_ended(position, expiry_limit) for position in self.resting)
 
-    def count_live_with_key(self, expired: int, key: int) -> int:
-        return sum(self.is_live(position, expired) for position in self.busy.get(key, ()))
+    def count_live_with_key(self, expiry_limit: int, key: int) -> int:
+        return sum(self.is_live(position, expiry_limit) for position in self.busy.get(key, ()))
 
     # Snapshots
 

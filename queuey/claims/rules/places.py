@@ -49,7 +49,7 @@ class Places:
         state: The state after the last entry.
         limits: Max live claims.
         now: The clock (milliseconds since 1970).
-        expired: Claims with an expiry below this are over (milliseconds since 1970).
+        expiry_limit: Claims with an expiry below this are over (milliseconds since 1970).
         is_live: Returns whether a message has a live claim after the next entry, not counting deliveries.
         changed: Messages for which the entry may begin or end a claim. The draft adds them; this class removes them.
     """
@@ -59,17 +59,17 @@ class Places:
         state: State,
         limits: ClaimLimits,
         now: int,
-        expired: int,
+        expiry_limit: int,
         is_live: Callable[[Position], bool],
         changed: set[Position],
     ) -> None:
         self._state = state
         self._limits = limits
         self._now = now
-        self._expired = expired
+        self._expiry_limit = expiry_limit
         self._is_live = is_live
-        self._live = cache(partial(state.count_live, expired))
-        self._live_of = cache(partial(state.count_live_with_key, expired))
+        self._live = cache(partial(state.count_live, expiry_limit))
+        self._live_of = cache(partial(state.count_live_with_key, expiry_limit))
         self._changed = changed
         self._counted: dict[Position, bool] = {}
         """Whether a changed message counts as live."""
@@ -111,7 +111,7 @@ class Places:
         while self._changed:
             position = self._changed.pop()
             claim = self._state.outstanding.get(position)
-            before = self._counted.get(position, self._state.is_live(position, self._expired))
+            before = self._counted.get(position, self._state.is_live(position, self._expiry_limit))
             live = self._counted[position] = self._is_live(position)
             for key in {None, 0 if claim is None else claim.key}:
                 self._added[key] += live - before
@@ -161,23 +161,23 @@ class LikelyPlaces:
     Args:
         state: The state after the last entry.
         limits: Max live claims.
-        expired: Claims with an expiry below this are over (milliseconds since 1970).
+        expiry_limit: Claims with an expiry below this are over (milliseconds since 1970).
         ending: Messages whose claims the next entry probably ends.
 
     Attributes:
         total_estimate: Number of messages of all keys.
     """
 
-    __slots__ = ("_ending", "_expired", "_free", "_per_key", "_state", "total_estimate")
+    __slots__ = ("_ending", "_expiry_limit", "_free", "_per_key", "_state", "total_estimate")
 
-    def __init__(self, state: State, limits: ClaimLimits, expired: int, ending: Iterable[Position]) -> None:
+    def __init__(self, state: State, limits: ClaimLimits, expiry_limit: int, ending: Iterable[Position]) -> None:
         self._state = state
-        self._expired = expired
+        self._expiry_limit = expiry_limit
         self._per_key = limits.per_key
-        live = [position for position in set(ending) if state.is_live(position, expired)]
+        live = [position for position in set(ending) if state.is_live(position, expiry_limit)]
         self._ending = Counter(state.outstanding[position].key for position in live)
         self._free: dict[int, int] = {}
-        self.total_estimate = limits.total - state.count_live(expired) + len(live) if limits.total else NO_LIMIT
+        self.total_estimate = limits.total - state.count_live(expiry_limit) + len(live) if limits.total else NO_LIMIT
 
     def estimate_for_key(self, key: int) -> int:
         """Returns how many messages of a key the next entry can probably deliver, after those already given.
@@ -185,7 +185,7 @@ class LikelyPlaces:
         Returns :data:`NO_LIMIT` without a key (0) or without a limit per key.
         """
         if key not in self._free:
-            live = self._state.count_live_with_key(self._expired, key)
+            live = self._state.count_live_with_key(self._expiry_limit, key)
             self._free[key] = self._per_key + self._ending[key] - live if key and self._per_key else NO_LIMIT
         return self._free[key]
 
@@ -198,7 +198,7 @@ class LikelyPlaces:
         """Returns messages of ended claims for which there are places, the longest waiting first."""
         free: dict[int, int] = {}
         positions: list[Position] = []
-        for position in self._state.find_ended(self._expired, len(self._state.outstanding)):
+        for position in self._state.find_ended(self._expiry_limit, len(self._state.outstanding)):
             key = self._state.outstanding[position].key
             free[key] = free.get(key, self.estimate_for_key(key)) - 1
             if free[key] >= 0:

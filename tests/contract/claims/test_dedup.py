@@ -78,7 +78,7 @@ def test_copies_that_have_ended_are_forgotten(store: Store) -> None:
         assert blocking(service.claims).claim(access, limit=1, ttl=60) == []
         [left] = (
             blocking(service.claims)
-            .look_at(queue, lambda state, _expired: len(state.above) + state.covers.count)
+            .look_at(queue, lambda state, _limit: len(state.above) + state.covers.count)
             .values()
         )
         return left == 0

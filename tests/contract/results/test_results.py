@@ -66,7 +66,7 @@ class Scene:
     def has_none_outstanding_after_claim(self) -> bool:
         """Claims once, which ends messages that are gone; returns whether nothing is outstanding."""
         assert self.claims.claim(self.access, limit=1, ttl=60) == []
-        return not self.claims.look_at(self.queue, lambda state, _expired: len(state.outstanding))[1]
+        return not self.claims.look_at(self.queue, lambda state, _limit: len(state.outstanding))[1]
 
     def write(self, receipt: ClaimReceipt, result: bytes = b"1") -> None:
         """Writes the row of a result, as before the entry of its acknowledgement."""

@@ -319,7 +319,7 @@ def _ask(world: World, step: Ask, mutation: Mutation | None) -> tuple[World, Mov
     expired = ClaimTiming().expiry_limit(_NOW)
     calls = partial(_fetch, world), partial(_read, world), partial(_sift, world)
     with suppress(StopIteration):
-        request.gather(state, Sources(1, expired, *calls, lambda messages, _ended: messages)).send(None)
+        request.gather(state, Sources(1, expired, *calls, lambda messages, _expired: messages)).send(None)
     dedup = world.kind == "dedup" and mutation != "no covers"
     until = min(request.horizon, request.below)[0]
     draft = EntryDraft(state, _NOW, ClaimTiming(), CoverDraft(state.covers, request.copies, until) if dedup else None)

@@ -366,10 +366,10 @@ def resting_for_good(real: Real, state: State, position: Position, expires: int,
         state.resting.add(position)
 
 
-def never_resting(state: State, position: Position, expired: int) -> bool:
+def never_resting(state: State, position: Position, expiry_limit: int) -> bool:
     """Counts messages that wait for their delay."""
     claim = state.outstanding.get(position)
-    return claim is not None and claim.expires >= expired
+    return claim is not None and claim.expires >= expiry_limit
 
 
 def find_no_place_of_busy_key(places: LikelyPlaces, key: int) -> int:

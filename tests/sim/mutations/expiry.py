@@ -10,7 +10,7 @@ from msgspec.structs import replace as changed
 from queuey.claims.expiry_records import ExpiryRecord, ExpiryRecords, ExpirySearch
 from queuey.claims.log.expiry_turns import ExpiryRequest
 from queuey.claims.log.message_finder import Finder
-from queuey.claims.rules.expiry import EndedMessages, find_expirable
+from queuey.claims.rules.expiry import ExpiredMessages, find_expirable
 from queuey.claims.rules.partition_state import State
 from queuey.model.ids import Position
 from queuey.model.messages import Record
@@ -33,9 +33,9 @@ def remove_at_any_version(store: KeptStore, record: Record) -> None:
     store._replicas.records.pop(record.name, None)
 
 
-def hide_ended_messages(finder: Finder, state: State) -> None:
-    """Does not read messages after their end."""
-    finder.includes_ended, finder.scanner.split_ended = False, None
+def hide_expired_messages(finder: Finder, state: State) -> None:
+    """Does not read messages after their expiry."""
+    finder.includes_expired, finder.scanner.split_expired = False, None
 
 
 def expire_by_one_clock(margin: float) -> int:
@@ -44,10 +44,10 @@ def expire_by_one_clock(margin: float) -> int:
 
 
 def find_expirable_with_claims(
-    state: State, ended: EndedMessages, is_changed: Callable[[Position], bool], expired: int, room: int
+    state: State, expired: ExpiredMessages, is_changed: Callable[[Position], bool], expiry_limit: int, room: int
 ) -> Iterator[Position]:
-    ended.overdue.update(ended.due)
-    return find_expirable(state, ended, is_changed, expired, room)
+    expired.overdue.update(expired.due)
+    return find_expirable(state, expired, is_changed, expiry_limit, room)
 
 
 def make_turn_without_outbox(real: Real, request: ExpiryRequest, state: State) -> Any:  # noqa: ANN401

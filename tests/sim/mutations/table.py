@@ -273,7 +273,7 @@ MUTATIONS: dict[str, Mutation] = {
     "the next search comes in time for messages that no search has seen": vanishing(
         "E1", 122, around(ExpiryRecords._next_due_ticks, expiry.plan_search_by_seen_messages)
     ),
-    "reads show messages that have ended": vanishing("E1", 0, (Finder._adapt_to_log, expiry.hide_ended_messages)),
+    "reads show messages that have ended": vanishing("E1", 0, (Finder._adapt_to_log, expiry.hide_expired_messages)),
     "reads from the cursor once they show messages that have ended": vanishing(
         "E1", 427, answering(Waiting.clear), kind="ordered"
     ),
