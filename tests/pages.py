@@ -50,7 +50,7 @@ TYPED = "tests/acceptance/test_commands_of_pages.py"
 RUN_BY = {
     "README.md": {
         "Start": "tests/cli/test_docs.py",
-        "Run": "tests/cli/test_docs.py, tests/acceptance/test_docs.py, tests/qdo/test_docs.py",
+        "Three ways to read a queue": "tests/cli/test_docs.py, tests/acceptance/test_docs.py, tests/qdo/test_docs.py",
     },
     "docs/access.md": {"": TYPED},
     "docs/api.md": {"": "tests/app/test_reference.py"},
