@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from queuey.model.ids import FIRST
 from queuey.pipeline.audit import audit_job
 from queuey.pipeline.audit.audit_job import Account, Audit, AuditSample, Passed
 from queuey.pipeline.stats import lag, stats_job
@@ -46,7 +45,7 @@ def test_stats_as_tables_and_as_a_document(run: Run, job: Job) -> None:
 
 
 def test_lag_shows_what_goes_first(run: Run, job: Job, tmp_path: Path) -> None:
-    """The lag is printed with its forecast; offsets of a file are read before Spark starts."""
+    """The lag is printed with its forecast."""
     row = GroupPartitionLag(
         queue="q",
         partition=2,
@@ -72,14 +71,12 @@ def test_lag_shows_what_goes_first(run: Run, job: Job, tmp_path: Path) -> None:
     )
     arguments = job(lag.run, report)
     make_queues(tmp_path, "q")
-    offsets = tmp_path / "offsets"
-    offsets.write_text('{"app":"acme","host":"h","queue":"q","partition":2,"offset":null}\n')
-    ended = run("pipeline", "stats", "--lag", "q", "--group", "g", "--offsets", str(offsets), "--within", "2h")
+    ended = run("pipeline", "stats", "--lag", "q", "--group", "g", "--within", "2h")
     assert ended.code == 0
     assert "12, the first in 30 s" in ended.text
     assert ended.text.splitlines()[-1].split() == ["q", "2", "g", "50", "3", "min", "0.50", "12", "30", "s"]
     assert "Lagging groups that are not shown: 1;" in ended.err
-    assert (arguments[0].groups, arguments[0].within, arguments[0].offsets) == (("g",), 7200.0, {"q": {2: FIRST}})
+    assert (arguments[0].groups, arguments[0].within) == (("g",), 7200.0)
     assert run("pipeline", "stats", "--lag", "--json").json["rows"][0]["forecast"]["lost"] == 12
 
 
