@@ -14,13 +14,14 @@ from queuey.app.opening import retry_until_available
 from queuey.model.messages import Queue
 from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraOptions, open_store
+from queuey.storage.cassandra.admin import timing_changes
 from queuey.storage.cassandra.admin.migrations import migrate
+from queuey.storage.cassandra.cluster import open_driver
 from queuey.storage.cassandra.cluster.options import parse_url
 from queuey.storage.cassandra.cluster.timing import MANY_CENTRES_TIMING
 
 KEYSPACE = "bench"
-STATED_TIMES = ("deadline", "delay", "difference")
-"""Ends of the names of the settings from which all other times follow."""
+CONNECT_TIMEOUT = 30.0
 
 
 def prepare(
@@ -35,14 +36,11 @@ def prepare(
         patient: Use the timing of several data centres: writes have 3 s instead of 0.4 s. Three JVMs on two processors
             may pause for longer than the shorter time.
     """
-    url = nodes.store_url(keyspace)
-    stated = (
-        {name: value for name, value in MANY_CENTRES_TIMING.values().items() if name.endswith(STATED_TIMES)}
-        if patient
-        else {}
-    )
-    options = CassandraOptions(follow=patient, stated=stated)
+    url, options = nodes.store_url(keyspace), CassandraOptions(follow=patient)
     migrate(parse_url(url), options, replication=str(len(nodes.address.hosts)))
+    if patient:
+        with open_driver(parse_url(url), options, CONNECT_TIMEOUT) as driver:
+            timing_changes.change_timing(driver, options, MANY_CENTRES_TIMING, lambda _: None, wait=lambda _: None)
     store = open_store(url, options=options)
     retry_until_available(lambda: bridge.run(store.applications.application_names()), 30)
     service.create_application_and_queues(store, queues)

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RETRY_INTERVAL = 0.1
-KEYSPACE_TIMING_SETTINGS = ("cassandra_clock_difference",)
-"""Settings that must equal timing parameters of the keyspace."""
 LOCK_SHARE = 1 / 3
 """Ratio of the wait for another process's SQLite lock to the deadline. After that wait a call fails as busy."""
 
@@ -144,19 +142,13 @@ def cassandra_options(
     from queuey.storage.cassandra.cluster.options import CassandraOptions  # noqa: PLC0415 - needs the driver
 
     names = {name: f"cassandra_{name}" for name in CassandraOptions.__dataclass_fields__}
-    stated = _find_stated_timing(settings)
-    values = {
-        name: getattr(settings, setting)
-        for name, setting in names.items()
-        if hasattr(settings, setting) and setting not in KEYSPACE_TIMING_SETTINGS
-    }
+    values = {name: getattr(settings, setting) for name, setting in names.items() if hasattr(settings, setting)}
     password = settings.cassandra_password
     values["password"] = None if password is None else password.read(os.environ if environ is None else environ)
     options = CassandraOptions(
         **values,
         levels=_make_levels(settings),
         follow=True,
-        stated=stated,
         **{f"catalogue_{name}": level for name, level in asdict(settings.consistency_catalogue).items()},
         deadline=settings.deadline,
         default_ttl=settings.default_ttl,
@@ -200,31 +192,15 @@ def retry_until_available(call: Callable[[], T], seconds: float) -> T:
 
 
 def _make_levels(settings: Settings) -> dict[str, Level]:
-    """Returns the consistency levels with the settings' changes.
-
-    Delay and deadline of safe levels cannot be changed.
-    """
+    """Returns the consistency levels as the settings define them. The times of safe levels stand in the keyspace."""
     from queuey.storage.cassandra.cluster.options import STRONG, VERY_STRONG, WEAK  # noqa: PLC0415 - needs the driver
 
     levels = {}
     for name, level in {"weak": WEAK, "strong": STRONG, "very_strong": VERY_STRONG}.items():
         chosen = asdict(getattr(settings, f"consistency_{name}"))
-        values: dict[str, Any] = {
-            field: None if chosen[field] == AUTO else chosen[field] for field in ("write", "read")
-        }
-        if not level.safe:
-            values |= {field: chosen[field] for field in ("delay", "deadline") if chosen[field] is not None}
+        values: dict[str, Any] = {field: None if value == AUTO else value for field, value in chosen.items()}
         levels[name] = replace(level, **values)
     return levels
-
-
-def _find_stated_timing(settings: Settings) -> dict[str, float]:
-    """Returns the timing parameters that are set. They must equal those stored in the keyspace."""
-    stated = {name: getattr(settings, name) for name in KEYSPACE_TIMING_SETTINGS}
-    for level in ("strong", "very_strong"):
-        chosen = getattr(settings, f"consistency_{level}")
-        stated |= {f"consistency.{level}.{field}": getattr(chosen, field) for field in ("delay", "deadline")}
-    return {name: value for name, value in stated.items() if value is not None}
 
 
 def _check_files(options: CassandraOptions) -> None:

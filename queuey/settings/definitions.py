@@ -36,14 +36,26 @@ class Consistency(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         write: Cassandra's consistency level for writes. `auto`: `QUORUM`, or `LOCAL_QUORUM` with several data centres.
         read: Cassandra's consistency level for reads. `auto`: the level of writes.
-        delay: Time that range reads stay behind the clock.
-        deadline: Timeout of a write; a write that takes longer is not acknowledged.
     """
 
     write: WriteLevel = AUTO
     read: ReadLevel = AUTO
-    delay: Annotated[float | None, Meta(ge=0, le=3600)] = None
-    deadline: Annotated[float | None, Meta(ge=0.05, le=120)] = None
+
+
+class WeakConsistency(msgspec.Struct, frozen=True, kw_only=True):
+    """Cassandra's consistency levels for the messages of a `weak` queue, and its times.
+
+    Attributes:
+        write: Cassandra's consistency level for writes. `auto`: `QUORUM`, or `LOCAL_QUORUM` with several data centres.
+        read: Cassandra's consistency level for reads. `auto`: the level of writes.
+        delay: Time that range reads stay behind the clock.
+        deadline: Timeout of a write; a write that takes longer is not acknowledged.
+    """
+
+    write: WriteLevel = "ONE"
+    read: ReadLevel = "ONE"
+    delay: Annotated[float, Meta(ge=0, le=3600)] = 1.0
+    deadline: Annotated[float, Meta(ge=0.05, le=120)] = 3.0
 
 
 class CatalogueConsistency(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,7 +210,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         cassandra_local_dc: Data centre of this machine; required if there are several.
         cassandra_timeout: Timeout of a request to Cassandra.
         cassandra_speculative: Time until a repeatable request also goes to a second node; 0: never.
-        cassandra_clock_difference: Max difference between the clocks of two machines. Best left unset.
         consistency_weak: Meaning of `weak`: levels for writes and reads of messages in `weak` queues.
         consistency_strong: Meaning of `strong`.
         consistency_very_strong: Meaning of `very_strong`.
@@ -252,11 +263,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cassandra_local_dc: Annotated[str | None, Meta(min_length=1)] = None
     cassandra_timeout: Annotated[float, Meta(ge=0.1, le=60)] = 4.0
     cassandra_speculative: Annotated[float, Meta(ge=0, le=60)] = 0.1
-    cassandra_clock_difference: Annotated[float | None, Meta(ge=0.01, le=60)] = None
 
-    consistency_weak: Consistency = msgspec.field(
-        name="consistency.weak", default=Consistency(write="ONE", read="ONE", delay=1.0)
-    )
+    consistency_weak: WeakConsistency = msgspec.field(name="consistency.weak", default=WeakConsistency())
     consistency_strong: Consistency = msgspec.field(name="consistency.strong", default=Consistency())
     consistency_very_strong: Consistency = msgspec.field(
         name="consistency.very_strong", default=Consistency(write="EACH_QUORUM")
@@ -298,7 +306,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     CASSANDRA: (
         *("cassandra_user", "cassandra_password", "cassandra_tls", "cassandra_tls_ca", "cassandra_tls_cert"),
         *("cassandra_tls_key", "cassandra_tls_hostname", "cassandra_local_dc", "cassandra_timeout"),
-        *("cassandra_speculative", "cassandra_clock_difference"),
+        "cassandra_speculative",
     ),
     CONSISTENCY: ("consistency.weak", "consistency.strong", "consistency.very_strong", "consistency.catalogue"),
 }

@@ -186,14 +186,12 @@ def _check_store(settings: Settings, sources: Mapping[str, str], refuse: Callabl
 
 
 def _check_cassandra(settings: Settings, refuse: Callable[..., None]) -> None:
-    """Refuses a user or password alone, and a deadline that is not above the timeout and those of the levels."""
+    """Refuses a user or password alone, and a deadline that is not above the timeout and that of `weak`."""
     if (settings.cassandra_user is None) != (settings.cassandra_password is None):
         missing = "cassandra_user" if settings.cassandra_user is None else "cassandra_password"
         present = "cassandra_password" if settings.cassandra_user is None else "cassandra_user"
         refuse(f"Setting {present} needs {missing}.", present)
     if settings.deadline <= settings.cassandra_timeout:
         refuse("Setting deadline must be above cassandra_timeout.", "deadline", "cassandra_timeout")
-    for level in ("weak", "strong", "very_strong"):
-        if settings.deadline <= (getattr(settings, f"consistency_{level}").deadline or 0.0):
-            name = f"consistency.{level}"
-            refuse(f"Setting deadline must be above the deadline of {name}.", "deadline", name)
+    if settings.deadline <= settings.consistency_weak.deadline:
+        refuse("Setting deadline must be above the deadline of consistency.weak.", "deadline", "consistency.weak")

@@ -65,7 +65,7 @@ def served(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
     """A service on that keyspace, with user directories of its own."""
     directory = tmp_path_factory.mktemp("on-cassandra")
     variables = {"HOME": str(directory / "home"), "XDG_DATA_HOME": str(directory / "home" / "data")}
-    with Served(directory, ["--store", url, "--consistency-strong", "delay=1"], variables=variables) as running:
+    with Served(directory, ["--store", url], variables=variables) as running:
         yield running
         assert running.end(signal.SIGTERM) == 0
         assert "Traceback" not in running.output

@@ -41,8 +41,7 @@ def test_every_choice_reaches_the_store() -> None:
         "QUEUEY_CASSANDRA_LOCAL_DC": "berlin",
         "QUEUEY_CASSANDRA_TIMEOUT": "2",
         "QUEUEY_CASSANDRA_SPECULATIVE": "0",
-        "QUEUEY_CASSANDRA_CLOCK_DIFFERENCE": "0.5",
-        "QUEUEY_CONSISTENCY_STRONG": "write=ALL,read=ONE,delay=8,deadline=7",
+        "QUEUEY_CONSISTENCY_STRONG": "write=ALL,read=ONE",
         "QUEUEY_CONSISTENCY_CATALOGUE": "serial=LOCAL_SERIAL",
         "QUEUEY_DEADLINE": "9",
         "QUEUEY_DEFAULT_TTL": "60",
@@ -51,11 +50,6 @@ def test_every_choice_reaches_the_store() -> None:
     assert (chosen.user, chosen.password, chosen.tls_ca) == ("me", "secret", TLS / "cert.pem")
     assert (chosen.tls_hostname, chosen.local_dc, chosen.timeout, chosen.speculative) == (False, "berlin", 2, 0)
     assert (chosen.deadline, chosen.default_ttl) == (9, 60)
-    assert chosen.stated == {
-        "cassandra_clock_difference": 0.5,
-        "consistency.strong.delay": 8.0,
-        "consistency.strong.deadline": 7.0,
-    }
     strong = chosen.levels["strong"]
     assert (strong.write, strong.read) == ("ALL", "ONE")
     assert (chosen.catalogue_serial, chosen.reap_interval) == ("LOCAL_SERIAL", None)
@@ -65,7 +59,7 @@ def test_every_choice_reaches_the_store() -> None:
 def test_every_option_of_a_deployment_is_a_setting() -> None:
     """Each option of the store is a setting, or listed as an exception."""
     internal = {
-        *("follow", "row_age", "stated", "max_pending", "cached_queues", "catalogue_deadline", "heartbeat"),
+        *("follow", "row_age", "clock_difference", "max_pending", "cached_queues", "catalogue_deadline", "heartbeat"),
         *("reap_interval", "reap_after"),
     }
     elsewhere = {"levels", "deadline", "default_ttl"}

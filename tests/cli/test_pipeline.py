@@ -247,7 +247,7 @@ def test_where_the_store_is(run: Run, job: Job, tmp_path: Path) -> None:
 
 def test_tables_reach_the_tasks() -> None:
     """A consistency level, which is a table, makes the same settings again in tasks."""
-    options = {"store": "cassandra://host/space", "consistency.strong": "write=ALL,delay=8.5"}
+    options = {"store": "cassandra://host/space", "consistency.weak": "write=ALL,delay=8.5"}
     loaded = settings.load(options, {})
     assert settings.load(ConfiguredStore(loaded).given_settings(), {}).settings == loaded.settings
 

@@ -14,7 +14,7 @@ from queuey.app import opening
 from queuey.model.errors import SettingsError
 from queuey.runtime.limits import Limits
 from queuey.settings import SecretName
-from queuey.settings.definitions import Consistency, patterns_of
+from queuey.settings.definitions import WeakConsistency, patterns_of
 from queuey.storage.sqlite.connection import SqliteOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -45,36 +45,36 @@ def test_fields_of_a_table_come_from_the_nearest_place_that_names_them(tmp_path:
     """A source that names one field of a table leaves the other fields to lower sources."""
     file = write(
         tmp_path / "queuey.toml",
-        'store = "cassandra://h/k"\n[consistency.strong]\nwrite = "ALL"\nread = "ONE"\ndelay = 8\n',
+        'store = "cassandra://h/k"\n[consistency.weak]\nwrite = "ALL"\nread = "ONE"\ndelay = 8\n',
     )
-    environ = {"QUEUEY_CONFIG": str(file), "QUEUEY_CONSISTENCY_STRONG": " read = TWO, delay=9"}
-    loaded = settings.load({"consistency.strong": "delay=10"}, environ)
-    assert loaded.settings.consistency_strong == Consistency(write="ALL", read="TWO", delay=10.0)
-    assert loaded.sources["consistency.strong"].split(", ") == [
+    environ = {"QUEUEY_CONFIG": str(file), "QUEUEY_CONSISTENCY_WEAK": " read = TWO, delay=9"}
+    loaded = settings.load({"consistency.weak": "delay=10"}, environ)
+    assert loaded.settings.consistency_weak == WeakConsistency(write="ALL", read="TWO", delay=10.0)
+    assert loaded.sources["consistency.weak"].split(", ") == [
         str(file),
-        "QUEUEY_CONSISTENCY_STRONG",
-        "--consistency-strong",
+        "QUEUEY_CONSISTENCY_WEAK",
+        "--consistency-weak",
     ]
-    assert loaded.sources["consistency.weak"] == "default"
+    assert loaded.sources["consistency.strong"] == "default"
 
 
 def test_a_table_is_shown_as_it_may_be_given() -> None:
     """The text of a table, given on the command line, makes the same table."""
-    chosen = Consistency(write="ALL", read="ONE", delay=1800.0625, deadline=2.0)
+    chosen = WeakConsistency(write="ALL", read="ONE", delay=1800.0625, deadline=2.0)
     text = settings.as_text(chosen)
     assert text == "write=ALL,read=ONE,delay=1800.0625,deadline=2"
-    loaded = settings.load({"store": "cassandra://h/k", "consistency.strong": text}, {})
-    assert loaded.settings.consistency_strong == chosen
+    loaded = settings.load({"store": "cassandra://h/k", "consistency.weak": text}, {})
+    assert loaded.settings.consistency_weak == chosen
 
 
 def test_lengths_of_time_have_units(tmp_path: Path) -> None:
     """Every duration may be text with units, and a bad one gets an error with the type."""
     file = write(tmp_path / "queuey.toml", 'deadline = "1m"\nidempotency_ttl = 3600\n')
     environ = {"QUEUEY_CONFIG": str(file), "QUEUEY_MAX_WAIT": "500ms"}
-    options = {"store": "cassandra://h/k", "default_ttl": "7d", "consistency.strong": "delay=1m30s"}
+    options = {"store": "cassandra://h/k", "default_ttl": "7d", "consistency.weak": "delay=1m30s"}
     loaded = settings.load(options, environ).settings
     assert (loaded.deadline, loaded.idempotency_ttl, loaded.max_wait) == (60.0, 3600, 0.5)
-    assert (loaded.default_ttl, loaded.consistency_strong.delay) == (604_800, 90.0)
+    assert (loaded.default_ttl, loaded.consistency_weak.delay) == (604_800, 90.0)
     for text in ("7y", "500d", "1.5", "-1"):
         with pytest.raises(SettingsError, match=re.escape(f"is {text!r}. Expected: whole seconds, 1 to 33554432.")):
             settings.load({"default_ttl": text}, {})

@@ -77,7 +77,7 @@ def test_ten_settings_come_first() -> None:
         ("Facades", [fields_table(line) for line in (LINES["facades"], *FACADES)]),
         (
             "Consistency levels",
-            [fields_table(LINES["consistency.strong"]), fields_table(LINES["consistency.catalogue"])],
+            [fields_table(LINES[f"consistency.{name}"]) for name in ("weak", "strong", "catalogue")],
         ),
     ],
 )

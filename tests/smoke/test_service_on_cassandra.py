@@ -37,7 +37,7 @@ def url(cassandra: Cassandra) -> str:
 def connection(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """The arguments for clients of a service on this keyspace. Checks that the service ends cleanly."""
     secret = json.loads(queuey("app", "create", "smoke", "--store", url, "--json"))["secret"]
-    options = ["--store", url, "--consistency-strong", "delay=1"]
+    options = ["--store", url]
     with Served(tmp_path_factory.mktemp("smoke"), options) as service:
         yield {"url": f"http://127.0.0.1:{service.port}", "key": secret, "application": "smoke"}
         assert service.end(signal.SIGTERM) == 0, service.output

@@ -45,7 +45,7 @@ def test_no_store_is_made(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*")] == ["other"]
 
 
-@pytest.mark.parametrize(("name", "text"), [("cassandra_timeout", "3"), ("consistency.very_strong", "delay=9")])
+@pytest.mark.parametrize(("name", "text"), [("cassandra_timeout", "3"), ("consistency.weak", "delay=9")])
 def test_settings_that_cannot_be_used(name: str, text: str) -> None:
     """An invalid setting is reported by the name of its option."""
     options = StoreOptions(((name, text), ("data", "/nowhere")))

@@ -171,7 +171,7 @@ def test_store_options() -> None:
     options = store_options({"DATA": "here", "config": "/etc/q.toml", "cassandra_timeout": "3", "subscribe": "a"})
     assert options.settings == (("cassandra_timeout", "3"), ("data", str(Path.cwd() / "here")))
     assert (options.config, options.application) == ("/etc/q.toml", None)
-    assert store_options({"Consistency.Strong": "delay=9"}).settings == (("consistency.strong", "delay=9"),)
+    assert store_options({"Consistency.Weak": "delay=9"}).settings == (("consistency.weak", "delay=9"),)
     assert pickle.loads(pickle.dumps(options)) == options
     assert len({options, StoreOptions(options.settings, options.config)}) == 1
 

@@ -18,7 +18,6 @@ from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
 from queuey.storage.cassandra.cluster import Driver, Rows, Statement, open_driver
 from queuey.storage.cassandra.cluster.options import CassandraOptions, DataCentreTarget
 from queuey.storage.cassandra.time.clock_watch import SELECT_NOW
-from queuey.storage.cassandra.time.timing_in_force import check_stated
 
 __all__ = ["acknowledgement_of", "examine"]
 
@@ -144,7 +143,6 @@ def _check_timing(target: DataCentreTarget, options: CassandraOptions) -> Findin
             return Finding("timing", "fail", "cannot be read until the schema is right", "See schema, above.")
         try:
             status = timing_changes.read_timing_status(driver, options)
-            check_stated(options.stated, status.stored)
         except SettingsError as error:
-            return Finding("timing", "fail", str(error), "Remove the settings, or see `queuey timing`.")
+            return Finding("timing", "fail", str(error), "See `queuey timing`.")
         return doctor_rules.judge_timing(status.stored, status.measured)

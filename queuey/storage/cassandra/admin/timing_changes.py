@@ -18,7 +18,6 @@ from queuey.storage.cassandra.cluster.timing import (
     ONE_CENTRE_TIMING,
     KeyspaceTiming,
     StoredTiming,
-    apply_stated,
     decode,
     encode,
     make_final,
@@ -51,12 +50,12 @@ class TimingStatus(NamedTuple):
 def write_first_timing(driver: Driver, options: CassandraOptions, tell: Tell) -> KeyspaceTiming | None:
     """Writes the timing of a new keyspace and returns it; None if the keyspace has one.
 
-    Its values depend on whether there are several data centres; values that settings state replace them.
+    Its values depend on whether there are several data centres.
     """
     [(present,)] = driver.run(READ_TIMING, consistency=options.catalogue_read) or [(None,)]
     if present is not None:
         return None
-    timing = apply_stated(ONE_CENTRE_TIMING if _count_centres(driver) == 1 else MANY_CENTRES_TIMING, options.stated)
+    timing = ONE_CENTRE_TIMING if _count_centres(driver) == 1 else MANY_CENTRES_TIMING
     if not _compare_and_swap(driver, options, make_settled(timing, secrets.token_hex(8)), None):
         return None
     tell(f"times: {describe_timing(timing)}")

@@ -66,7 +66,6 @@ class CassandraOptions:
             answered after it.
         levels: Meaning of ``weak``, ``strong`` and ``very_strong``.
         follow: Use the timing of the keyspace instead of S, C and the values of the levels.
-        stated: Timing values that the deployment sets, by setting; with ``follow`` they must match the keyspace.
         default_ttl: TTL in seconds of a message if neither it nor its queue has one.
         cached_queues: Max queue rows in memory, and max partitions with a bucket index in memory.
         max_pending: Max messages that wait for Cassandra in this process; further ones are refused at once.
@@ -101,7 +100,6 @@ class CassandraOptions:
         default_factory=lambda: MappingProxyType({"weak": WEAK, "strong": STRONG, "very_strong": VERY_STRONG})
     )
     follow: bool = False
-    stated: Mapping[str, float] = field(default_factory=dict)
     default_ttl: int = 259_200
     cached_queues: int = 100_000
     max_pending: int = 50_000

@@ -47,8 +47,6 @@ class LevelTiming(msgspec.Struct, frozen=True):
 class KeyspaceTiming(msgspec.Struct, frozen=True):
     """Timing of a keyspace, in seconds.
 
-    ``values`` returns them by the names of their settings.
-
     Attributes:
         clock_difference: Max difference between the clocks of two processes (S).
         row_age: Max age of a queue's row and its bucket index when they are used (C).
@@ -91,12 +89,6 @@ class KeyspaceTiming(msgspec.Struct, frozen=True):
     def unseen(self) -> dict[str, float]:
         """Returns by level the seconds after minting in which no reader has passed an id: D - S."""
         return {name: round(level.delay - self.clock_difference, 9) for name, level in self.levels.items()}
-
-    def values(self) -> dict[str, float]:
-        values = {"cassandra_clock_difference": self.clock_difference, "cassandra_row_age": self.row_age}
-        for name, level in self.levels.items():
-            values |= {f"consistency.{name}.{field}": value for field, value in msgspec.structs.asdict(level).items()}
-        return values
 
 
 def _make_timing(level: LevelTiming, clock_difference: float, row_age: float) -> KeyspaceTiming:
@@ -206,21 +198,3 @@ def change_values(base: KeyspaceTiming, levels: Iterable[str], named: Mapping[st
     if difference <= 0 or age <= 0 or any(level.deadline <= 0 or level.undo < 0 for level in level_timings.values()):
         raise SettingsError("W, S and C must be above 0, and U must not be negative.")
     return KeyspaceTiming(difference, age, level_timings).check()
-
-
-def apply_stated(base: KeyspaceTiming, stated: Mapping[str, float]) -> KeyspaceTiming:
-    """Returns timing with the values that settings name; ``stated`` has them by the setting's name.
-
-    If a level's W or D, or S, changes, its U becomes D - W - S; otherwise U stays. C is lowered to what the delays
-    allow. Raises SettingsError if the values break the guarantees.
-    """
-    difference = stated.get("cassandra_clock_difference", base.clock_difference)
-    levels = {}
-    for name, level in base.levels.items():
-        deadline = stated.get(f"consistency.{name}.deadline", level.deadline)
-        delay = stated.get(f"consistency.{name}.delay", level.delay)
-        is_same = (deadline, delay, difference) == (level.deadline, level.delay, base.clock_difference)
-        undo = level.undo if is_same else max(0.0, round(delay - deadline - difference, 6))
-        levels[name] = LevelTiming(deadline, undo, delay)
-    max_age = min(level.delay for level in levels.values()) - difference
-    return KeyspaceTiming(difference, min(base.row_age, round(max_age, 6)), levels).check()

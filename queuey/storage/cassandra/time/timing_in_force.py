@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
@@ -87,7 +87,6 @@ class TimingInForce:
             if not rows or rows[0][0] is None:
                 raise SettingsError("the keyspace has no timing; run `queuey migrate`")  # noqa: TRY301 - as others
             stored = decode(rows[0][0])
-            check_stated(self._options.stated, stored)
         except SettingsError as error:
             self._problem = str(error)
         else:
@@ -96,17 +95,6 @@ class TimingInForce:
             self._problem = None
         self._read_at = began
         return self._problem
-
-
-def check_stated(stated: Mapping[str, float], stored: StoredTiming) -> None:
-    """Raises SettingsError if settings differ from the stored timing. During a change, both sets are allowed."""
-    for name, value in stated.items():
-        stored_values = [timing.values().get(name, value) for timing in (stored.kept, stored.assumed)]
-        if value not in stored_values:
-            raise SettingsError(
-                f"setting {name} is {value:g}, but the keyspace has {stored_values[-1]:g} for all processes: remove "
-                "the setting, or change the keyspace with `queuey timing`"
-            )
 
 
 STEP = 1.1

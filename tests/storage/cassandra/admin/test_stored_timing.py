@@ -46,17 +46,13 @@ def silent(_line: str) -> None:
     pass
 
 
-def test_a_new_keyspace_has_the_times_of_one_data_centre_unless_settings_name_others(driver: Driver, url: str) -> None:
+def test_a_new_keyspace_has_the_times_of_one_data_centre(driver: Driver, url: str) -> None:
     """A migration writes timing if the keyspace has none, also after a migration that stopped before it did."""
     assert timing_changes.read_timing_status(driver, OPTIONS).stored.kept == ONE_CENTRE_TIMING
     erase = Statement("UPDATE migrations SET timing = null WHERE singleton = 0 IF timing != null", idempotent=False)
-    stated = {"consistency.strong.deadline": 2.0, "consistency.strong.delay": 6.0}
-    for named, expected in (({}, ONE_CENTRE_TIMING.levels["strong"].delay), (stated, 6.0)):
-        assert driver.run(erase, serial="SERIAL")[0][0]
-        report = migrate(parse_url(url), replace(OPTIONS, stated=named))
-        assert report.timing is not None
-        assert report.timing.levels["strong"].delay == expected
-        assert timing_changes.read_timing_status(driver, OPTIONS).stored.assumed == report.timing
+    assert driver.run(erase, serial="SERIAL")[0][0]
+    assert migrate(parse_url(url), OPTIONS).timing == ONE_CENTRE_TIMING
+    assert timing_changes.read_timing_status(driver, OPTIONS).stored.assumed == ONE_CENTRE_TIMING
     assert migrate(parse_url(url), OPTIONS).timing is None
     [clocks] = [finding for finding in doctor.examine(parse_url(url), OPTIONS) if finding.check == "clocks"]
     assert f"the limit is {REFUSE_RATIO * ONE_CENTRE_TIMING.clock_difference:g} s" in clocks.text
