@@ -137,7 +137,6 @@ class Authenticator:
         return [digest_of(key) for scheme, key in self._parse_credentials(header) if scheme == ApplicationKeys.scheme]
 
     def forget(self, header: str) -> None:
-        """Drops the cached caller of a header, whatever the form of its text."""
         with suppress(NotAuthenticated):
             key = _make_cache_key(_make_canonical_header(self._parse_credentials(header)))
             with self._lock:
@@ -211,7 +210,6 @@ class Authenticator:
         return caller
 
     def _forget(self, key: str | bytes) -> None:
-        """Drops a cached header. Call it with the lock held."""
         if (entry := self._cache.pop(key, None)) is not None:
             names = entry[0].names
             del self._keys_by_caller[names][key]
@@ -219,11 +217,7 @@ class Authenticator:
                 del self._keys_by_caller[names]
 
     async def _identify(self, reader: CredentialReader, credential: str) -> tuple[Identity, float]:
-        """Reads a credential; returns its identity and the seconds for which it may be cached.
-
-        Raises:
-            NotAuthenticated: The credential is not valid, or has expired.
-        """
+        """Reads a credential; returns its identity and the seconds for which it may be cached."""
         now = self._wall()
         identity = await reader.read(credential, now)
         remaining_seconds = math.inf if identity.expires is None else identity.expires - now
@@ -257,12 +251,7 @@ class Authorization:
         self._private = private
 
     async def identify(self, request: Request) -> Caller:
-        """Returns the caller of a request.
-
-        Raises:
-            NotAuthenticated: A credential is not valid.
-            StoreUnavailable: A credential cannot be read now.
-        """
+        """Returns the caller of a request."""
         if request.credential_error is not None:
             raise request.credential_error
         header = request.headers.get("authorization")
@@ -270,7 +259,6 @@ class Authorization:
         return await self._authenticate(header) if caller is None else caller
 
     async def require_application(self, application: str) -> None:
-        """Raises ``ApplicationNotFound`` if the application does not exist."""
         await require_application(self._store, application)
 
     async def find_member_credential(self, request: Request) -> MemberCredential:
@@ -341,8 +329,6 @@ class Authorization:
         Only fresh rows refuse: what the cached ones do not allow is checked again.
 
         Args:
-            request: The request.
-            match: Names the queue.
             action: What the request does. A request that takes long is checked repeatedly.
             dead_letter: The queue's dead-letter queue after this request; see :meth:`require_dead_letter`.
 
@@ -369,11 +355,7 @@ class Authorization:
     async def admit_to_each(
         self, request: Request, application: str, names: Iterable[str]
     ) -> list[QueueAccess | NotFound | NotAllowed]:
-        """Authorizes the caller to read several queues; an error that concerns one queue stands in its place.
-
-        Raises:
-            NotAuthenticated: A credential is not valid.
-        """
+        """Authorizes the caller to read several queues; an error that concerns one queue stands in its place."""
         results: list[QueueAccess | NotFound | NotAllowed] = []
         for name in names:
             try:
@@ -383,7 +365,6 @@ class Authorization:
         return results
 
     async def _require_allowed(self, request: Request, action: Action, dead_letter: str | None, row: Queue) -> None:
-        """Checks the action, and a changed dead-letter queue, by the present row and rights; raises ``NotAllowed``."""
         caller = await self.identify(request)
         if not is_allowed(row, caller, action):
             raise _make_refusal(request, caller, explain_refusal(caller, row.application, action, row.name))
@@ -396,8 +377,6 @@ class Authorization:
         """Checks that the caller may have dead letters stored in a queue, whether it exists or not.
 
         Args:
-            request: The request.
-            application: The owner of both queues.
             name: The source queue, or None if it has no name yet. Its own dead-letter queue is always allowed.
             dead_letter: The queue that receives the dead letters. If it is empty, nothing is checked.
 
@@ -454,7 +433,6 @@ class Authorization:
 
         Args:
             request: The request.
-            application: The owner of the queues.
             names: Names of queues; the caller must be allowed to consume each of them.
             shapes: Shell patterns. For each action, each must be able to match a name that the caller's patterns match,
                 judged by the text before the first wildcard.
@@ -495,12 +473,6 @@ class Authorization:
 
         A name that a grant has in full is returned whether the queue exists or not; a pattern gives existing queues.
         Queues that name the caller only as a principal are left out: they are not indexed by principal.
-
-        Args:
-            request: The request.
-            application: The application that owns the queues.
-            max_names: Max names.
-            list_queues: Lists queues by the caller's patterns.
 
         Raises:
             NotAuthenticated: A credential is not valid.
@@ -560,7 +532,6 @@ def _may_match_prefix(shape: str, begin: str) -> bool:
 
 
 def _make_refusal(request: Request, caller: Caller, lacks: str) -> NotAllowed:
-    """Makes the error; a caller without a credential is told to send one, not what it lacks."""
     if caller.is_anonymous:
         reason = (
             "The header Authorization has no scheme that is known here" if request.headers.get("authorization") else ""

@@ -77,22 +77,14 @@ class Keys:
         return secret, await self._applications.add_key(application, digest, expires=expires, note=note, scope=scope)
 
     async def find(self, application: str, caller: Caller, name: str) -> Key:
-        """Returns a key that the caller would be allowed to make.
-
-        Raises:
-            KeyNotFound: No such key has this id.
-        """
+        """Returns a key that the caller would be allowed to make."""
         for key in await self.list(application, caller):
             if key.id == name:
                 return key
         raise KeyNotFound(name)
 
     async def revoke(self, application: str, caller: Caller, name: str) -> None:
-        """Revokes a key that the caller would be allowed to make. Other processes accept it for up to ten more seconds.
-
-        Raises:
-            KeyNotFound: No such key has this id.
-        """
+        """Revokes a key that the caller may make. Other processes accept it for up to ten more seconds."""
         await self._applications.revoke_key(application, (await self.find(application, caller, name)).id)
 
 
@@ -116,7 +108,6 @@ class LoginSession(msgspec.Struct, frozen=True, array_like=True):
     """An open session.
 
     Attributes:
-        holder: Digest of the key that has logged in, or a user.
         expires: Seconds since 1970; 0 after a logout.
     """
 
@@ -170,11 +161,7 @@ class Sessions:
         raise NotAuthenticated("This link was used before, or has expired.")
 
     async def find(self, token: str) -> LoginSession:
-        """Returns the session of a token.
-
-        Raises:
-            NotAuthenticated: The token has no session, or the session has ended.
-        """
+        """Returns the session of a token."""
         entry = await self._store.ledger.entry(_session_work(token), _ONLY_INDEX)
         session = None if entry is None else _decode(entry)
         if session is None or session.expires <= self._clock():

@@ -97,12 +97,7 @@ def json_answers(kind: Any, *statuses: int) -> dict[int, ResponseSpec]:  # noqa:
 
 
 class Views:
-    """Base class of views.
-
-    Args:
-        authorization: Checks who the caller is, and what it may do.
-        limits: Limits of one request.
-    """
+    """Base class of views."""
 
     def __init__(self, authorization: Authorization, limits: Limits) -> None:
         self._authorization = authorization

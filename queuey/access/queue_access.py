@@ -66,7 +66,6 @@ class QueueAccess:
     """A caller's access to one queue. Used by one call at a time.
 
     Args:
-        store: Reads the row.
         queue: The row to begin with; as an attribute, the row that was read last.
         check: Authorizes the caller; by default it is the service itself, which may do everything.
     """
@@ -79,12 +78,7 @@ class QueueAccess:
         self._store = store
 
     async def refresh(self) -> None:
-        """Reads a fresh row and checks the caller against it.
-
-        Raises:
-            QueueNotFound: The queue is gone.
-            NotAllowed: The caller is no longer allowed to do this.
-        """
+        """Reads a fresh row and checks the caller against it."""
         queue = await find_queue(self._store, self.queue.application, self.queue.name, fresh=True)
         await self._check(queue)
         self.queue = queue

@@ -116,8 +116,6 @@ def make_app(  # noqa: PLR0913 - what a service is made of
 
     Args:
         store: An open store; the caller closes it when no request is under way any more.
-        limits: Limits of one request.
-        metrics: Where requests are counted.
         stopping: Setting it answers all waiting requests and makes the load balancer's heartbeat fail.
         publish_metrics: Serve metrics at ``/metrics``.
         shown_backlogs: Applications and patterns of their queues whose backlog is shown there.
@@ -128,7 +126,6 @@ def make_app(  # noqa: PLR0913 - what a service is made of
         on_loopback: Only this machine can connect, so the page of the API may have forms that ask for a key.
         includes: Functions that add resources or Pyramid's views; see ``docs/extending.md``.
         clock: The monotonic clock, in seconds, for the age of cached callers.
-        core: The loop and the clock of the use cases, by default an ordinary one.
     """
     config = Configurator(introspection=False)
     config.add_directive("add_resource", _add_resource, action_wrap=False)
@@ -161,19 +158,13 @@ def make_app(  # noqa: PLR0913 - what a service is made of
 
 
 class Bridge:
-    """Answers requests with Pyramid's router.
-
-    Args:
-        router: From ``make_wsgi_app``.
-        max_body: Max bytes of a body.
-    """
+    """Answers requests with Pyramid's router."""
 
     def __init__(self, router: Callable[..., Iterable[bytes]], max_body: int) -> None:
         self._router = router
         self._max_body = max_body
 
     async def answer(self, request: Request, _match: object) -> Response:
-        """Answers a request in a thread. Errors without a Pyramid view are raised, and those of :func:`read_body`."""
         environ = make_environ(request, read_body(request, self._max_body))
         computes = request.method in {"GET", "HEAD"}
         return await request.in_thread(partial(self._call_router, request, environ), computes=computes)
@@ -197,7 +188,6 @@ class Bridge:
 
 
 def make_environ(request: Request, body: bytes) -> dict[str, Any]:
-    """Returns the WSGI environ of a request; the body counts as sent whole, with its length."""
     environ = {
         "REQUEST_METHOD": request.method,
         "SCRIPT_NAME": "",

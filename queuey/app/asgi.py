@@ -54,7 +54,6 @@ class Application:
             raise ValueError(f"The service does not support ASGI scopes of type {scope['type']}.")
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
-        """Starts and stops the service as the server says. Reports an error to the server, and raises it."""
         while True:
             message = await receive()
             try:
@@ -74,7 +73,6 @@ class Application:
         self._app.service.start_background_work()
 
     async def _stop(self) -> None:
-        """Ends background work, then the gateway, and closes the store last."""
         await self._app.service.end(LEAVE_TIMEOUT)
         self._gateway.stop()
         await asyncio.to_thread(self._app.service.store.close, CLOSE_TIMEOUT)

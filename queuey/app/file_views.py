@@ -105,7 +105,6 @@ class FileViews:
         self._on_loopback = on_loopback
 
     async def document(self, request: Request, match: Match) -> Response:
-        """Serves the OpenAPI document, with the origin of the request as its only server."""
         servers = encode([{"url": request.origin}])
         return Response(200, b'{"servers":%b,%b' % (servers, _encode_document(self._describe, self._limits)[1:]), JSON)
 

@@ -53,13 +53,11 @@ def open_store(settings: Settings, *, jobs: bool = True) -> Store:
     A Cassandra store is returned even if Cassandra cannot be reached: its calls then raise ``StoreUnavailable``.
 
     Args:
-        settings: The settings in force.
         jobs: Run the jobs that remove expired and deleted messages. Short-lived commands do not run them.
 
     Raises:
         StoreUnavailable: The SQLite store cannot be used now; the message says why.
         StoreIncompatible: A newer version of this program has written the store.
-        SettingsError: See :func:`check_store_settings`.
     """
     if is_cassandra(settings):
         cassandra_target(settings)
@@ -76,11 +74,7 @@ def open_store(settings: Settings, *, jobs: bool = True) -> Store:
 
 
 def check_store_settings(loaded: Loaded) -> None:
-    """Checks that the chosen store can work with the settings. Reads the secrets and certificates that they name.
-
-    Raises:
-        SettingsError: The store cannot work with the settings; the message names them and their sources.
-    """
+    """Checks that the chosen store can work with the settings. Reads the secrets and certificates that they name."""
     settings = loaded.settings
     if not is_cassandra(settings):
         return
@@ -99,10 +93,6 @@ def check_store_settings(loaded: Loaded) -> None:
 
 
 def sqlite_options(settings: Settings, *, jobs: bool = True) -> SqliteOptions:
-    """Returns the options of the SQLite store. It waits for a lock for ``LOCK_SHARE`` of the deadline.
-
-    Without ``jobs`` expired messages are not swept.
-    """
     from queuey.storage.sqlite.connection import SqliteOptions  # noqa: PLC0415 - only needed if it is used
 
     busy_timeout = settings.deadline * LOCK_SHARE
@@ -132,8 +122,6 @@ def cassandra_options(
     """Returns the options of the Cassandra store, including the password.
 
     Args:
-        settings: The settings in force.
-        jobs: See :func:`open_store`.
         environ: Source of ``env:`` secrets; by default this process's environment.
 
     Raises:
@@ -160,11 +148,7 @@ def make_examiner(settings: Settings, *, whole: bool = True) -> Callable[[], lis
     """Returns a blocking function that checks the store that the settings name. Secrets are read before it returns.
 
     Args:
-        settings: The settings in force.
         whole: Include checks whose duration grows with the size of the store.
-
-    Raises:
-        SettingsError: See :func:`cassandra_options`.
     """
     if is_cassandra(settings):
         from queuey.storage.cassandra.admin import doctor as cassandra  # noqa: PLC0415 - needs the driver
@@ -192,7 +176,6 @@ def retry_until_available(call: Callable[[], T], seconds: float) -> T:
 
 
 def _make_levels(settings: Settings) -> dict[str, Level]:
-    """Returns the consistency levels as the settings define them. The times of safe levels stand in the keyspace."""
     from queuey.storage.cassandra.cluster.options import STRONG, VERY_STRONG, WEAK  # noqa: PLC0415 - needs the driver
 
     levels = {}

@@ -73,8 +73,6 @@ def open_service(settings: Settings, includes: Iterable[Include] = (), *, listen
     A Cassandra store need not be reachable: requests get 503 until it is.
 
     Args:
-        settings: The settings of the service.
-        includes: Further parts of the application.
         listens: The service listens at the host of the settings. False if another server serves the application, at any
             host.
 
@@ -145,10 +143,7 @@ def run(settings: Settings, listeners: list[socket.socket], announce: Callable[[
     """Configures logging, and serves until a signal ends it, or until no worker can start.
 
     Args:
-        settings: The settings in force.
-        listeners: The sockets from :func:`bind`.
         announce: Called once, when requests are answered.
-        opener: Opens the store and builds the application in each worker; importable by name.
 
     Returns:
         The exit code: 0 after a signal, 1 if no worker can start.
@@ -171,11 +166,7 @@ def run_worker(
     """Runs one worker process from start to end. Exits with code 1 if the service cannot be opened.
 
     Args:
-        settings: The settings in force.
-        opener: Opens the store and builds the application.
         identity: What all workers of this service have in common.
-        number: The worker's number, from 1.
-        listener: The listening socket.
         beats: The pipe for heartbeats: a byte each second, for the parent.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -205,7 +196,6 @@ def run_worker(
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Returns a loop of uvloop if that is installed, else one of asyncio."""
     try:
         import uvloop  # noqa: PLC0415 - not everywhere
     except ImportError:

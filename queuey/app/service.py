@@ -48,10 +48,7 @@ class Service:
 
     Args:
         store: The store; the caller closes it.
-        limits: Limits of one request.
-        metrics: Counts messages in and out.
         stopping: Set when the service ends; long polls are then answered at once.
-        core: The event loop, threads and clock.
         rights: Returns a credential with its current rights, for members of groups. By default they never change.
     """
 
@@ -153,14 +150,9 @@ class App:
     """The application, as a gateway serves it. An include finds it at ``config.registry.app``.
 
     Attributes:
-        service: The use cases.
-        authenticate: Authenticates callers.
-        authorization: Checks what callers may do.
         shown_backlogs: Applications and patterns of their queues whose backlog is shown at ``/metrics``.
         shown_lags: Applications and patterns of their queues whose consumer groups' lag is shown there.
         own_api: Version 1 of the API is served. If False, an include has all paths but those for operators.
-        on_loopback: Only this machine can connect.
-        publish_metrics: Metrics are served at ``/metrics``.
         endpoints: Endpoints by the names of their routes. Includes add some (``config.add_resource``).
         facades: The facades and the console. Their includes append them.
         resources: Finds resources by path; set when all includes have been called.

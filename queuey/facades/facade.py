@@ -98,11 +98,7 @@ class Setup(NamedTuple):
     """Shared arguments of all facades.
 
     Attributes:
-        app: The web application.
-        settings: The settings table ``facades``.
         secret: Secret from which those of access keys are derived; blank if SQS is not served.
-        callers: Issues credentials to callers.
-        signed: Issues credentials to requests that an access key has signed.
     """
 
     app: App
@@ -204,7 +200,6 @@ class Facade(ABC):
         return await self.create_queue_unchecked(match)
 
     async def create_queue_unchecked(self, match: Match) -> Queue:
-        """Creates a queue without checking rights, or returns the existing one, whatever its options."""
         where, queues = self.queue_match(match), self._service.queues
         spec = queues.make_claimable(self.spec_of(match))
         try:

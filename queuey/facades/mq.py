@@ -78,12 +78,10 @@ class MqFacade(OpenFacade):
         return Response(200, b"")
 
     async def create(self, request: Request, match: Match) -> Response:
-        """Creates a queue. Also answers 201 if it exists, whatever its options."""
         await self.create_queue(request, match)
         return Response(201, b"")
 
     async def delete_queue(self, request: Request, match: Match) -> Response:
-        """Deletes a queue. Answers 200, also if it does not exist."""
         where = self.queue_match(match)
         with suppress(QueueNotFound):
             await self._queues.delete(await self._authorization.admit(request, where, "admin"))

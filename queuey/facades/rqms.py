@@ -180,11 +180,7 @@ class RqmsFacade(OpenFacade):
 
 
 def _check_id(text: str) -> str:
-    """Returns the id of an item after checking it.
-
-    Raises:
-        InvalidRequest: The id is missing or not valid.
-    """
+    """Returns the id of an item after checking it."""
     if not text:
         raise InvalidRequest({"id": validators.REQUIRED})
     if len(text) > MAX_NAME_LENGTH:
@@ -197,11 +193,7 @@ def _check_id(text: str) -> str:
 
 
 def _read_draft(request: Request, name: str) -> Draft:
-    """Reads the item in a body, and removes white space between its parts. Its id becomes a header.
-
-    Raises:
-        InvalidRequest: The value is not JSON.
-    """
+    """Reads the item in a body, and removes white space between its parts. Its id becomes a header."""
     body = read_body(request, MAX_FACADE_BODY)
     try:
         check_value(body)
@@ -233,11 +225,7 @@ def _read_terms(request: Request) -> dict[str, Any]:
 
 
 def _read_number(text: object, minimum: float) -> float:
-    """Parses a number without an upper bound.
-
-    Raises:
-        BadField: The text is not a number, or the number is below ``minimum``.
-    """
+    """Parses a number without an upper bound."""
     try:
         number = float(str(text))
     except ValueError:
@@ -292,11 +280,7 @@ def _read_revision(body: bytes) -> str:
 
 
 def _answer_finished(settlements: Sequence[ReceiptOutcome]) -> Response:
-    """Answers a request to finish an item.
-
-    Raises:
-        TicketSpent: The item was changed or finished, or was fetched again.
-    """
+    """Answers a request to finish an item."""
     if any(settlement.status is not ReceiptStatus.ACCEPTED for settlement in settlements):
         raise TicketSpent("The item was changed, finished, or fetched again by somebody else.")
     return Response(200, b"Well done, sir!", HTML)

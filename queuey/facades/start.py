@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def prepare_application(facades: Facades, store: str, applications: ApplicationCreator) -> None:
-    """Creates the application of a facade served alone on SQLite; otherwise requires that it exists, unless for SQS.
-
-    Raises:
-        Failed: The application does not exist.
-    """
+    """Creates the application of a facade served alone on SQLite; otherwise requires that it exists, unless for SQS."""
     from queuey.storage import bridge  # noqa: PLC0415 - only needed if it serves
 
     name = facades.app
@@ -95,7 +91,6 @@ def serve_emodb_discovery(
 
 
 def _check_sqs(sqs: SqsFacade, settings: Settings) -> None:
-    """Raises SettingsError if a library or the secret of SQS is missing. On SQLite, creates a secret if needed."""
     from queuey.facades import protocols  # noqa: PLC0415 - only SQS needs them here
     from queuey.facades.sqs.access_keys import deployment_secret  # noqa: PLC0415 - as above
 
@@ -104,11 +99,6 @@ def _check_sqs(sqs: SqsFacade, settings: Settings) -> None:
 
 
 def _make_registration(emodb: EmodbFacade, settings: Settings, port: int) -> Registration | None:
-    """Returns the registration of the set address, or else of the service's own. None without ZooKeeper servers.
-
-    Raises:
-        Failed: The address is missing and the service listens on all, or ZooKeeper's driver is not installed.
-    """
     if emodb.zookeeper is None:
         return None
     host, _, number = (emodb.address or f"{settings.host}:{port}").rpartition(":")
@@ -126,7 +116,6 @@ def _make_registration(emodb: EmodbFacade, settings: Settings, port: int) -> Reg
 
 
 def _open_health_port(settings: Settings, address: tuple[str, int]) -> None:
-    """Serves the health check one port above the service. Raises Failed if it cannot be opened."""
     from queuey.facades.emodb.health_port import HealthPort  # noqa: PLC0415 - only for EmoDB's clients
 
     try:

@@ -48,7 +48,6 @@ def render_messages(messages: Sequence[Message], more: Sequence[bytes] = ()) -> 
     """Returns the messages as the inside of a JSON array, in pieces.
 
     Args:
-        messages: The messages.
         more: Further fields of each message, beginning with a comma; empty for none.
     """
     parts: list[bytes | int] = []

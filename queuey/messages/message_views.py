@@ -62,11 +62,7 @@ def parse_locations(text: str, max_ids: int) -> list[Location]:
 
 
 def parse_place(text: str) -> tuple[int | None, Position]:
-    """Parses ``<id>`` or ``<partition>:<id>``; without a partition, the first value is None.
-
-    Raises:
-        InvalidRequest: The id is malformed.
-    """
+    """Parses ``<id>`` or ``<partition>:<id>``; without a partition, the first value is None."""
     match = _PLACE.fullmatch(text.strip())
     if match is not None:
         with suppress(ValueError):
@@ -155,7 +151,6 @@ class MessageViews(Views):
     def _read(
         self, request: Request, body: bytes, queue: Queue, *, batch: bool
     ) -> tuple[Sequence[AnyDraft], Position | None, bytes]:
-        """Returns the messages of a post, the id that their ids must be above, and the hash of a post with a key."""
         errors = Errors()
         after = request.headers.get("x-after")
         position = errors.parse_field("after", _read_position, after) if after else None
@@ -187,7 +182,6 @@ class MessageViews(Views):
         return await self.enter(request, match, action, lambda: parse_locations(match["ids"], self._limits.max_ids))
 
     async def fetch(self, request: Request, match: Match) -> Response:
-        """Returns the messages that exist, or with ``raw`` one body; only that raises if it is missing."""
         access, locations = await self._enter_ids(request, match, "read")
         raw = self.fields(FetchQuery).query(request).raw
         if raw and len(locations) > 1:
@@ -204,7 +198,6 @@ class MessageViews(Views):
         return await request.read_in_thread(fetch, page=True)
 
     async def put(self, request: Request, match: Match) -> Response:
-        """Stores one body under all ids in the path, whether messages with these ids exist or not."""
         access, locations = await self._enter_ids(request, match, "overwrite")
         body = read_body(request, self._limits.max_body)
         draft = await request.parse_body(lambda: read_single(request, body, self._limits, None))
@@ -362,9 +355,6 @@ def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | No
     """Reads a message whose body is the body of the request, and whose fields are headers.
 
     Args:
-        request: The request.
-        body: Body of the request.
-        limits: Limits in force.
         queue: Queue that the message is posted to; None for a message that is put at given ids or named, which has no
             partition, key or delay.
 
@@ -404,10 +394,6 @@ def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | No
 def _read_placement(
     draft: Draft, partition: object, key: object, delay: object, *, queue: Queue, limits: Limits, errors: Errors
 ) -> None:
-    """Sets partition, key and delay of a draft.
-
-    Puts bad values into ``errors``, and a partition together with a key.
-    """
     draft.partition = errors.parse_field("partition", _read_partition, partition, queue)
     draft.key = errors.parse_field("message_key", validators.parse_text, key, limits.max_message_key)
     draft.delay = errors.parse_field("delay", validators.parse_decimal, delay, 0, MAX_TTL) or 0.0
@@ -421,7 +407,6 @@ def _decode(
     unknown: list[str],
     index: int | None = None,
 ) -> T:
-    """Decodes a batch, or an item of one. Appends the name of the first unknown field to ``unknown``."""
     exact, loose = decoders
     try:
         return exact(raw)

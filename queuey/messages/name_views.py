@@ -67,14 +67,12 @@ class NameViews(Views):
         return make_raw_response(message) if raw else Response(200, render_fetched([message]), JSON)
 
     async def delete(self, request: Request, match: Match) -> Response:
-        """Deletes the message of a name; succeeds if it has no message."""
         access = await self._authorization.admit(request, match, "delete")
         name = _read_name(match)
         await access.apply(partial(self._names.delete, name=name))
         return json_response(Done())
 
     def _read_draft(self, request: Request) -> Draft:
-        """Reads the message in the body; refuses an ``Idempotency-Key``."""
         if "idempotency-key" in request.headers:
             text = "Is not allowed for named messages: POST stores a message once without it, and PUT can be repeated"
             raise InvalidRequest({"idempotency_key": text})

@@ -71,15 +71,7 @@ class NamedJobs(MessageEffects, Protocol):
 
 
 class Name:
-    """A name of a queue.
-
-    Args:
-        store: Stores the name and its messages.
-        claims: Claim use cases of this process.
-        turns: Serializes changes of the name in this process.
-        queue: The queue.
-        name: The name.
-    """
+    """A name of a queue."""
 
     def __init__(self, store: Store, claims: NamedJobs, turns: Turns, queue: Queue, name: str) -> None:
         self._store = store
@@ -93,7 +85,6 @@ class Name:
         """Replaces the message of the name.
 
         Args:
-            item: The new message; None frees the name.
             content: A hash of the message.
             free_only: Store the message only if the name is free. If the name has a message with the same content,
                 return that one.
@@ -161,7 +152,6 @@ class Name:
         await self._end_replaced(named)
 
     async def _finish_change(self, written: Named) -> None:
-        """Ends the value that a change has replaced, by a fresh row if the queue has changed since."""
         for _ in range(MAX_ATTEMPTS):
             with suppress(QueueChanged):
                 return await self._end_replaced(written)
@@ -172,7 +162,6 @@ class Name:
         raise self._make_busy_error()
 
     async def _end_replaced(self, named: Named) -> None:
-        """Ends the replaced value, if any, for jobs and claims; only then removes it from the name's row."""
         if named.replaced is not None:
             if self._queue.result_ttl:
                 end: Literal["removed", "superseded"] = "removed" if named.location is None else "superseded"
@@ -205,7 +194,6 @@ class Name:
         await self._store.messages.delete(self._queue, [location])
 
     async def find_status(self, location: Location) -> JobStatus | None:
-        """Returns the status of the name's message as a job, or None if it is done or gone."""
         status = await self._claims.find_status(self._queue, location)
         return None if status is None or await self.fetch(location) is None else status
 
@@ -218,15 +206,7 @@ class Name:
 
 
 class NameUseCases:
-    """Creates, replaces, fetches and deletes messages by name, for callers who are authorized for the row.
-
-    Args:
-        store: Stores the names and their messages.
-        limits: Bounds of one request.
-        metrics: Counts messages in and out.
-        claims: Claim use cases of this process.
-        notify_removed: Called after messages were replaced or deleted.
-    """
+    """Creates, replaces, fetches and deletes messages by name, for callers who are authorized for the row."""
 
     def __init__(
         self,
@@ -253,8 +233,6 @@ class NameUseCases:
             InvalidRequest: The queue's kind rules names out, or the message has a key that limits claims.
             NameTaken: The name has another message.
             ClaimsRefused: The queue's consistency level allows neither claims nor names.
-            StoreBusy: Too many concurrent changes of the name.
-            StoreUnavailable: See its ``outcome``.
         """
         return await self._store_draft(queue, name, draft, free_only=True)
 
@@ -290,18 +268,12 @@ class NameUseCases:
         return changed
 
     async def delete(self, queue: Queue, name: str) -> None:
-        """Frees a name and deletes its message; does nothing if the name is free."""
         self._claims.logs.check(queue)
         async with self._turns.take_turn(queue, name):
             await self._make_name(queue, name).change(None, b"")
         self._notify_removed(queue)
 
     async def fetch(self, queue: Queue, name: str) -> Message | None:
-        """Returns the message of a name, or None if the name is free.
-
-        Raises:
-            StoreBusy: The message is replaced faster than it can be read.
-        """
         self._claims.logs.check(queue)
         message = await self._make_name(queue, name).read_current()
         if message is not None:
@@ -314,10 +286,6 @@ class NameUseCases:
 
 class Turns:
     """Serializes changes of a name within a process: concurrent changes in the store hinder each other.
-
-    Args:
-        core: The loop of the callers.
-        max_waiting: Max waiting callers of one application.
 
     Attributes:
         refused: Number of callers that were refused: too many waited, or their turn did not come in time.
@@ -336,11 +304,6 @@ class Turns:
 
     @contextmanager
     def wait_slot(self, application: str, name: str) -> Iterator[None]:
-        """Counts a waiting caller of an application.
-
-        Raises:
-            StoreBusy: The application has too many waiting callers.
-        """
         if self._waiting[application] >= self._max_waiting:
             raise self._count_refusal(name)
         self._waiting[application] += 1
@@ -351,11 +314,7 @@ class Turns:
 
     @asynccontextmanager
     async def take_turn(self, queue: Queue, name: str) -> AsyncIterator[None]:
-        """Waits for earlier changes of the name, and lets no other begin until the context ends.
-
-        Raises:
-            StoreBusy: Too many callers of the application wait, or the turn did not come within ``TURN_TIMEOUT``.
-        """
+        """Waits for earlier changes of the name, and lets no other begin until the context ends."""
         key = queue.qid, name
         line = self._turns.get(key)
         if line is None:
@@ -387,7 +346,6 @@ class Turns:
             timer.cancel()
 
     def _pass_on(self, key: tuple[int, str]) -> None:
-        """Passes the turn to the next caller that still waits; without one, forgets the line."""
         line = self._turns[key]
         while line:
             turn = line.popleft()

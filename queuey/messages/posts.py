@@ -164,10 +164,6 @@ class MessageUseCases:
     """Posts, puts, fetches and deletes messages.
 
     Args:
-        store: Stores the messages.
-        limits: Bounds of one request.
-        metrics: Counts messages in and out.
-        core: Runs the use cases.
         effects: Makes sure that expired messages become dead letters, and records the ends of deleted messages in a
             queue that keeps results. By default nothing does.
         notify_removed: Called after messages were deleted or written by id.
@@ -285,7 +281,6 @@ class MessageUseCases:
         return position[0] / ids.TICKS_PER_SECOND - boottime - self._clock_offset
 
     def _may_repeat(self, queue: Queue, items: Sequence[NewMessage], began: float) -> bool:
-        """Returns whether an undone post may be repeated. If so, the repeat is counted."""
         # The delete of a delayed message may have a timestamp as late as its due time.
         if any(item.delay for item in items):
             return False
@@ -381,11 +376,9 @@ class MessageUseCases:
         return count
 
     def check(self, queue: Queue, draft: Draft) -> None:
-        """Raises ``InvalidRequest`` if :meth:`post` would refuse a message."""
         self._address_drafts(queue, [draft])
 
     async def _address_by_body(self, queue: Queue, drafts: Sequence[AnyDraft]) -> Sequence[NewMessage]:
-        """Does as :meth:`_address_drafts`; in a thread if the digests are of long bodies."""
         # A KiB costs as much time as one of the items that `compute` counts.
         kibibytes = sum(len(draft.body) for draft in drafts) >> 10
         return await self._core.compute(kibibytes, partial(self._address_drafts, queue, drafts))
@@ -419,7 +412,6 @@ class MessageUseCases:
 
 
 def _complete_plain(drafts: Sequence[PlainDraft], chosen: Iterator[int], ttl: int) -> Sequence[NewMessage]:
-    """Sets missing partitions and TTLs in the drafts themselves, which then serve as messages."""
     for draft in drafts:
         if draft.partition is None:
             draft.partition = next(chosen)

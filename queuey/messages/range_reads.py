@@ -69,7 +69,6 @@ class Reader:
         return self._store.claim_logs.claim_time()
 
     async def read(self, access: QueueAccess, requested: RangeRequest) -> RangeAnswer:
-        """Reads a range of one queue as :meth:`read_each` does; raises the error."""
         results = await self.read_each([RangeSource(access, requested)])
         assert results is not None  # noqa: S101 - only a short read may return None
         if isinstance(results[0], QueueyError):
@@ -89,7 +88,6 @@ class Reader:
         The messages are counted as delivered.
 
         Args:
-            sources: The ranges to read.
             waiter: Subscribed before the read, so that it misses no message. If nothing was found by outdated rows,
                 does both again.
             waits_for: The ranges to which it is subscribed, by default ``sources``.
@@ -119,7 +117,6 @@ class Reader:
     async def _read_one_by_one(
         self, sources: Sequence[RangeSource], *, short: bool
     ) -> list[RangeAnswer | QueueyError] | None:
-        """Reads each source with its share of the remaining bytes. See :meth:`read_each`."""
         remaining_bytes = self._short_bytes if short else self._available_bytes(sources)
         results: list[RangeAnswer | QueueyError] = []
         for number, source in enumerate(sources):
@@ -143,7 +140,6 @@ class Reader:
         return queue, _partition_numbers(queue, requested), self._triggers[requested.keeps_read_delay, requested.early]
 
     def _available_bytes(self, sources: Sequence[RangeSource]) -> int:
-        """Returns the bytes for all messages: at least 1, which admits one message of any length."""
         partition_counts = [len(_partition_numbers(source.access.queue, source.range)) for source in sources]
         frames = ranges.MAX_QUEUE_FRAME_BYTES * len(partition_counts) + ranges.MAX_PARTITION_FRAME_BYTES * sum(
             partition_counts

@@ -47,11 +47,7 @@ def make_mark(position: Position) -> Mark:
 
 
 def parse_mark(text: str) -> Mark:
-    """Parses an id or an instant.
-
-    Raises:
-        ValueError: The text is neither an id nor an instant.
-    """
+    """Parses an id or an instant."""
     ticks = ids.parse_instant(text) if len(text) != 32 else None  # noqa: PLR2004 - digits of an id
     if ticks is None:
         return make_mark(ids.parse_position(text))
@@ -217,7 +213,6 @@ def add_early(requested: RangeRequest, pieces: Sequence[Slice], pages: Sequence[
 
 
 def make_horizon_slice() -> Slice:
-    """Returns an empty slice: reading it returns only the horizon."""
     return Slice(1, FIRST, FIRST, limit=1)
 
 
@@ -243,7 +238,6 @@ def sort_furthest_behind_first(pieces: Sequence[Slice]) -> list[Slice]:
 
 
 def append_pages(pieces: Sequence[Slice], pages: Mapping[int, Page], reading: RangeAnswer) -> None:
-    """Appends the pages of slices, by partition, in the order of the slices."""
     for piece in pieces:
         page = pages[piece.partition]
         reading.messages += page.messages
@@ -253,7 +247,6 @@ def append_pages(pieces: Sequence[Slice], pages: Mapping[int, Page], reading: Ra
 
 
 def divide_evenly(total: int, parts: int) -> int:
-    """Returns the share of each part, rounded down, at least 1."""
     return max(1, total // max(1, parts))
 
 
@@ -270,8 +263,6 @@ class Merge:
     bytes and one message.
 
     Args:
-        requested_slices: The slices of the partitions, all in one direction.
-        limit: Max messages of the page.
         max_bytes: The page ends with the message that reaches this size.
         certain: True if a message that a second read does not return is gone. False if that read may have asked
             another replica.
@@ -388,10 +379,6 @@ class Merge:
         reading.more = bool(remaining or self._unread)
 
     def _page(self) -> tuple[list[Message], int]:
-        """Returns the messages of the page and their total bytes.
-
-        The page ends where a partition has an unread part, which may hold the next message.
-        """
         fence = min([key for key, _ in self._unread.values()], default=None)
         page: list[Message] = []
         size = 0

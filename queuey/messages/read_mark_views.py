@@ -45,10 +45,6 @@ def _parse_ends(value: object, end: Callable[[Mark], Position]) -> Marks:
 
 
 def _read_ends(body: api.NewReadMark, errors: Errors) -> Marks:
-    """Returns the positions up to which messages are read, from ``until`` or ``cursor``.
-
-    Puts an error into ``errors`` if a field is bad, or both or neither are given.
-    """
     until = errors.parse_field("until", _parse_ends, body.until, lambda mark: mark.end)
     cursor = errors.parse_field("cursor", _parse_ends, body.cursor, lambda mark: mark.start)
     if until is not None and cursor is not None:
@@ -121,7 +117,6 @@ class UnreadViews(Views):
 
 
 def _show_unread(name: str, result: UnreadCount | QueueyError | None) -> api.UnreadQueue | api.QueueReadError:
-    """Shows the count of a queue, or its error, or null if the request has read too much to count it."""
     if isinstance(result, QueueyError):
         return api.QueueReadError(queue_name=name, error_msg=error_texts(result))
     if result is None:

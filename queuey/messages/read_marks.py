@@ -89,8 +89,6 @@ class UnreadUseCases:
     """Sets read marks, and counts messages above them.
 
     Args:
-        store: Stores the marks and the messages.
-        core: Runs concurrent reads.
         notify: Called with the owner of a mark that may have moved, and the queue.
     """
 
@@ -103,7 +101,6 @@ class UnreadUseCases:
         """Marks messages below positions as read, and notifies the reader's streams in this process.
 
         Args:
-            access: The queue.
             reader: Owner of the mark.
             ends: Positions by partition; ``OTHER_PARTITIONS`` is for partitions that are not named.
             back: Also move the mark back. Otherwise a mark above a position stays.
@@ -173,7 +170,6 @@ class UnreadUseCases:
     async def _count_queue(
         self, queue: Queue, marks: Marks, ends: Marks, limit: int, row: Queue, page: Page | None
     ) -> tuple[UnreadCount, int]:
-        """Counts one queue; also returns the cost. ``page`` is of the only partition of ``row``, if already read."""
         if queue is not row:
             page = None
         remaining = _unread_slices(queue, marks, ends, limit)
@@ -241,10 +237,7 @@ class MarkNews:
     Used in the loop's thread, except for reads.
 
     Args:
-        unread: Reads and counts the marks.
-        reader: Owner of the marks.
         wake: Wakes the stream, for a queue (qid).
-        clock: Monotonic clock in seconds.
     """
 
     def __init__(
@@ -312,7 +305,6 @@ class MarkNews:
         Queues that this call had no room to count are due again. Queues that cannot be read any more are left out.
 
         Args:
-            accesses: The queues.
             find_ends: Returns the positions, by partition of a queue, below which the stream has sent all messages.
         """
         marks = await self._unread.read_marks(accesses, self.reader)

@@ -45,15 +45,7 @@ Refused = list[tuple[str, QueueyError]]
 
 
 class StreamViews(Views):
-    """Views of ``/v1/{app}/_stream``, and of ``GET /v1/{app}/{queue}`` for clients that accept events.
-
-    Args:
-        authorization: Checks the rights of callers.
-        limits: Limits of one request.
-        streams: The open streams.
-        unread: Read marks.
-        queues: Lists the queues of a stream of all.
-    """
+    """Views of ``/v1/{app}/_stream``, and of ``GET /v1/{app}/{queue}`` for clients that accept events."""
 
     def __init__(
         self,
@@ -76,7 +68,6 @@ class StreamViews(Views):
         return await request.stream(source, self._authorization.known_caller(request))
 
     async def stream_queues(self, request: Request, match: Match) -> Response:
-        """Streams several queues, or all that the caller may read if none is named."""
         await self._authorization.identify(request)
         terms = self._read_terms(request)
         names = self._read_names(terms.get("queues"))
@@ -109,7 +100,6 @@ class StreamViews(Views):
         return query
 
     def _read_names(self, names: object) -> list[str] | None:
-        """Returns the named queues, each once, or None if none is named: the stream is of all. Refuses too many."""
         if names is None or names == "":
             return None
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
@@ -137,10 +127,6 @@ class QueueEvents(ABC):
     """Events of one stream of queues (:class:`queuey.web.admission.event_streams.EventSource`).
 
     Args:
-        unread: Read marks.
-        authorization: Checks the rights of the reader.
-        request: Request for the stream.
-        match: Parts of its path.
         stream: Progress of the stream.
         reports_marks: Whether the stream reports changes of the reader's marks.
     """
@@ -250,7 +236,6 @@ class QueueEvents(ABC):
         return events
 
     async def _read_messages(self, turn: LongPoll) -> StreamRead:
-        """Reads messages. After an error, the queues count as changed."""
         woken = turn.pop_woken()
         try:
             return await read_page(self.request, partial(self._stream.read, woken, turn))
@@ -275,9 +260,7 @@ class EventsOfMany(QueueEvents):
     Its queues are authorized again only if they have to be listed or any of them may have changed, not at each attempt.
 
     Args:
-        unread: As for :class:`QueueEvents`, as are the next five.
         names: Names of the queues, or None for all. A lost one is followed again when it can be read.
-        max_queues: Max queues of a stream.
         list_queues: Lists queues by the patterns that the reader may read.
         resumes: Whether the stream goes on after an event, so that a queue may have been deleted meanwhile.
     """

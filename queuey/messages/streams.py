@@ -61,7 +61,6 @@ class Cursor:
         """Parses a cursor of a stream or a range read, an id, an instant, or ``now``. Blank means the beginning.
 
         Args:
-            text: The cursor.
             queue: The only queue, or None if the marks name several queues.
             now: Returns the clock of ids.
 
@@ -126,8 +125,6 @@ class Event(NamedTuple):
 
     Attributes:
         cursor: The stream's cursor after the message.
-        queue: Name of the message's queue.
-        message: The message.
         early: True if the message is above the horizon: the cursor does not pass it, and it is sent again in order.
     """
 
@@ -143,9 +140,6 @@ StreamRead = tuple[list[Event], list[tuple[str, QueueyError]]]
 
 class OpenStreams:
     """The open streams of this process.
-
-    Args:
-        reader: Reads their queues.
 
     Attributes:
         all: Streams that are still being read.
@@ -181,7 +175,6 @@ class Stream:
 
     Args:
         streams: The open streams of this process, to which this one is added.
-        cursor: The start.
         limit: Max messages per partition in one read.
         partitions: Partitions to read in each queue; None means all.
         queue: Name of the only queue, or None if there may be several or none yet.
@@ -272,7 +265,6 @@ class Stream:
         self._follow(access.queue.uid)
 
     def mark_interval(self, longest: float) -> float:
-        """Returns the seconds until its reader's marks are read again, at most ``longest``."""
         return longest if self.marks is None else min(longest, self.marks.pause)
 
     def follow_marks(self, marks: MarkNews) -> None:
@@ -295,7 +287,6 @@ class Stream:
         return self.listed is None or self._since() - self.listed[0] >= MIN_LIST_INTERVAL
 
     def _since(self) -> int:
-        """Returns the time (ticks) below which a queue that is created later cannot have messages."""
         reader = self._streams.reader
         return reader.now() - round((CREATION_MARGIN + reader.clock_difference) * TICKS_PER_SECOND)
 

@@ -99,19 +99,13 @@ def _find_algorithms(key: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever JS
 
 
 def _is_strong(key: Any) -> bool:  # noqa: ANN401 - one of several kinds of keys of cryptography's
-    """Returns whether an RSA key is long enough to be safe and short enough to be fast; other keys are."""
     numbers = key.public_numbers() if hasattr(key, "public_numbers") else None
     exponent = getattr(numbers, "e", None)
     return exponent is None or (key.key_size in RSA_BITS and exponent < _MAX_EXPONENT)
 
 
 class Bearer:
-    """Reads tokens of the issuers that applications trust, as a :class:`~.readers.CredentialReader`.
-
-    Args:
-        trusted: Applications and the issuers that they trust.
-        keys: The keys of each issuer.
-    """
+    """Reads tokens of the issuers that applications trust, as a :class:`~.readers.CredentialReader`."""
 
     scheme = "Bearer"
     document = KeySet
@@ -125,12 +119,7 @@ class Bearer:
             self._trusted.setdefault(issuer.issuer, []).append((application, issuer))
 
     async def read(self, credential: str, now: float) -> Identity:
-        """Returns the identity of a token.
-
-        Raises:
-            InvalidToken: The token is not accepted.
-            IssuerUnavailable: The issuer's keys cannot be loaded now.
-        """
+        """Returns the identity of a token."""
         _, users, expires = await in_thread(partial(self.check, credential, now))
         return identity_of(users, expires)
 
@@ -159,7 +148,6 @@ class Bearer:
         return claims, users, expires
 
     def _find_trusted(self, claims: Mapping[str, Any]) -> Trusted:
-        """Returns who trusts the token's issuer for its audience; raises InvalidToken if nobody does."""
         name = claims.get("iss")
         trusted = self._trusted.get(name) if isinstance(name, str) else None
         if trusted is None:

@@ -76,7 +76,6 @@ class _Signed(JWT):  # type: ignore[misc] # PyBrowserID has no types
     """A token with its signature checked by OpenSSL. PyBrowserID's own arithmetic in Python takes 20 times as long."""
 
     def check_signature(self, key_data: object) -> bool:
-        """Returns whether the signature is valid. A key of another kind than the algorithm's counts as invalid."""
         key = read_key(key_data)
         digest, size = _ALGORITHMS[self.algorithm]
         data = self.signed_data.encode("ascii")
@@ -101,9 +100,6 @@ class _Verifier(LocalVerifier):  # type: ignore[misc] # PyBrowserID has no types
 
 class SupportDocument:
     """The support document of an issuer.
-
-    Args:
-        content: The document at ``/.well-known/browserid``.
 
     Raises:
         ValueError: The content is not a support document, or its key cannot be used.
@@ -139,12 +135,7 @@ class _Trusted:
 
 
 class BrowserId:
-    """Verifies assertions of the issuers that applications trust, as a :class:`~.readers.CredentialReader`.
-
-    Args:
-        trusted: Applications and the issuers that they trust.
-        documents: Support documents by the issuer's host.
-    """
+    """Verifies assertions of the issuers that applications trust, as a :class:`~.readers.CredentialReader`."""
 
     scheme = "BrowserID"
     document = SupportDocument
@@ -160,12 +151,6 @@ class BrowserId:
         return await in_thread(partial(self._check, credential, now))
 
     def _check(self, credential: str, now: float) -> Identity:
-        """Verifies an assertion. Returns its user in each application that trusts the issuer.
-
-        Raises:
-            InvalidAssertion: The assertion is not accepted.
-            IssuerUnavailable: The issuer's key is not available.
-        """
         if len(credential) > MAX_ASSERTION_LENGTH:
             raise InvalidAssertion(f"The assertion is longer than {MAX_ASSERTION_LENGTH} characters.")
         try:
@@ -197,7 +182,6 @@ class BrowserId:
         return matching
 
     def _verify(self, credential: str, audience: str, now: float) -> None:
-        """Verifies signatures and times; every error but IssuerUnavailable becomes InvalidAssertion."""
         try:
             self._verifier.verify(credential, audience, now=int(now * 1000))
         except IssuerUnavailable:

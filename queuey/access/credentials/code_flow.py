@@ -108,7 +108,6 @@ class Provider:
     Args:
         issuer: The setting of an application that trusts the issuer, with ``client``.
         secret: The client's secret, or None for a public client.
-        bearer: Checks tokens.
         fetch_seconds: Timeout for a whole response.
     """
 
@@ -130,12 +129,7 @@ class Provider:
         )
 
     def begin(self, visitor: str, return_to: str) -> LoginAttempt:
-        """Begins a login.
-
-        Args:
-            visitor: A secret that only this browser has.
-            return_to: The page to go to after the login.
-        """
+        """Begins a login."""
         return self._make_attempt(visitor, secrets.token_urlsafe(16), return_to)
 
     def resume(self, visitor: str, state: str) -> LoginAttempt | None:
@@ -149,7 +143,6 @@ class Provider:
         return attempt if hmac.compare_digest(attempt.state.encode(), state.encode()) else None
 
     def _make_attempt(self, visitor: str, salt: str, return_to: str) -> LoginAttempt:
-        """Derives a login from the visitor's secret, so that nothing has to be stored until the browser comes back."""
         text = f"{salt}~{_encode_base64url(return_to.encode())}"
 
         def derived(purpose: str) -> str:
@@ -163,7 +156,6 @@ class Provider:
         """Returns the URL at which the browser logs in.
 
         Args:
-            attempt: From :meth:`begin`.
             redirect_uri: The redirect URI, as registered at the provider.
 
         Raises:
@@ -187,9 +179,7 @@ class Provider:
         """Exchanges the code that the browser came back with, and returns the user who has logged in; blocks.
 
         Args:
-            attempt: The login with the state of the answer.
             answer: Query fields with which the browser came back.
-            redirect_uri: The redirect URI.
 
         Raises:
             InvalidToken: The provider refuses the login, or its token is not accepted.

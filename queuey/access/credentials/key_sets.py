@@ -51,8 +51,6 @@ class IssuerDocument(Generic[T]):
         issuer: The issuer, for messages.
         place: A URL, or the path of a file.
         parse: Parses the document's bytes; raises ValueError if it cannot.
-        what: The document, for messages.
-        clock: The monotonic clock, in seconds.
         wait: Max seconds that a request waits for a load.
         fetch: Timeout of a whole response, in seconds.
     """
@@ -197,7 +195,6 @@ def _is_url(place: str) -> bool:
 
 
 def _read_url_or_file(place: str, seconds: float) -> bytes:
-    """Reads a file or URL. Raises ``ValueError`` if it is too long, or the answer is not 200."""
     if _is_url(place):
         status, body = fetch(place, seconds)
         if status != 200:  # noqa: PLR2004 - OK
@@ -216,10 +213,8 @@ def fetch(
     """Requests exactly this URL, without redirects; blocks.
 
     Args:
-        url: The URL.
         seconds: Timeout for the whole response.
         form: Body of a POST, or None for a GET.
-        headers: Further headers.
 
     Returns:
         The status and the body.
@@ -238,7 +233,6 @@ def fetch(
 
 
 async def _fetch(url: str, seconds: float, form: str | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
-    """See :func:`fetch`. Ignores proxies in the environment, and raises ``TimeoutError``."""
     import httpx2  # noqa: PLC0415 - only where an issuer has a URL
 
     method = "GET" if form is None else "POST"
@@ -271,6 +265,5 @@ def _make_trusting_context() -> ssl.SSLContext:
 
 
 def short_reason(error: Exception) -> str:
-    """Returns an error's text without a final full stop, cut to 200 characters, or the name of its class."""
     text = error.strerror if isinstance(error, OSError) else None
     return (text or str(error) or type(error).__name__)[:200].rstrip(".")

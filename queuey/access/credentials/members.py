@@ -31,12 +31,7 @@ def _make_rights(names: Iterable[str], grants: Iterable[Grant]) -> Caller:
 
 
 class PresentRights:
-    """Returns the present rights of credentials.
-
-    Args:
-        keys: Reads keys.
-        clock: Seconds since 1970.
-    """
+    """Returns the present rights of credentials."""
 
     def __init__(self, keys: ApplicationKeys, clock: Callable[[], float] = time.time) -> None:
         self._keys = keys

@@ -81,11 +81,6 @@ class ApplicationKeys:
         return await self.find(digest_of(credential))
 
     async def find(self, digest: bytes) -> Identity:
-        """Returns the identity of the key with this digest.
-
-        Raises:
-            NotAuthenticated: No key has this digest.
-        """
         key = await self._applications.find_key(digest)
         if key is None:
             raise NotAuthenticated("Invalid application key: it is unknown or was revoked.")
@@ -93,12 +88,7 @@ class ApplicationKeys:
 
 
 def _find_rights(key: Key) -> tuple[frozenset[str], tuple[Grant, ...]]:
-    """Returns a key's names and grants.
-
-    An unlimited key has its application's name, which implies all rights, and no grants. A limited key has no name.
-
-    An operators' key has no name either, and only ``measure``, in all applications.
-    """
+    """Returns a key's names and grants."""
     if key.application == OPERATORS:
         return frozenset(), (Grant(None, frozenset({"measure"})),)
     if key.scope is None:

@@ -19,9 +19,6 @@ _BASE64 = re.compile(r"[A-Za-z0-9_-]+")
 def read_part(part: str) -> dict[str, Any]:
     """Reads a part of a token.
 
-    Args:
-        part: Text in base64url without padding.
-
     Raises:
         ValueError: The part is not a JSON object in UTF-8, or is ambiguous.
     """

@@ -21,8 +21,6 @@ class User(NamedTuple):
     """The holder of a credential, as one application sees it.
 
     Attributes:
-        application: The application whose user the holder is.
-        issuer: The issuer that it trusts.
         name: The user's name, such as ``user:nhabavi2.ann``.
         roles: Roles from the issuer. Those that are not in the setting have no effect.
     """
@@ -37,10 +35,6 @@ def identity_of(users: Iterable[User], expires: float) -> Identity:
     """Returns the identity that a credential gives its holder.
 
     Its requests count for the first of the applications by name (``tenant``).
-
-    Args:
-        users: The holder as each application sees it; at least one.
-        expires: Seconds since 1970 when the credential expires.
     """
     users = list(users)
     return Identity(
@@ -53,11 +47,6 @@ def identity_of(users: Iterable[User], expires: float) -> Identity:
 
 def identity_of_login(trusting: Users, login: UserLogin, expires: float) -> Identity:
     """Returns the present identity of a login, without applications that no longer trust its issuer for logins.
-
-    Args:
-        trusting: The setting ``users`` in force.
-        login: The user that has logged in.
-        expires: Seconds since 1970 when the session ends.
 
     Raises:
         NotAuthenticated: No application trusts the issuer for logins any more.

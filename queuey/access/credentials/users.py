@@ -31,7 +31,6 @@ def make_readers(users: Users, *, prefetch: bool = True) -> list[CredentialReade
     """Makes a reader for each scheme that the users of an application have.
 
     Args:
-        users: The setting.
         prefetch: Start to load the issuers' keys, so that the first request finds them.
 
     Raises:
@@ -62,9 +61,6 @@ def make_providers(
     """Returns the login providers of the console: each issuer with a client once, in the order of the setting.
 
     Args:
-        users: The setting.
-        readers: The readers of this setting.
-        environ: May have secrets of clients.
         prefetch: Start to load the issuers' discovery documents.
 
     Raises:

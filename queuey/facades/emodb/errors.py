@@ -55,11 +55,6 @@ def emodb_error(error: Exception, status: int, text: str) -> Response:
     """Returns the original's response to an error. Refused claims are an illegal argument.
 
     Overload and a running move get 503 with the error's ``retry_after``, limited to 1 to 5 s.
-
-    Args:
-        error: Error of the service.
-        status: HTTP status that version 1 of the API would answer with.
-        text: Message for the caller.
     """
     if isinstance(error, BadArgument | errors.ClaimsRefused):
         return Response(400, text.encode(), TEXT, ILLEGAL_ARGUMENT)

@@ -26,12 +26,6 @@ class HealthPort:
 
     It listens from its creation on, but answers only after :meth:`start`.
 
-    Args:
-        host: Address to listen on.
-        port: Port to listen on.
-        service: Address and port of the service.
-        tls: Whether the service uses TLS.
-
     Raises:
         OSError: The service cannot listen on the address.
     """

@@ -44,11 +44,7 @@ _MOVE_STATUSES = {"running": "IN_PROGRESS", "cancelling": "IN_PROGRESS", "done":
 
 
 def queue_name(name: str, kind: Kind) -> str:
-    """Returns the name of the application's queue.
-
-    Raises:
-        BadArgument: ``name`` is not a valid name of a queue.
-    """
+    """Returns the name of the application's queue."""
     if _NAME.fullmatch(name) is None:
         raise BadArgument(
             f"Queue name must be a lowercase ASCII string between 1 and {MAX_NAME} characters in length. "
@@ -66,11 +62,7 @@ def caller_name(queue: str) -> str:
 
 
 class MessageIds:
-    """Writes and reads the ids of one queue's messages.
-
-    Args:
-        queue: The name of the application's queue.
-    """
+    """Writes and reads the ids of one queue's messages."""
 
     def __init__(self, queue: str) -> None:
         self._seed = crc32(queue.encode())
@@ -80,11 +72,7 @@ class MessageIds:
         return text + self._checksum(text)
 
     def read(self, texts: Iterable[str], partitions: int) -> list[ClaimReceipt]:
-        """Parses ids without repetitions, leaving out those in partitions that the queue does not have any more.
-
-        Raises:
-            BadArgument: An id is malformed, or belongs to another queue.
-        """
+        """Parses ids without repetitions, leaving out those in partitions that the queue does not have any more."""
         receipts = [self._read(text) for text in dict.fromkeys(map(str.lower, texts))]
         return [receipt for receipt in receipts if 1 <= receipt.partition <= partitions]
 

@@ -37,9 +37,7 @@ def make_emodb_nodes(cluster: str, host: str, port: int, *, scheme: str = "http"
 
     Args:
         cluster: Cluster that the clients are configured for.
-        host: Host by which clients reach the service.
         port: Port of the service; the health check is one port above.
-        scheme: ``http`` or ``https``.
     """
     url_host = f"[{host}]" if ":" in host else host
     address, nodes = f"{url_host}:{port}", {}
@@ -80,7 +78,6 @@ class Registration:
         self._client.add_listener(self._on_state_change)
 
     def start(self) -> None:
-        """Begins to connect, without waiting, and starts the thread that keeps the nodes."""
         self._client.start_async()
         threading.Thread(target=self._keep_nodes, name="queuey-registration", daemon=True).start()
 
@@ -96,10 +93,6 @@ class Registration:
             self._due.set()
 
     def _keep_nodes(self) -> None:
-        """Creates missing nodes after each connection and at intervals, until it is closed.
-
-        Logs errors and tries again.
-        """
         while not self._closed:
             self._due.wait(CHECK_INTERVAL)
             self._due.clear()
@@ -111,7 +104,6 @@ class Registration:
                     log.warning("The service could not be registered in ZooKeeper, and will try again: %s.", error)
 
     def _ensure_own_node(self, path: str, data: bytes) -> None:
-        """Creates a node unless this session owns it already. Replaces the node of another session."""
         stat = self._client.exists(path)
         if stat is not None and stat.ephemeralOwner == self._client.client_id[0]:
             return

@@ -100,7 +100,6 @@ def _check_positive(limit: int) -> int:
 
 
 def _read_json_body(request: Request, limits: Limits) -> bytes:
-    """Returns the body. Refuses any content type but JSON, and a missing one."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise WrongContentType
     return read_body(request, limits.max_batch_bytes)

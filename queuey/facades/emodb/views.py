@@ -52,9 +52,6 @@ class OpenClaims:
     A queue's claims are counted at its first poll in this process, and again when the sum of the count and the claims
     made here since reaches the limit. Claims that have ended since are not subtracted. So the limit is exact for a
     queue that one process polls. With several, each may exceed it by the claims that others made since its count.
-
-    Args:
-        claims: Use cases that count claims.
     """
 
     def __init__(self, claims: ClaimUseCases) -> None:
@@ -90,9 +87,6 @@ class EmodbFacade(Facade):
 
     The caller's key comes from the header ``X-BV-API-Key``, or else from the query. Any other credential is dropped. It
     has the paths under :data:`PATH_PREFIXES` and ``/ping``, whatever its prefix.
-
-    Attributes:
-        open_claims: Limits the live claims of each queue.
     """
 
     max_name_length = MAX_QUEUE_NAME
@@ -205,10 +199,6 @@ class EmodbFacade(Facade):
         return _json(SUCCESS)
 
     async def _send(self, request: Request, match: Match, drafts: Sequence[Draft]) -> Response:
-        """Stores messages in batches, in order; if a batch fails, earlier ones stay.
-
-        Creates a missing queue, unless there are no messages.
-        """
         for start in range(0, len(drafts), self._limits.max_batch):
             batch = drafts[start : start + self._limits.max_batch]
             await self.apply(request, match, "send", partial(self._messages.post, drafts=batch))
@@ -371,10 +361,6 @@ class EmodbFacade(Facade):
         return source, target
 
     async def show_move(self, request: Request, match: Match) -> Response:
-        """Shows the status of a move to a caller with any right to measure, send or delete in the application.
-
-        Moves between queues of the other kind (plain or dedup) count as missing.
-        """
         if not any([await self._may_on_some_queue(request, action) for action in ("measure", "send", "delete")]):
             raise NotAllowed
         move = names.parse_move_reference(match["reference"])

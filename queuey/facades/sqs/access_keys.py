@@ -46,8 +46,6 @@ def deployment_secret(sqs: SqsFacade, settings: Settings, environ: Mapping[str, 
 
     Args:
         sqs: Settings of the facade, which may name a variable or file with the secret.
-        settings: Settings in force.
-        environ: Environment variables.
 
     Raises:
         SettingsError: The secret is missing or too short, or not set on Cassandra.
@@ -73,7 +71,6 @@ def deployment_secret(sqs: SqsFacade, settings: Settings, environ: Mapping[str, 
 
 
 def _create_secret_file(path: Path) -> None:
-    """Creates the file with a new secret for its owner alone; keeps a file that another process has just created."""
     # The link fails if the file exists.
     temporary = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     temporary.touch(mode=0o600)

@@ -191,7 +191,6 @@ def _read_retention(name: str, text: str, changes: Changes) -> None:
 
 
 def _read_redrive_allow_policy(name: str, text: str, changes: Changes) -> None:
-    """Reads which queues may use this one for dead letters; a blank text allows all."""
     policy: RedriveAllowPolicy | None = _read_json(name, text, RedriveAllowPolicy) if text else None
     arns = () if policy is None else policy.source_queue_arns
     if len(arns) > MAX_SOURCES or not all(queue_of_arn(arn) for arn in arns):
@@ -225,7 +224,6 @@ def _refuse_unless_blank(name: str, text: str, _changes: Changes) -> None:
 
 
 def _read_redrive(name: str, text: str, changes: Changes) -> None:
-    """Reads the dead-letter queue and the maximum number of deliveries. Blank text resets both."""
     if not text:
         changes.clear += ["dead_letter", "max_deliveries"]
         return

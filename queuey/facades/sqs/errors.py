@@ -26,8 +26,6 @@ class SqsError(errors.InvalidRequest):
 
     Args:
         name: Name of the error in AWS JSON.
-        text: Message for people.
-        status: HTTP status.
     """
 
     code = "InvalidParameter"
@@ -74,7 +72,6 @@ def missing(name: str) -> SqsError:
 
 
 def no_such_queue(text: str) -> SqsError:
-    """Returns the error for a queue that does not exist or is hidden from the caller."""
     return SqsError("QueueDoesNotExist", f"The specified queue does not exist. {text}")
 
 
@@ -96,11 +93,6 @@ def as_sqs(error: Exception, status: int, text: str) -> SqsError:
     """Returns the SQS error for an error of the service: an SqsError as it is, others by their class.
 
     A class without an SQS name is an InternalFailure for a status of 500 or more, else InvalidParameterValue with 400.
-
-    Args:
-        error: Error of the service.
-        status: HTTP status that version 1 of the API would answer with.
-        text: Message for the caller.
     """
     if isinstance(error, SqsError):
         return error

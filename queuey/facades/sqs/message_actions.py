@@ -58,12 +58,7 @@ _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 class MessageActions:
-    """Actions on messages.
-
-    Args:
-        service: The use cases.
-        authorization: Checks what an access key may do.
-    """
+    """Actions on messages."""
 
     def __init__(self, service: Service, authorization: Authorization) -> None:
         self._messages = service.messages

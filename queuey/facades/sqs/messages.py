@@ -84,12 +84,8 @@ def make_draft(
     """Checks a message to send, and returns its draft.
 
     Args:
-        message: Message in the request.
         delay: Delay of the request or of the queue, in seconds.
-        now: Current time, in seconds since 1970.
-        max_bytes: Max bytes of the message.
         request_trace: Trace header of the request, used for a message without one; blank if the request has none.
-        fifo: Whether the queue is a FIFO queue.
         deduplication: Deduplication id in a FIFO queue.
 
     Raises:
@@ -147,7 +143,6 @@ def check_id(name: str, text: str) -> None:
 
 
 def _make_header(sqs_fields: SqsAttributes) -> str:
-    """Returns the fields as JSON in ASCII, which headers of dead letters have to be."""
     return json.dumps(msgspec.to_builtins(sqs_fields), separators=(",", ":"))
 
 
@@ -165,7 +160,6 @@ def size_of(message: MessageParameters) -> int:
 
 
 def _check_attributes(attributes: Mapping[str, AttributeValue]) -> None:
-    """Raises SqsError if there are too many message attributes, or one has a bad or reserved name or a bad value."""
     if len(attributes) > MAX_ATTRIBUTES:
         raise invalid("MessageAttributes", len(attributes), f"At most {MAX_ATTRIBUTES} per message.")
     for name, value in attributes.items():
@@ -177,7 +171,6 @@ def _check_attributes(attributes: Mapping[str, AttributeValue]) -> None:
 
 
 def _check_value(name: str, value: AttributeValue) -> None:
-    """Raises SqsError unless an attribute has a known type, and one nonempty value, of this type."""
     kind = _TYPE.fullmatch(value.data_type)
     if kind is None or len(value.data_type) > _MAX_TYPE_LENGTH:
         raise invalid(name, value.data_type, "The type is String, Number or Binary, with or without a custom label.")
@@ -261,10 +254,6 @@ def render_received(
     A dead letter has the id that it had in its first queue. The digest of attributes covers only the requested ones.
 
     Args:
-        delivery: Delivery of the message.
-        queue: Queue of the message.
-        region: Region that the client uses.
-        now: Current time, in seconds since 1970.
         system: Names of the requested system attributes.
         names: Names of the requested message attributes; one that ends with ``.*`` is a prefix.
     """
@@ -388,11 +377,7 @@ def make_fifo_draft(message: MessageParameters, queue: Queue, trace: str) -> Fif
 
 
 def check_fifo_batch(entries: Iterable[MessageParameters], queue: Queue) -> None:
-    """Refuses a whole batch if one message lacks a group or a deduplication id, as Amazon does.
-
-    Raises:
-        SqsError: A message lacks one of them.
-    """
+    """Refuses a whole batch if one message lacks a group or a deduplication id, as Amazon does."""
     by_content = stored_attributes(queue).by_content
     for entry in entries:
         if entry.message_group_id is None:
@@ -402,11 +387,7 @@ def check_fifo_batch(entries: Iterable[MessageParameters], queue: Queue) -> None
 
 
 def _find_deduplication_id(given: MessageParameters, kept: StoredAttributes) -> str:
-    """Returns the id in the request or, in a queue that deduplicates by content, the hash of the body.
-
-    Raises:
-        SqsError: The id is not valid, or is missing in another queue.
-    """
+    """Returns the id in the request or, in a queue that deduplicates by content, the hash of the body."""
     name = given.message_deduplication_id
     if name is None and kept.by_content:
         return sha256(given.message_body.encode()).hexdigest()

@@ -46,12 +46,7 @@ _MOVE_STATES = {
 
 
 class QueueActions:
-    """Actions on queues.
-
-    Args:
-        service: The use cases.
-        authorization: Checks what an access key may do.
-    """
+    """Actions on queues."""
 
     def __init__(self, service: Service, authorization: Authorization) -> None:
         self._service = service

@@ -177,10 +177,8 @@ class SignedRequest(NamedTuple):
     """A request whose signature is verified.
 
     Attributes:
-        request: HTTP request.
         call: Action and parameters.
         application: Application of the access key that signed the request.
-        region: Region that the client uses.
         prefix: Path prefix of the facade.
         queue: Queue in the request's path; blank if the path has none.
     """

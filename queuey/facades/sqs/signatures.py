@@ -47,7 +47,6 @@ class Signature(NamedTuple):
         region: Region that the client uses.
         date: Time of signing, in the format of the request.
         expires: Validity after ``date``, in seconds.
-        headers: Names of the signed headers.
         value: Signature in hex.
         query: Signed query, without the signature.
     """

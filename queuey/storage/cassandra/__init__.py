@@ -252,9 +252,6 @@ def open_store(
 
     Args:
         url: ``cassandra://host1,host2/keyspace``.
-        options: Options of the store.
-        clock: For tests.
-        driver: For tests: opens the connection to Cassandra, called like :class:`Driver`.
 
     Raises:
         SettingsError: The URL or the options are invalid.

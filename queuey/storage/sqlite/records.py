@@ -27,14 +27,10 @@ _SET_RECORD = (
     "expires = excluded.expires"
 )
 _DELETE_RECORD = "DELETE FROM records WHERE kind = ? AND application = ? AND name = ?"
-# The second condition is that of the index.
-_SELECT_DUE = (
-    "SELECT application, name, due, version FROM records WHERE kind = ? AND kind <> 'ledger' AND due <= ? "
-    "ORDER BY due LIMIT ?"
-)
+_SELECT_DUE = "SELECT application, name, due, version FROM records WHERE kind = ? AND due <= ? ORDER BY due LIMIT ?"
 _SELECT_DUE_OF_APPLICATION = (
-    "SELECT application, name, due, version FROM records "
-    "WHERE kind = ? AND kind <> 'ledger' AND application = ? AND due <= ? ORDER BY due LIMIT ?"
+    "SELECT application, name, due, version FROM records WHERE kind = ? AND application = ? AND due <= ? "
+    "ORDER BY due LIMIT ?"
 )
 
 

@@ -130,7 +130,7 @@ CREATE TABLE records (
     expires INTEGER,           -- ticks; NULL: kept until it is removed
     PRIMARY KEY (kind, application, name)
 ) WITHOUT ROWID;
-CREATE INDEX records_by_due ON records (kind, due) WHERE kind <> 'ledger';  -- entries of the ledger are never due
+CREATE INDEX records_by_due ON records (kind, due);
 CREATE INDEX records_by_end ON records (expires) WHERE expires IS NOT NULL;
 
 -- Claim logs. A log's newest entry always stays: its number is what the next append compares.

@@ -50,7 +50,6 @@ def _check_cluster(driver: Driver, target: DataCentreTarget, options: CassandraO
 
 
 def _check_keyspace(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Iterator[Finding]:
-    """Checks copies, levels, schema, tables and timing. If the keyspace does not exist, that is the only finding."""
     make = f"queuey migrate --store {target.url}"
     if not driver.run(_SELECT_KEYSPACE, (target.keyspace,), consistency="ONE"):
         advice = f"Create it: {make} --replication COPIES"
@@ -67,7 +66,6 @@ def _check_keyspace(driver: Driver, target: DataCentreTarget, options: Cassandra
 
 
 def _run_guarded(driver: Driver, check: str, look: Look) -> list[Finding]:
-    """Returns a check's findings, or a failed one if Cassandra does not answer it."""
     try:
         return look()
     except StoreUnavailable as error:
@@ -86,7 +84,6 @@ def _check_versions(driver: Driver) -> Finding:
 
 
 def _check_clocks(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Finding:
-    """Asks every node for its time; judges this machine's offset from their median, and each node's."""
     ahead: dict[str, float] = {}
     driver.run(
         SELECT_NOW, consistency="ONE"

@@ -46,7 +46,6 @@ def judge_unanswered(check: str, reason: str, hosts: Sequence[Host]) -> Finding:
 
 
 def judge_versions(versions_by_node: Mapping[str, str]) -> Finding:
-    """Warns if the nodes have several versions, or one below ``MIN_TESTED_VERSION``."""
     distinct = sorted(set(versions_by_node.values()))
     text = f"Cassandra {' and '.join(distinct)}"
     if len(distinct) > 1:
@@ -57,7 +56,6 @@ def judge_versions(versions_by_node: Mapping[str, str]) -> Finding:
 
 
 def judge_access(target: DataCentreTarget, options: CassandraOptions) -> Finding:
-    """Warns unless connections need a password and are encrypted, or stay on this machine."""
     gaps = []
     if options.user is None:
         gaps.append("without a password")
@@ -177,7 +175,6 @@ def judge_paxos(settings: Iterable[Node]) -> Finding:
 
 
 def judge_grace(grace_seconds: Mapping[str, int], hint_seconds: float) -> Finding:
-    """Fails if a table's ``gc_grace_seconds`` are below the seconds for which nodes keep hints."""
     short = sorted(name for name, value in grace_seconds.items() if value < hint_seconds)
     if short:
         return Finding(
@@ -195,7 +192,6 @@ REPAIRED = ("group_sessions",)
 
 
 def judge_read_repair(read_repair_by_table: Mapping[str, str]) -> Finding:
-    """Fails if a table of ``REPAIRED`` is not BLOCKING; a table that is not listed passes."""
     wrong = [
         f"{name} ({read_repair_by_table[name]})"
         for name in REPAIRED
@@ -229,7 +225,6 @@ def _judge_level(name: str, level: Level, copies: Copies) -> Finding:
 
 
 def _judge_catalogue(write: str, read: str, copies: Copies) -> Finding:
-    """Fails if reads may miss acknowledged writes; warns if they may miss those of other data centres."""
     meets = find_meeting(write, read, copies)
     text = f"catalogue: written at {write}, read at {read}: {_MEETS[meets]}"
     if meets == "everywhere":

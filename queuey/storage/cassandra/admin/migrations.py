@@ -63,8 +63,6 @@ class SchemaMigration(NamedTuple):
     """A numbered file.
 
     Attributes:
-        number: Position in the order.
-        name: File name without ``.cql``, such as ``001_catalogue``.
         checksum: SHA-256 of the text, in hex.
         statements: Statements without comments. Each may be run again.
     """
@@ -88,7 +86,6 @@ def split_statements(text: str) -> list[str]:
 
 
 def parse(file_name: str, text: str) -> SchemaMigration:
-    """Returns the migration in a file. Raises ValueError unless the file is named like ``NNN_what.cql``."""
     match = _NAME.fullmatch(file_name)
     if match is None:
         raise ValueError(f"{file_name!r} is not a valid file name: use NNN_what.cql")
@@ -97,7 +94,6 @@ def parse(file_name: str, text: str) -> SchemaMigration:
 
 
 def find_directory() -> Path:
-    """Returns the directory of the files: beside this module once installed, at the top level of a checkout."""
     installed = Path(__file__).parents[1] / "cql"
     return installed if installed.is_dir() else Path(__file__).parents[4] / "cql"
 
@@ -119,11 +115,7 @@ class MigrationEnvironment:
     """The environment of a run; only tests replace it.
 
     Attributes:
-        known: The migrations, in order.
-        driver: Opens a connection to Cassandra, called like :class:`Driver`.
-        connect_timeout: Timeout in seconds for reaching Cassandra.
         lock_ttl: Seconds until the lock expires; longer than a statement and the agreement after it can take.
-        lock_retry_interval: Interval in seconds between attempts to acquire the lock.
     """
 
     known: tuple[SchemaMigration, ...] = dataclasses.field(default_factory=read_known_migrations)
@@ -137,9 +129,7 @@ class Report(NamedTuple):
     """The changes that a run made, or would make with ``dry_run``.
 
     Attributes:
-        keyspace: Name of the keyspace.
         replication: Replication of the keyspace that was created; None if it existed.
-        migrations: Migrations that were applied, in order.
         timing: Timing that was written; None if the keyspace had one.
     """
 
@@ -217,12 +207,8 @@ def migrate(
     """Creates the keyspace if it does not exist, and applies the migrations that it lacks.
 
     Args:
-        target: The keyspace.
-        options: How to connect.
         replication: See :func:`parse_replication`; required if the keyspace does not exist.
         dry_run: Change nothing, only report the steps.
-        tell: Called with each step, as one line.
-        running: For tests.
 
     Raises:
         SettingsError: ``replication`` is missing, invalid, or not that of the keyspace.
@@ -258,7 +244,6 @@ def migrate(
 def _apply_missing(
     driver: Driver, options: CassandraOptions, tell: Tell, running: MigrationEnvironment
 ) -> tuple[tuple[SchemaMigration, ...], KeyspaceTiming | None]:
-    """Applies the missing migrations under a lock, and writes the first timing. Returns both."""
     first, *_ = known = running.known
     # This creates the table that holds the lock, unless it exists. A read instead could find a table that another run
     # is just creating, and that cannot be used yet.
@@ -290,7 +275,6 @@ class _Lock:
         self._owner = f"{socket.gethostname()} process {os.getpid()} ({secrets.token_hex(4)})"
 
     def __enter__(self) -> None:
-        """Waits for the lock and reports its holder once. Raises if it takes longer than a lock can live."""
         until = time.monotonic() + self._running.lock_ttl + AGREEMENT_TIMEOUT
         is_reported = False
         while (holder := self._acquire(None)) != self._owner:
@@ -306,13 +290,11 @@ class _Lock:
             self.transactions.wait(_CLEAR_LOCK, (self._owner,))
 
     def renew(self) -> None:
-        """Extends the lock. Raises StoreUnavailable if this run has lost it."""
         holder = self._acquire(self._owner)
         if holder != self._owner:
             raise StoreUnavailable(f"the lock for schema changes is now held by {holder or 'no process'}")
 
     def _acquire(self, expected: str | None) -> str | None:
-        """Acquires the lock if its holder is the expected one; returns the holder afterwards."""
         result = self.transactions.wait(_SET_LOCK, (self._running.lock_ttl, self._owner, expected), self._owner)
         if result.is_done:
             return self._owner
@@ -329,7 +311,6 @@ def _read_replication(driver: Driver) -> dict[str, str] | None:
 
 
 def _check_replication(driver: Driver, requested: dict[str, str] | None) -> dict[str, str]:
-    """Returns the replication for a new keyspace. Raises SettingsError if none was named or the nodes are too few."""
     hosts = driver.hosts()
     centres = {name: sum(host.dc == name for host in hosts) for name in sorted({host.dc for host in hosts})}
     nodes = ", ".join(f"{name} ({count} nodes)" if count > 1 else f"{name} (1 node)" for name, count in centres.items())

@@ -30,7 +30,6 @@ class Node(NamedTuple):
     A setting that the node does not report has Cassandra's default: periodic syncs every 10 s, hints for 3 h.
 
     Attributes:
-        address: The node's address.
         sync: ``commitlog_sync``: ``periodic``, ``batch`` or ``group``.
         period: Seconds between two syncs if they are periodic.
         hints: Seconds for which other nodes keep hints for it.
@@ -75,11 +74,6 @@ def ask_each(driver: Driver, statement: Statement, done: Callable[[str, Rows], N
 
 
 def read_nodes(driver: Driver) -> list[Node]:
-    """Returns the settings of the nodes that answered, sorted by address.
-
-    Raises:
-        StoreUnavailable: No node answered.
-    """
     by_address: dict[str, Node] = {}
     failed = ask_each(
         driver, _SELECT_SETTINGS, lambda address, rows: by_address.update({address: _make_node(address, rows)})
@@ -91,7 +85,6 @@ def read_nodes(driver: Driver) -> list[Node]:
 
 
 def acknowledgement_of(driver: Driver) -> Acknowledgement:
-    """Asks the nodes that are up for their ``commitlog_sync``. Cache the answer."""
     return make_acknowledgement(read_nodes(driver))
 
 

@@ -37,8 +37,6 @@ class TimingStatus(NamedTuple):
     """The timing of a keyspace, and the measurements of its processes.
 
     Attributes:
-        stored: The timing.
-        measured: Measurements by process.
         centres: Number of data centres with copies; all of them if the copies disregard data centres.
     """
 
@@ -63,7 +61,6 @@ def write_first_timing(driver: Driver, options: CassandraOptions, tell: Tell) ->
 
 
 def read_timing_status(driver: Driver, options: CassandraOptions) -> TimingStatus:
-    """Reads the timing and the measurements. Raises SettingsError if the keyspace has no timing."""
     [(text,)] = driver.run(READ_TIMING, consistency=options.catalogue_read) or [(None,)]
     if text is None:
         raise SettingsError("The keyspace has no timing; run `queuey migrate`.")

@@ -91,7 +91,6 @@ class PendingDeletes:
     async def read_older(
         self, ticks: int, shard: int, after: ids.Position
     ) -> tuple[list[PendingDelete], ids.Position | None]:
-        """Returns a page of a shard's pending deletes, and its end if there are further pages."""
         values = shard, uuid_of(after), uuid_of((ticks, ids.LOW_MIN)), _PAGE_SIZE
         answer = await self._driver.ask(StatementRequest(_SELECT_OLDER, values, self._options.catalogue_read))
         rows = [(ids.parse_position(deleted_at.hex), *columns) for deleted_at, *columns in answer]
@@ -197,7 +196,6 @@ class GarbageCollector:
         return (rows[0][0], rows[0][1]) if rows else (None, None)
 
     async def _remove_messages(self, pending: PendingDelete, part: int) -> None:
-        """Removes all buckets of a queue partition, then their records in the bucket index."""
         write = self._options.catalogue_write
         recorded = await self._driver.ask(
             StatementRequest(_SELECT_BUCKETS, (pending.qid, part), self._options.catalogue_read)

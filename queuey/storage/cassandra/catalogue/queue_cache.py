@@ -60,7 +60,6 @@ class CachedQueue(msgspec.Struct, frozen=True, kw_only=True):
     """A queue's row.
 
     Attributes:
-        queue: The public part of the row.
         home_class: Retention class of messages with the queue's default TTL, until a purge.
         longest_ttl: Max TTL in seconds of messages of the home class.
         longest_row: Max bytes of a message's row.
@@ -152,7 +151,6 @@ class QueueCache:
         return row
 
     async def read(self, application: str, name: str) -> CachedQueue:
-        """Reads a row from Cassandra and keeps it. Raises QueueNotFound, also for names that no queue can have."""
         self._check_open()
         if len(name) > MAX_NAME_CHARACTERS:
             raise QueueNotFound(name)
@@ -208,7 +206,6 @@ class QueueCache:
         return row
 
     def put(self, row: CachedQueue) -> None:
-        """Keeps a row, unless a row that was read later is kept."""
         key = row.queue.application, row.queue.name
         present = self._rows.get(key)
         if not self._is_closed and (present is None or present.read_at <= row.read_at):
@@ -256,7 +253,6 @@ class QueueCache:
             raise StoreClosed("the store is closed")
 
     def _keep_read(self, key: tuple[str, str], rows: Sequence[Any], began: float) -> CachedQueue:
-        """Keeps a row that was read at ``began``; without one, forgets an older row and raises QueueNotFound."""
         if not rows:
             self._forget_older(key, began)
             raise QueueNotFound(key[1])

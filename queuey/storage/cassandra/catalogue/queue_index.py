@@ -71,7 +71,6 @@ class QueueIndex:
     async def read_slices(
         self, application: str, after: Sequence[tuple[int, IndexEntry]], limit: int
     ) -> list[list[IndexEntry]]:
-        """Returns up to ``limit`` entries per shard, each after the given one."""
         consistency = self._options.catalogue_read
         answers = await self._driver.ask_all(
             [
@@ -112,7 +111,6 @@ class Scan:
         return entries
 
     async def _refill(self, share: int) -> None:
-        """Reads up to ``share`` entries of each shard that has none in the heap and may have more."""
         empty = [(shard, end) for shard, end in self._ends.items() if not self._heap_counts[shard]]
         slices = await self._index.read_slices(self._application, empty, share)
         for (shard, _), entries in zip(empty, slices, strict=True):

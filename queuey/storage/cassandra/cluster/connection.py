@@ -57,8 +57,6 @@ class Driver:
     """The connection to a cluster. All methods except coroutines may be called from any thread.
 
     Args:
-        target: The hosts and the keyspace.
-        options: Timeouts, credentials and certificates.
         verify: Called with the driver once connected; returns why the schema cannot be used, or None.
         keyspace: False connects without the keyspace, to create it.
         deadline: Limits the calls for which requests are sent.
@@ -107,7 +105,6 @@ class Driver:
     # Connecting
 
     def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-        """Makes the client of a loop; returns a function that ends it."""
         options = self._options
         client = self._client = CqlClient(
             loop,
@@ -140,7 +137,6 @@ class Driver:
         return None if self._usable else self._problem
 
     def _keep_connected(self) -> None:
-        """Runs in the driver's thread until ``close``: at intervals, reconnects, verifies, and updates the client."""
         while not self._closed.is_set():
             has_moved = self._session is None or self._has_moved()
             problem = self._attempt(open_anew=has_moved) if has_moved or not self._usable else None
@@ -164,7 +160,6 @@ class Driver:
         return resolve_addresses(self.target) not in {self._addresses, frozenset()}
 
     def _attempt(self, *, open_anew: bool) -> str | None:
-        """Connects if ``open_anew``, then verifies the keyspace. Returns the problem; without one, allows requests."""
         # Only requests of the verification may be sent yet: a program too old for the schema must not write.
         self._usable = False
         try:
@@ -237,7 +232,6 @@ class Driver:
         return session
 
     def close(self) -> None:
-        """Ends the connection. Idempotent; later calls raise ``StoreClosed``."""
         self._closed.set()
         self._usable = False
         self._problem = "the store is closed"
@@ -248,7 +242,6 @@ class Driver:
     # The cluster's state
 
     def hosts(self) -> list[Host]:
-        """Returns all nodes, or none before the first connection. Prefers the client's view of which are up."""
         cluster, client = self._cluster, self._client
         if cluster is None:
             return []
@@ -282,7 +275,6 @@ class Driver:
         return copies
 
     def await_schema_agreement(self) -> bool:
-        """Waits for the nodes to agree on the schema, up to the driver's limit; returns whether they do."""
         cluster = self._cluster
         return cluster is not None and bool(cluster.control_connection.wait_for_schema_agreement())
 
@@ -306,7 +298,6 @@ class Driver:
         self._send_page(request, done, None)
 
     def _send_page(self, request: StatementRequest | Encoded, done: Done, page: bytes | None) -> None:
-        """Sends a request for the rest of its answer, from the state of the page before."""
         try:
             session = self._require_session()
             if not request.statement.prepared:
@@ -327,7 +318,6 @@ class Driver:
         self._send_over_client(cql_request)
 
     async def ask(self, request: StatementRequest | Encoded) -> Rows:
-        """Sends a request, unless the call has ended; returns the rows of all pages."""
         rows: Rows | None = await wait_for_callback(partial(self.send, request))
         return rows or []
 
@@ -366,7 +356,6 @@ class Driver:
             self.send(request, partial(end, number))
 
     def run(self, statement: Statement, values: Sequence[Any] = (), consistency: str = "QUORUM", **how: Any) -> Rows:  # noqa: ANN401
-        """Sends a request and blocks until its rows have arrived."""
         return self.calls.run(self.ask(StatementRequest(statement, values, consistency, **how)))
 
     def _find_unprepared(self, request: StatementRequest | Encoded) -> Statement | None:
@@ -410,7 +399,6 @@ class Driver:
         _: Rows | None,
         error: StoreUnavailable | None,
     ) -> None:
-        """Sends a request as part of its call after a statement was prepared, unless that failed."""
         if error is not None:
             done(None, error)
             return
@@ -466,8 +454,6 @@ class Driver:
         )
 
     def _send_next_page(self, call: StoreCall, request: StatementRequest, done: Done, rows: Rows, page: bytes) -> None:
-        """Sends a request for the next page; ``done`` gets the rows of all of them."""
-
         def collect(more: Rows | None, error: StoreUnavailable | None) -> None:
             done(None if more is None else [*rows, *more], error)
 
@@ -475,7 +461,6 @@ class Driver:
             self._send_page(request, collect, page)
 
     def _send_over_client(self, request: CqlRequest) -> None:
-        """Passes a request to the client, in the loop's thread. Without a client there, answers it with an error."""
         client = self._client
         if client is not None and asyncio._get_running_loop() is client.loop:  # noqa: SLF001 - the quick form of get_running_loop
             client.send(request)
@@ -485,7 +470,6 @@ class Driver:
             self._resend(request)
 
     def _resend(self, request: CqlRequest) -> None:
-        """Passes a request to the client of the loop that the store has in its next turn."""
         try:
             self.loop.soon(self._send_over_client, request)
         except StoreClosed as error:
@@ -510,17 +494,12 @@ class Driver:
         threading.Thread(target=execute, name="queuey-schema", daemon=True).start()
 
     def _timeout_in_call(self, timeout: float | None, *, reads: bool) -> float:
-        """Returns a request's timeout within the call's remaining time, and marks a write's call as sent.
-
-        Raises if no time remains.
-        """
         seconds = self._deadline.time_left(self._options.timeout if timeout is None else timeout)
         if not reads:
             self._deadline.mark_sent()
         return seconds
 
     def _require_session(self) -> Session:
-        """Returns the session. Raises unless it is verified, or this thread is verifying it."""
         session = self._session
         if session is None or not (self._usable or self._deadline.call is self._verifying):
             raise self._make_refusal()
@@ -536,7 +515,6 @@ class Driver:
         return next((statement.query_string for statement in statements if statement.query_id == query_id), None)
 
     def _find_host(self, address: str | None) -> Any:  # noqa: ANN401 - the driver's host
-        """Returns the driver's host, or None without an address. Raises StoreUnavailable if there is no such node."""
         if address is None:
             return None
         cluster = self._cluster
@@ -563,10 +541,7 @@ def open_driver(
     keyspace: bool = True,
     driver: Callable[..., Driver] = Driver,
 ) -> Iterator[Driver]:
-    """Opens a driver for an administration command, and closes it afterwards.
-
-    Raises StoreUnavailable if it is not ready within ``timeout`` seconds.
-    """
+    """Opens a driver for an administration command, and closes it afterwards."""
     opened = driver(target, options, keyspace=keyspace)
     try:
         if not opened.ready(timeout):

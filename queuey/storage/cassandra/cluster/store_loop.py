@@ -114,7 +114,6 @@ class StoreLoop:
             raise StoreClosed("the store is closed")
 
     def _take_back(self, entry: tuple[Callable[..., object], tuple[Any, ...]]) -> bool:
-        """Removes a pending call. Returns False if it was made meanwhile."""
         try:
             self._calls.remove(entry)
         except ValueError:
@@ -142,13 +141,11 @@ class StoreLoop:
         asyncio.get_running_loop().call_later(max(0.0, due - self._clock()), self._run_timer, number)
 
     def _run_timer(self, number: int) -> None:
-        """Makes the call once. Does nothing in a loop that was replaced."""
         if self.is_here and number in self._timers:
             _, call = self._timers.pop(number)
             _make_logged(call)
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Enters a loop in its thread, and sets all pending timers there. Does nothing if the loop was replaced."""
         if loop is not self._loop or self._is_closed:
             return  # Another loop has replaced this one before it ran.
         self._leave[loop] = self._enter(loop)
@@ -175,7 +172,6 @@ class StoreLoop:
             self._make_calls_now()
 
     def _wake(self) -> None:
-        """Has the calls made in the loop's next turn; starts a loop of the store's own if necessary."""
         if self.is_here:
             self._is_waking = True
             asyncio.get_running_loop().call_soon(self._make_calls)
@@ -235,7 +231,6 @@ class StoreLoop:
         end_own()
 
     def _leave_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Cleans up a loop's part. If the store is closed, pending calls and timers run first."""
         if self._is_closed:
             self._make_calls()
         self._leave.pop(loop, nothing)()
@@ -262,7 +257,6 @@ def _make_logged(call: Callable[..., object], *args: object) -> None:
 
 
 def _start_loop() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
-    """Runs a loop in a new thread. Returns it, and a function that ends it after all calls made before."""
     loop = asyncio.new_event_loop()
     ended = loop.create_future()
 
@@ -280,15 +274,7 @@ def wait_for_callback(start: Start) -> Generator[Start, Any, Any]:
 
 
 class Calls:
-    """The calls of a store that are under way.
-
-    Args:
-        loop: The store's loop.
-        deadline: Limits the duration of each call.
-
-    Attributes:
-        is_closed: New calls are refused.
-    """
+    """The calls of a store that are under way."""
 
     def __init__(self, loop: StoreLoop, deadline: Deadline) -> None:
         self.loop = loop
@@ -327,7 +313,6 @@ class Calls:
     def wait_for_end(
         self, begin: Start, late_message: str | None = None, *, long: bool = False, raise_given_up: bool = False
     ) -> Coroutine[Any, Any, Any]:
-        """Returns an awaitable for a call's end. Raises RuntimeError where the loop would wait for itself."""
         if bridge.thread_state.runs and self.loop.is_here:
             raise RuntimeError("the loop's thread would wait for itself: await the call instead")
         return start_and_wait(begin, self.deadline, late_message, long=long, raise_given_up=raise_given_up)
@@ -365,7 +350,6 @@ class Calls:
             running.done(value, error)
 
     def _remove(self, running: _Running) -> bool:
-        """Removes a call. Returns whether it was still under way: only one of several threads may end it."""
         try:
             self._running.remove(running)
         except KeyError:
@@ -408,7 +392,6 @@ class _Running:
         """Another call waits for this one, even after that call was given up."""
 
     def __call__(self, value: object, error: Any) -> None:  # noqa: ANN401 - an error
-        """Receives an answer in any thread, and goes on in the loop's thread, or here if the loop is closed."""
         loop = self._calls.loop
         running = asyncio._get_running_loop()  # noqa: SLF001 - as is_here
         if running is None or running is not loop._loop:  # noqa: SLF001 - as above
@@ -418,7 +401,6 @@ class _Running:
         self.go_on(value, error)
 
     def go_on(self, value: object, error: Any) -> None:  # noqa: ANN401 - an error
-        """Runs the coroutine up to its next request that is not answered at once; at its end delivers the result."""
         if self._is_starting:
             self._answer = value, error
             return

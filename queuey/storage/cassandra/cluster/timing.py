@@ -161,7 +161,6 @@ _decode = msgspec.json.Decoder(StoredTiming).decode
 
 
 def decode(text: str) -> StoredTiming:
-    """Decodes the timing of a keyspace. Raises SettingsError if the text is unreadable or of a newer version."""
     try:
         stored = _decode(text)
     except msgspec.DecodeError as error:

@@ -60,7 +60,6 @@ class HostLogger(HostStateListener):  # type: ignore[misc] # the driver has no t
 
 
 def resolve_addresses(target: DataCentreTarget) -> frozenset[str]:
-    """Resolves the host names now; those that do not resolve are left out."""
     addresses: set[str] = set()
     for host in target.hosts:
         with suppress(OSError):

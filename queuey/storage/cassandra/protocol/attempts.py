@@ -64,7 +64,6 @@ class CqlRequest:
         routing_key: The row's key; the nodes that have the row are asked first. None if there is no single row.
         address: The only node to ask, whatever the row.
         metadata: The result's columns, for answers of an unusual shape.
-        timeout: Timeout in seconds.
         decode: Decodes the rows of a usual result. Without it, the result is the time at which the answer was received.
         done: Called once with the result, in the loop's thread unless the store was closed.
         resend: Sends the request over the client of the store's next loop.
@@ -74,10 +73,6 @@ class CqlRequest:
         ask_next: Sends the request to its next node; returns False if no node is left.
         attempts: Number of nodes that may have the request.
         nodes: The nodes still to be asked, in order.
-        began: When it was sent first.
-        host: The connection to the node that was asked last.
-        answered_at: When the last answer was received.
-        is_answered: ``done`` was called.
     """
 
     opcode: int
@@ -102,7 +97,6 @@ class CqlRequest:
     is_answered: bool = False
 
     def receive(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, a message of the driver, an exception
-        """Ends the request, or sends it to another node if one may answer it."""
         if isinstance(answer, bytes) or hasattr(answer, "parsed_rows"):
             self.succeed(answer)
         elif isinstance(answer, _ERRORS_BEFORE_BEGIN):
@@ -139,25 +133,21 @@ class CqlRequest:
             self.finish(rows, None)
 
     def fail(self, error: BaseException) -> None:
-        """Answers with the error of an attempt, unless another attempt may still succeed."""
         self.in_flight -= 1
         if not self.in_flight:
             self.finish(None, translate(error, reads=self.reads, attempts=self.attempts))
 
     def fail_in_doubt(self, error: BaseException) -> None:
-        """Sends an idempotent request to its next node; answers any other one as in doubt."""
         if self.idempotent:
             self.retry(error)
         else:
             self.fail(error)
 
     def fail_before_begin(self, error: BaseException) -> None:
-        """Sends the request to its next node, as this one has certainly not begun it."""
         self.attempts -= 1
         self.retry(error)
 
     def retry(self, error: BaseException) -> None:
-        """Sends the request to its next node; without one, answers with the error of this attempt."""
         if not self.is_answered and self.ask_next(self):
             self.in_flight -= 1
         else:
@@ -169,7 +159,6 @@ class CqlRequest:
             self.done(rows, error)
 
     def refuse(self, error: StoreUnavailable) -> None:
-        """Answers with the error of sending. A write that a node may have is in doubt."""
         self.finish(None, error if self.reads or not self.attempts else InDoubt(str(error)))
 
 
@@ -207,7 +196,6 @@ class InFlight:
         queue.append(request)
 
     def check(self, now: float) -> None:
-        """Sends requests that have waited long to a second node as well, and fails those that have timed out."""
         for waits, sent in list(self._sent.items()):
             while sent and (sent[0].is_answered or sent[0].began < now - waits * CHECK_INTERVAL):
                 request = sent.popleft()

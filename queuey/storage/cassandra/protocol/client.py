@@ -67,7 +67,6 @@ class Node:
         self._drop(ConnectionException("the connection was closed"))
 
     async def _stay_connected(self) -> None:
-        """Reconnects after a pause, for ever. Ends only when cancelled."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -104,7 +103,6 @@ class Node:
         return connection
 
     async def _wait_until_broken(self, connection: NodeConnection) -> None:
-        """Returns once the connection has ended; raises TimeoutError if a heartbeat is not answered."""
         while not connection.ended.done():
             await asyncio.wait([connection.ended], timeout=HEARTBEAT_INTERVAL)
             if not connection.ended.done() and self._client.clock() - connection.received_at >= HEARTBEAT_INTERVAL:
@@ -112,7 +110,6 @@ class Node:
                     await connection.ask(OptionsMessage())
 
     def _drop(self, error: Exception) -> None:
-        """Marks the node as broken, and fails all requests of its connection with ``error``."""
         self.is_broken = True
         connection, self.connection = self.connection, None
         self._client.update_usable()
@@ -132,14 +129,12 @@ class _Attempt:
         self._forgotten: tuple[bytes, ...] = ()
 
     def receive(self, answer: Any) -> None:  # noqa: ANN401 - see ``decode_answer``; or an exception
-        """Passes the answer on, unless the node has forgotten the statement and can prepare it again."""
         request = self._request
         request.answered_at = self._connection.received_at
         if not isinstance(answer, PreparedQueryNotFound) or not self._prepare(answer.info):
             request.receive(answer)
 
     def _prepare(self, query_id: bytes) -> bool:
-        """Prepares a statement that the node has forgotten, then repeats the request. Returns False if it cannot."""
         cql = self._client.find_cql(query_id)
         if cql is None or query_id in self._forgotten:
             return False
@@ -148,7 +143,6 @@ class _Attempt:
         return True
 
     def _repeat(self, query_id: bytes, prepared: asyncio.Future[Any]) -> None:
-        """Sends the request to the node again; to the next one if it is not prepared there or cannot be sent."""
         request = self._request
         is_prepared = prepared.exception() is None and getattr(prepared.result(), "query_id", None) == query_id
         if request.is_answered:
@@ -161,16 +155,10 @@ class CqlClient:
     """Sends requests over an event loop. All methods except ``is_up`` are for the loop's thread.
 
     Args:
-        loop: The event loop.
         keyspace: The keyspace of the rows. None to ask any node, for a keyspace that may not exist yet.
         patience: Seconds after which an idempotent request also goes to a second node.
         find_cql: Returns the statement of an id, or None.
         local_dc: Data centre of the nodes to ask; all nodes if None.
-        connect: Makes connections; the loop's own function if None.
-        clock: Clock in seconds, for timeouts and ``CqlRequest.answered_at``.
-
-    Attributes:
-        is_usable: At least one node is up.
     """
 
     def __init__(
@@ -235,7 +223,6 @@ class CqlClient:
                 self._nodes[address] = Node(self, cluster, host)
 
     def update_usable(self) -> None:
-        """Sends the requests that wait for a connection, after a node was connected or has become broken."""
         self.is_usable = any(node.connection is not None for node in self._nodes.values())
         waiting, self._waiting = self._waiting, []
         for request in waiting:
@@ -283,7 +270,6 @@ class CqlClient:
     # Requests
 
     def send(self, request: CqlRequest) -> None:
-        """Sends a request to one node, or to its ``address``."""
         request.ask_next = self._ask_next
         request.began = request.began or self.clock()
         self._begin(request)
@@ -318,14 +304,12 @@ class CqlClient:
             self._timer.cancel()
 
     def _ask_next(self, request: CqlRequest) -> bool:
-        """Sends a request to one more node. Returns False if it was sent to enough, or no other node accepts it."""
         if self._is_closed:
             request.resend(request)
             return True
         return request.attempts < MAX_ATTEMPTS and self._send_to_next(request)
 
     def _send_to_next(self, request: CqlRequest) -> bool:
-        """Sends a request to the next of its nodes that accepts it. Returns False if none does."""
         for node in request.nodes:
             connection = node.connection
             attempt = _Attempt(self, request, connection)

@@ -43,13 +43,7 @@ Receive = Callable[[Any], None]
 class NodeConnection(asyncio.Protocol):
     """A connection to a node.
 
-    Args:
-        loop: The event loop of the connection.
-        address: The node's address.
-        clock: Clock in seconds, for ``received_at``.
-
     Attributes:
-        received_at: When the last bytes were received.
         ended: Done once the connection has failed.
     """
 
@@ -95,7 +89,6 @@ class NodeConnection(asyncio.Protocol):
         return True
 
     def ask(self, message: Any) -> asyncio.Future[Any]:  # noqa: ANN401 - of the driver
-        """Sends a message. If the connection accepts none, the future gets ``ConnectionException``."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self.send(message.opcode, encode_body(message), partial(_settle, future)):
             _settle(future, ConnectionException(f"the connection to Cassandra node {self.address} accepts no requests"))
@@ -113,7 +106,6 @@ class NodeConnection(asyncio.Protocol):
         """Opens a session: logs in, and selects a keyspace.
 
         Args:
-            auth: The driver's ``AuthProvider``, or None.
             keyspace: The keyspace of the driver's own connections; with another one, ids of prepared statements would
                 differ.
 
@@ -137,7 +129,6 @@ class NodeConnection(asyncio.Protocol):
             raise ConnectionException(f"Cassandra node {self.address} answered a login with {answer!r}")
 
     def fail(self, error: Exception) -> None:
-        """Ends the connection, once: all waiting requests get the error, and nothing more is sent."""
         if self.ended.done():
             return
         self.ended.set_result(None)
@@ -173,7 +164,6 @@ class NodeConnection(asyncio.Protocol):
             self.fail(error)
 
     def _deliver_answer(self, stream: int, flags: int, opcode: int, body: bytes) -> None:
-        """Gives an answer to its request; an unreadable one fails that request only. Raises BrokenFrame without one."""
         waiting = self._waiting.pop(stream, None)
         if waiting is None:
             raise BrokenFrame(f"an answer is for stream {stream}, which has no request")
@@ -200,7 +190,6 @@ class NodeConnection(asyncio.Protocol):
 
 
 def _settle(future: asyncio.Future[Any], answer: Any) -> None:  # noqa: ANN401 - a message of the driver, or an exception
-    """Resolves a future, once. An exception or an error message of the driver becomes its exception."""
     if future.done():
         return
     if isinstance(answer, messages.ErrorMessage):

@@ -102,7 +102,6 @@ def encode_bound(bound: BoundStatement, consistency: int, serial: int | None, pa
 
 
 def encode_mixed_batch(statements: Sequence[BoundStatement], consistency: int, serial: int | None) -> bytes:
-    """Returns the body of an unlogged BATCH of several statements."""
     parts = [_UNLOGGED_BATCH, _pack_short(len(statements))]
     for bound in statements:
         query_id = bound.prepared_statement.query_id
@@ -133,9 +132,6 @@ def decode_answer(flags: int, opcode: int, body: bytes, metadata: Any = None) ->
     """Returns a usual result as it is, for the caller to decode, and any other answer as the driver's message.
 
     Args:
-        flags: Flags in the frame's header.
-        opcode: Opcode in the frame's header.
-        body: The frame's body.
         metadata: The result's columns, for an answer that does not describe them.
     """
     if opcode == RESULT and not flags and (body.startswith(ROWS) or body == VOID):

@@ -207,7 +207,6 @@ def _make_uniform_columns(body: bytes, count: int, stride: int, *, bodies: bool)
 
 
 def _make_metas(body: bytes, offsets: Array, sizes: Array) -> pa.Array:
-    """Returns the column ``meta``; a value that only marks the body as text becomes null."""
     lengths = sizes[offsets].astype(np.int64)
     octets = np.frombuffer(body, np.uint8)
     first = octets[np.minimum(offsets + 4, len(body) - 1)]
@@ -246,11 +245,7 @@ class ScanContext(NamedTuple):
     """What all streams of a range share.
 
     Attributes:
-        driver: The connection.
         key: qid and partition.
-        consistency: The queue's read level.
-        bodies: True if bodies are read, too.
-        max_rows: Max rows of a page.
         max_bytes: Approximate max body bytes of a page.
         record_empty: Called with each probe that found no row, to remember the empty range.
     """
@@ -315,7 +310,6 @@ class BucketStream:
         return self.end >= self._upper and not len(self._columns)
 
     def ask(self) -> None:
-        """Requests the next page, unless one is requested or the end is reached. Does not wait."""
         if self._is_requested or self._at >= self._upper:
             return
         upper = self._upper
@@ -341,7 +335,6 @@ class BucketStream:
         self._reading.driver.send(Encoded(*sent, self._reading.consistency, lambda body: [body]), done)
 
     def fill(self) -> None:
-        """Waits until the stream has rows or has ended. Raises the error of a small request."""
         while self.end < self._upper and not len(self._columns):
             self.ask()
             self._add_answer(*self._answers.get())
@@ -408,7 +401,6 @@ def scan(reading: ScanContext, extent: Extent, pace: Pace) -> Iterator[tuple[Col
 
 
 def _wait_until_filled(opened: Sequence[BucketStream]) -> Position:
-    """Waits until each stream has rows or has ended. Returns the position up to which all are complete."""
     for stream in opened:
         stream.ask()
     for stream in opened:
@@ -452,7 +444,6 @@ def find_named(columns: Columns) -> dict[int, tuple[str | None, bytes]]:
 
 
 def select_shown(rows: Columns, marked: dict[int, tuple[str | None, bytes]], shown: set[int]) -> Columns:
-    """Drops the ``marked`` rows that are not in ``shown``, and removes the names from the metadata of the others."""
     metas = rows.batch.column(_META).to_pylist()
     for row, (_, meta) in marked.items():
         metas[row] = None if meta == TEXT else meta

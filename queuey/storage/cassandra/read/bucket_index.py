@@ -113,7 +113,6 @@ class BucketIndex:
     # Writing
 
     def is_recorded(self, qid: int, part: int, time_bucket: Bucket) -> bool:
-        """Returns whether this process has recorded a bucket; of given ids, within ``PUT_RECORD_INTERVAL``."""
         recorded_at = self._recorded.get((qid, part, time_bucket))
         return recorded_at is not None and (
             time_bucket.new_ids_only or self._clock.boottime() - recorded_at < PUT_RECORD_INTERVAL
@@ -253,7 +252,6 @@ class BucketIndex:
 
 
 def complete_lookup(began: float, rows: Rows, *, trust_low_watermarks: bool) -> BucketLookup | None:
-    """Returns the result of a first lookup, None if it is incomplete. Ignores an unreliable low watermark."""
     if len(rows) >= MAX_FIRST_ROWS:
         return None
     low_watermark = _parse_low_watermark(rows) if trust_low_watermarks else None

@@ -112,14 +112,12 @@ class RecentWrites:
         self._free = self._clock.boottime() + SPACING
 
     def close(self) -> None:
-        """Records the waiting keys, and that this process will write no more."""
         while self._waiting_keys:
             self.write()
         self._in_between = False
         self.write()
 
     def _add_row(self, keys: bytes) -> None:
-        """Sends a row without waiting; its failure is ignored. Raises StoreUnavailable while the copies are unknown."""
         now = self._clock.now()
         consistency = auto_level(self._driver.replication())
         values = now // _TICKS_PER_MINUTE, self._shard, now, self._process, keys
@@ -169,10 +167,6 @@ class RecentWrites:
         return recorded
 
     def _note_process(self, at: int, process: str, *, writes: bool) -> None:
-        """Records another process's row; without ``writes`` it says that the process has ended.
-
-        A process counted as gone has returned.
-        """
         if process in self._gone:
             self._gone.remove(process)
             self._returned = True

@@ -111,7 +111,6 @@ class EmptyRanges:
                 self._ranges.popitem(last=False)
 
     def shorten(self, key: Key, source: BucketSource, lower: Position) -> BucketSource:
-        """Returns the source with a higher lowest position, if a known empty range begins its part above ``lower``."""
         empty = self._ranges.get((*key, source.time_bucket))
         start = max(lower, source.lowest)
         if empty is not None and empty[0] <= start < empty[1]:
@@ -148,8 +147,6 @@ def read_rounds(requested: Slice, extent: Extent, now: int, *, first_rows: float
     Yields the probes of a round, and is sent their answers, or None if they met too many dead rows.
 
     Args:
-        requested: The slice.
-        extent: The buckets to read.
         now: The time (ticks); messages that have expired by then are left out.
         first_rows: Max rows of the requests before any row has arrived (see :func:`room_for`).
         max_rows: Max rows of the requests of any other round.
@@ -223,7 +220,6 @@ class _PageBuilder:
     def _find_spans(
         self, sources: Sequence[BucketSource], start: Position, stop: Position
     ) -> list[tuple[Bucket, Position, Position]]:
-        """Returns the bounds to query in each bucket, without what is known to hold no further messages."""
         spans = []
         for time_bucket, lowest in sources:
             low, high = max(start, lowest), min(stop, (time_bucket.end, LOW_MIN))
@@ -260,7 +256,6 @@ class _PageBuilder:
         return start, stop
 
     def record_rests(self, probes: Sequence[Probe], answers: Sequence[Rows], cut: Position) -> None:
-        """Records what a round found in its buckets beyond ``cut``, up to which the page is complete."""
         down = self._requested.descending
         for probe, answer in zip(probes, answers, strict=True):
             index = bisect_left(answer, x=True, key=lambda row: (message_codec.position_of(row[0]) < cut) == down)
@@ -271,10 +266,6 @@ class _PageBuilder:
                 self._rest[probe.time_bucket] = probe.lower if down else probe.upper
 
     def _choose_limit(self, time_buckets: int) -> int:
-        """Returns how many rows to request from each bucket: what the page lacks, as far as its bytes allow.
-
-        The length of the next rows is unknown; they may be longer than the rows before.
-        """
         requested, count = self._requested, len(self.messages)
         if not requested.bodies:
             return requested.limit - count
@@ -286,7 +277,6 @@ class _PageBuilder:
         return max(1, int(min(limit, row_budget // max(1, time_buckets))))
 
     def add(self, merged: list[Message]) -> bool:
-        """Adds messages until the page has its limit or reaches ``max_bytes``. Returns whether it is full."""
         requested = self._requested
         del merged[requested.limit - len(self.messages) :]
         self.messages += merged
@@ -309,7 +299,6 @@ class RoundSpan:
     ticks: int | None = None
 
     def narrow(self, probes: Sequence[Probe]) -> None:
-        """Limits rounds to a quarter of the time that the probes covered. Raises if that is nothing."""
         covered = max(probe.upper for probe in probes)[0] - min(probe.lower for probe in probes)[0]
         self.ticks = covered // 4
         if not self.ticks:
@@ -418,11 +407,9 @@ async def run_readers(
     """Runs readers side by side, the probes of a round together as far as memory allows.
 
     Args:
-        driver: The connection.
         readers: One for each slice.
         keys: qid and partition of each reader.
         consistency: The queue's read level.
-        record_empty: Called with each empty probe.
         max_rows: Max rows requested at a time, unless one reader alone requests more.
         enough_bytes: When the results have this many bytes, all unfinished readers but the first are given up.
 
@@ -469,7 +456,6 @@ def _report_empty_probes(note: EmptyProbeCallback, key: Key, probes: Sequence[Pr
 
 
 def _select_fitting(waiting: dict[int, list[Probe]], room: float) -> dict[int, list[Probe]]:
-    """Returns the first readers whose probes have room together; always at least one."""
     fitting: dict[int, list[Probe]] = {}
     for number, probes in waiting.items():
         room -= sum([probe.limit for probe in probes])

@@ -174,7 +174,6 @@ class PolledArrivals:
     # Everything below runs in the loop's thread: the timer
 
     def _set_timer(self) -> None:
-        """Plans a poll turn if there is something to look at, and sets the timer unless it fires earlier anyway."""
         needs_look = self.watches or self._arriving or self._record.is_open
         if needs_look and self._next_poll_at == math.inf and not self._is_busy:
             self._next_poll_at = self._clock.boottime() + partition_watches.POLL_INTERVAL
@@ -191,7 +190,6 @@ class PolledArrivals:
         return self._next_poll_at
 
     def _on_timer(self, due: float) -> None:
-        """Writes the record if that is due, then begins a poll turn or an early read, if one is due."""
         if due != self._timer_at or self.watches.is_closed:
             return
         self._timer_at = math.inf
@@ -262,7 +260,6 @@ class PolledArrivals:
             self.watches.share(self._clock.now(), keys)
 
     def _notify_all(self, moment: int, keys: Iterable[int]) -> None:
-        """Notifies the watchers of partitions in which messages were stored at ``moment`` (ticks)."""
         ticks, now = self._clock.now_and_boottime()
         for key in keys:
             self._notify(key, now + (moment - ticks) / TICKS_PER_SECOND)
@@ -283,10 +280,6 @@ class PolledArrivals:
                 self._show_later(watch, at)
 
     def _show_later(self, watch: Watch, stored: float) -> None:
-        """Plans to wake a partition's watches when a message stored at boot time ``stored`` is shown.
-
-        Plans nothing if the delay is too long or too many wake-ups are planned.
-        """
         delay = self._delay_of(watch)
         due = math.ceil((stored + delay) / WAKE_INTERVAL) * WAKE_INTERVAL, watch.key
         if delay <= MAX_DELAY and due not in self._planned and len(self._planned) < MAX_PLANNED:
@@ -328,7 +321,6 @@ class PolledArrivals:
             await self._count_steps(1)
 
     async def _count_steps(self, steps: int) -> None:
-        """Yields to the loop when this turn has done enough."""
         self._steps += steps
         if self._steps >= STEPS_PER_TURN:
             self._steps = 0
@@ -373,7 +365,6 @@ class PolledArrivals:
         return max_polls
 
     async def _begin_polls(self, watches: Sequence[Watch], now: float) -> None:
-        """Begins one read per queue for these watches, without waiting for the answers."""
         by_queue: dict[Queue, list[Watch]] = {}
         for watch in watches:
             by_queue.setdefault(watch.queue, []).append(watch)
@@ -404,7 +395,6 @@ def choose_watches_to_poll(watches: Sequence[Watch], now: float, max_polls: int)
 
 
 def _choose_in_turns(watches: Iterable[Watch], most: int) -> list[Watch]:
-    """Returns up to ``most`` watches. Applications take turns, each with the watches polled longest ago first."""
     by_application: dict[str, list[Watch]] = {}
     for watch in watches:
         by_application.setdefault(watch.queue.application, []).append(watch)

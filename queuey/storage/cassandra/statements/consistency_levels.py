@@ -60,7 +60,6 @@ def quorum(copies: int) -> int:
 
 
 def _can_miss(write: str, writer: str, read: str, reader: str, copies: Copies) -> bool:
-    """Returns whether a write and a read can both succeed with replicas that have none in common."""
     return any(
         satisfies(write, written, copies, writer)
         and satisfies(read, {name: count - written[name] for name, count in copies.items()}, copies, reader)
@@ -203,7 +202,6 @@ class ConsistencyLevels:
         )
 
     def _serial_refusal(self, copies: Copies, purpose: str) -> str | None:
-        """Returns why not all data centres compare a change together, or None if they do."""
         if len(copies) == 1 or self._options.catalogue_serial == "SERIAL":
             return None
         return (
@@ -233,11 +231,9 @@ class ConsistencyLevels:
         return level.safe and _meets_everywhere(level.write or auto, level.read or auto, copies)
 
     def empty_below(self, level: ResolvedLevel, now: int) -> Position | None:
-        """Returns the position below which an empty read stays empty, or None."""
         return (now - ticks(level.delay), LOW_MIN) if self.is_empty_read_proof(level) else None
 
     def _resolve_level(self, name: str, stored: StoredTiming, by_level: dict[str, ResolvedLevel]) -> ResolvedLevel:
-        """Resolves a level for the present copies and caches it. QUORUM, not cached, while the copies are unknown."""
         try:
             auto = auto_level(self._replication())
         except StoreUnavailable:  # Reads and writes fail now anyway. Not cached, so it is decided later.
@@ -246,7 +242,6 @@ class ConsistencyLevels:
         return level
 
     def _make_level(self, name: str, auto: str, stored: StoredTiming) -> ResolvedLevel:
-        """Returns a level's values; those with guarantees take their times from the stored timing, not the settings."""
         level = self._options.levels[name]
         delay, deadline = level.delay, level.deadline
         undone_within = max(0.0, delay - stored.assumed.clock_difference)

@@ -46,9 +46,6 @@ class DocumentStatements:
     A row without a version does not exist.
 
     Args:
-        table: The name of the table.
-        key: The columns of its primary key.
-        columns: All other columns but ``version``.
         expires: Changes have a TTL; 0 keeps the row.
 
     Attributes:
@@ -100,7 +97,6 @@ class ChangeResult(NamedTuple):
 
 
 def new_number() -> int:
-    """Returns a random number above 0, for a token or an identity."""
     return secrets.randbits(62) or 1
 
 
@@ -108,11 +104,6 @@ class LightweightTransactions:
     """Sends lightweight transactions until they are decided. Its coroutines run in the thread of the store's loop.
 
     ``wait`` blocks another thread until the change is decided.
-
-    Args:
-        driver: Sends requests.
-        options: Consistency levels and timeouts.
-        boottime: Clock in seconds.
     """
 
     def __init__(self, driver: Driver, options: CassandraOptions, boottime: Callable[[], float]) -> None:
@@ -158,7 +149,6 @@ class LightweightTransactions:
     async def remove_document(
         self, statements: DocumentStatements, key: tuple[Any, ...], expected: int
     ) -> ChangeResult:
-        """Removes a document if it has the version ``expected``."""
         read_back = StatementRequest(statements.find, key, self._options.catalogue_serial)
         async with self.turn((statements.table, *key)):
             return await self.run(statements.remove, (*key, expected), read_back=read_back)
@@ -243,18 +233,15 @@ class LightweightTransactions:
         turn.began = self._boottime()
 
     def _check_waiting_time(self, first: ChangeTurn) -> None:
-        """Raises if the call's time is over, or StoreBusy if the first turn has taken too long."""
         self._driver.calls.deadline.time_left()
         if self._boottime() - first.began > MAX_TURN_SECONDS:
             raise StoreBusy("another change of the same row is waiting for Cassandra")
 
     def _await_wake_up(self, turn: ChangeTurn, done: Done) -> None:
-        """Calls ``done`` when the turn is woken, and after a while at the latest."""
         turn.go_on = partial(done, None, None)
         self._driver.loop.later(_WAKE_INTERVAL, turn.wake)
 
     def leave(self, key: Hashable, turn: ChangeTurn) -> None:
-        """Ends a turn, or the wait for it. Wakes the next caller in the next turn of the loop."""
         waiting = self._turns[key]
         waiting.remove(turn)
         if waiting:

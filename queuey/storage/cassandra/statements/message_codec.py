@@ -251,7 +251,6 @@ def mark_named(message: NewMessage, name: str) -> NewMessage:
 
 
 def encode(body: str | bytes, meta: Meta | None) -> tuple[bytes, Any]:
-    """Returns the columns ``body`` and ``meta``; ``meta`` is UNSET for a text without metadata."""
     if isinstance(meta, NamedMeta):
         body, plain = encode(body, Meta(meta.content_type, meta.headers, meta.json))
         name = meta.name.encode()
@@ -311,7 +310,6 @@ Marked = dict[str, set[Location]]
 
 
 def collect_marked(messages: Iterable[Message]) -> Marked:
-    """Returns, by name, partition and position of each message that was written as the value of a name."""
     marked: Marked = {}
     for message in messages:
         if type(message) is NamedMessage:  # Runs for each message of each page: isinstance costs more.

@@ -127,7 +127,6 @@ class CassandraApplications(Applications):
             raise Conflict("This key belongs to another application.")
 
     async def _add_entry(self, application: str, digest: bytes) -> _KeyEntry:
-        """Writes a key's row by application, under the shortest id that no other key of the application has."""
         for length in range(_MIN_ID_DIGITS, len(digest) * 2 + 1):
             entry = _KeyEntry(digest.hex()[:length], digest, new_number())
             present: _KeyEntry | None = None
@@ -220,7 +219,6 @@ def _values(key: Key) -> tuple[Any, ...]:
 
 
 def _require_owner(key: Key, application: str) -> Key:
-    """Returns the key. Raises Conflict if it belongs to another application."""
     if key.application != application:
         raise Conflict("This key belongs to another application.")
     return key

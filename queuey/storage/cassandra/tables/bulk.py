@@ -87,7 +87,6 @@ class CassandraBulk(Bulk):
         return start.horizons[0]
 
     def _scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
-        """Yields record batches of at most ``part.limit`` rows; before each, checks that the queue has not changed."""
         # The horizon is chosen once, when the scan begins.
         for columns, _ in self._read_columns(queue, part, bodies=bodies):
             for start in range(0, len(columns), max(1, part.limit)):
@@ -140,7 +139,6 @@ class CassandraBulk(Bulk):
             yield arrow_scan.NOTHING[bodies], position
 
     def _show_values(self, queue: Queue, part: Slice, columns: Columns) -> Columns:
-        """Drops rows that are not the present value of their name, and the names from metadata."""
         from queuey.storage.cassandra.read import arrow_scan  # noqa: PLC0415 - as above
 
         named = arrow_scan.find_named(columns)
@@ -158,7 +156,6 @@ class CassandraBulk(Bulk):
         return arrow_scan.select_shown(columns, named, rows)
 
     def _load(self, queue: Queue, messages: Iterable[Message]) -> int:
-        """Writes in pieces; checks before each that the queue has not changed. Returns the number written."""
         # Loaded messages go to separate buckets, as put messages do (see :mod:`..write.bulk_load`).
         from queuey.storage import arrow_format  # noqa: PLC0415 - needs Arrow, which only pipelines install
 

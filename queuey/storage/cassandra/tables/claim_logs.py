@@ -123,7 +123,6 @@ class CassandraClaimLogs(ClaimLogs):
         return self._levels.claims_refusal(queue)
 
     async def remove_logs(self, qid: int, partitions: int) -> None:
-        """Removes the logs and covers of all partitions of a purged or deleted queue. Idempotent."""
         keys = [(qid, partition) for partition in range(1, partitions + 1)]
         heads = await self._driver.ask_all(
             [StatementRequest(_SELECT_HEAD, key, self._options.catalogue_read) for key in keys]
@@ -157,11 +156,6 @@ def _make_batch(key: tuple[int, int], entry: LogEntry, snapshot: int | None, tru
 
 
 async def _read_page(driver: Driver, key: tuple[int, int], first: int, consistency: str) -> LogPage:
-    """Reads a log from an entry on. If entries were truncated, the page has the snapshot that replaces them.
-
-    Raises StoreUnavailable if the snapshot is replaced again and again.
-    """
-
     def entries(first: int) -> StatementRequest:
         return StatementRequest(_SELECT_ENTRIES, (*key, first), consistency)
 

@@ -33,12 +33,8 @@ class StoreParts:
     """A store's connection and its parts.
 
     Args:
-        url: ``cassandra://host1,host2/keyspace``.
-        options: The options of the store.
-        clock: The clock of the store.
         problem: Returns why the schema of the keyspace cannot be used, or None if it can.
         prepared: Statements that are prepared when the store connects.
-        driver: Makes the connection.
     """
 
     def __init__(
@@ -90,7 +86,6 @@ class StoreParts:
         )
 
     def _verify_keyspace(self, driver: Driver) -> str | None:
-        """Returns why the keyspace cannot be used; else adopts its timing, prepares statements and returns None."""
         problem = self._schema_problem(driver) or driver.calls.run(self.timing.renew(driver))
         if problem is None:
             driver.prepare(self._prepared)

@@ -157,7 +157,6 @@ class Counting:
             yield from calls.run(run_concurrently(calls, works, max_concurrent=MAX_CONCURRENT_MEASURES), long=True)
 
     async def _measure_queue(self, queue: Queue) -> list[Measure]:
-        """Measures each partition that has messages. Returns nothing if the queue was changed or deleted."""
         row = self._rows.find_cached(queue)
         if row is None:
             began, name = self._clock.boottime(), (queue.application, queue.name)
@@ -217,7 +216,6 @@ class Counting:
         return {row.home_class: (now - longest * TICKS_PER_SECOND, LOW_MIN)}
 
     async def _estimate_partition(self, row: CachedQueue, number: int, now: int) -> Measure | None:
-        """Estimates bytes from messages at both ends. Returns None if the partition is empty or its queue changed."""
         [tally] = await self._count(row, [(number, ids.FIRST, END)], now)
         if tally.oldest is None or tally.newest is None:
             return None
@@ -238,9 +236,7 @@ class Estimate:
     """Counts or measures the messages of one partition at one moment.
 
     Args:
-        driver: The connection.
         key: qid and partition.
-        consistency: The queue's read level.
         now: The moment (ticks); messages that have expired by then do not count.
         ended_below: By class, the position below which Cassandra does not count messages with new ids.
     """
@@ -368,7 +364,6 @@ class Estimate:
         return slice_reads.query(self._key, probe, self._consistency)
 
     def _add_answer(self, part: BucketRange, limit: int, answer: Rows) -> BucketRange | None:
-        """Adds an answer's messages to the samples. Returns the part that is still unread, or None."""
         alive = self._sizes_of_live(answer)
         self._sizes = alive | self._sizes
         self._samples.setdefault(part.time_bucket, []).extend(alive.values())

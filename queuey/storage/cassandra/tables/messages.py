@@ -138,7 +138,6 @@ class SliceReader:
         return ReadStart(now, boot, boot - age, level, self._levels.empty_below(level, now), horizons, uppers)
 
     def _choose_delay(self, part: Slice, level_delay: float, own_delay: float) -> float:
-        """Returns the read delay of a slice in seconds: 0 unless it keeps one, the level's if it is ``ahead``."""
         if not part.keeps_read_delay:
             return 0.0
         return level_delay if part.ahead else own_delay
@@ -176,7 +175,6 @@ class SliceReader:
         return pages
 
     async def find_lookups(self, row: CachedQueue, reads: Iterable[SliceRead], start: ReadStart) -> None:
-        """Sets the lookup of each read: a cached one that is recent enough, or a new one."""
         qid = row.queue.qid
         missing: dict[tuple[bool, bool], list[SliceRead]] = {}
         for read in reads:
@@ -208,7 +206,6 @@ class SliceReader:
     async def _gather(
         self, row: CachedQueue, slices: Sequence[Slice], reads: Collection[SliceRead], start: ReadStart
     ) -> None:
-        """Reads the messages of each slice; a slice for which the slices before it left no bytes is given up."""
         max_bytes = slices[0].max_bytes if len(slices) == 1 else sum([part.max_bytes for part in slices])
         remaining = max_bytes if len(slices) > 1 and slices[0].bodies else math.inf
         room, readers, keys = slice_reads.room_for(max_bytes, row.longest_row), [], []
@@ -242,7 +239,6 @@ class SliceReader:
         return self._clock.now() - ticks(delay) if delay else self._generator.next_time()
 
     def record_empty(self, start: ReadStart) -> slice_reads.EmptyProbeCallback | None:
-        """Returns a function that remembers the ranges that a read finds empty; None if they may not stay empty."""
         return None if start.empty_below is None else partial(self._empty_ranges.record, below=start.empty_below)
 
     def find_extent(self, row: CachedQueue, lookup: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
@@ -545,7 +541,6 @@ def _waits_for_names(part: Slice) -> bool:
 
 
 def _find_lowest_alive(row: CachedQueue, low_watermark: Position, now: int) -> list[Position]:
-    """Returns, by class, the position below which no message with a new id is alive."""
     return [
         max(low_watermark, (now - (row.longest_ttl if kind == row.home_class else seconds) * TICKS_PER_SECOND, LOW_MIN))
         for kind, seconds in enumerate(CLASSES)

@@ -176,10 +176,6 @@ async def find_values(parts: StoreParts, queue: Queue, marked: Marked, *, early:
 
 
 def show_values(gathered: Gathered, found: Verdicts, *, waits: bool) -> Gathered:
-    """Leaves out messages that are not the value of their name.
-
-    ``waits``: the page ends before a message that may still become the value.
-    """
     messages: list[Message] = []
     for message in gathered.messages:
         shows = not isinstance(message, NamedMessage) or found[message.name].is_shown(_location(message))

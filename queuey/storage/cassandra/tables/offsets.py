@@ -159,7 +159,6 @@ class CassandraOffsets(OffsetRecords):
         return result.is_done
 
     async def forget_offsets(self, uid: int) -> None:
-        """Removes all offsets of a deleted queue. Idempotent."""
         rows = await self._driver.ask(
             StatementRequest(_SELECT_GROUPS_AND_READERS, (uid,), self._options.catalogue_read)
         )
@@ -176,7 +175,6 @@ class CassandraOffsets(OffsetRecords):
         )
 
     async def _check_group_count(self, queue: Queue, group: str, *, is_admin: bool = True) -> None:
-        """Raises Conflict if the queue may have no further group. Counts exactly only near the limit."""
         if group.startswith(READER_PREFIX):
             values = queue.uid, READER_PREFIX, MAX_READERS
             readers = await self._driver.ask(StatementRequest(_SELECT_READERS, values, self._options.catalogue_read))
@@ -188,7 +186,6 @@ class CassandraOffsets(OffsetRecords):
             offset_changes.check_group_count(queue, len(await self._groups_with_offsets(queue.uid)), is_admin=is_admin)
 
     async def _add_group(self, uid: int, group: str) -> None:
-        """Records the name of a group, unless this process has done so before."""
         if (uid, group) in self._listed_groups:
             return
         await self._driver.ask(StatementRequest(_ADD_GROUP, (uid, group), self._options.catalogue_write))
@@ -231,7 +228,6 @@ class CassandraOffsets(OffsetRecords):
                 self._require_time_left(until)
 
     async def _group_names(self, uid: int) -> list[str]:
-        """Returns the groups that ever had offsets, without readers."""
         rows = await self._driver.ask(
             StatementRequest(_SELECT_GROUPS, (uid, READER_PREFIX), self._options.catalogue_read)
         )
@@ -266,7 +262,6 @@ def _decode(rows: Rows) -> OwnedOffsets:
 
 
 def _make_calls(key: tuple[int, str], before: Mapping[int, OwnedOffset], decision: Decision) -> list[Call]:
-    """Returns the statements for the changed rows, which set the columns that have changed."""
     calls: list[Call] = []
     for row in decision.changed_rows():
         former = before.get(row.partition) or OwnedOffset(row.partition)

@@ -134,7 +134,6 @@ class CassandraCatalogue(Catalogue):
         )
 
     def _default_longest_ttl(self, queue: Queue) -> int:
-        """Returns the queue's TTL or the default, plus ``KEPT_SECONDS`` unless it drops expired messages."""
         ttl = self._options.default_ttl if queue.ttl is None else queue.ttl
         return ttl if queue.on_expiry == "drop" else ttl + KEPT_SECONDS
 
@@ -189,14 +188,12 @@ class CassandraCatalogue(Catalogue):
         await self._index.remove(queue.application, queue.name, queue.uid)
 
     async def _add_pending_delete(self, queue: Queue, *, deleted: bool) -> None:
-        """Records a pending delete of the queue's messages. Raises QueueChanged if the queue's row has changed."""
         row = await self._rows.find_current(queue, since=self._clock.boottime())
         await self._pending_deletes.add(row, self._clock.now(), deleted=deleted)
 
     async def _change_row(
         self, queue: Queue, statement: Statement, values: tuple[object, ...] = (), token: int | None = None
     ) -> ChangeResult:
-        """Changes a queue's row if its version is still ``queue.version``; drops the cached row before and after."""
         key = queue.application, queue.name
         read_back = StatementRequest(SELECT_QUEUE, key, self._options.catalogue_serial) if token is None else None
         async with self._transactions.turn(("queue", *key)):
@@ -222,7 +219,6 @@ class CassandraCatalogue(Catalogue):
                 raise StoreClosed("the store is closing; the queue has changed", outcome="unknown")
 
     async def _renew_times(self) -> None:
-        """Reads the stored timing again. The error of a failure says that the queue has changed."""
         try:
             problem = await self._timing.renew(self._driver)
         except StoreUnavailable as error:
@@ -240,7 +236,6 @@ class CassandraCatalogue(Catalogue):
         return queues
 
     async def _read_existing(self, application: str, entries: list[IndexEntry]) -> list[Queue]:
-        """Returns the queues of index entries, in order. Leaves out entries without a row of the same uid."""
         names = list(dict.fromkeys(entry.name for entry in entries))
         names += names[-1:] * (-len(names) % _ROWS_PER_REQUEST)
         batches = [names[first : first + _ROWS_PER_REQUEST] for first in range(0, len(names), _ROWS_PER_REQUEST)]

@@ -69,7 +69,6 @@ class Bucket(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The tick after its last id."""
         return ((self.code >> 3) + 1) * _WIDTH_TICKS[self.ttl_class][self.code & 7]
 
 
@@ -90,7 +89,6 @@ def bucket_of(ticks: int, ttl_class: int, width_index: int) -> Bucket:
 
 
 def find_narrower_width(ttl_class: int, width_index: int) -> int:
-    """Returns the next width index whose buckets are really narrower; the narrowest stays."""
     if width_index >= NARROWEST:
         return width_index
     following = width_index + 1
@@ -163,8 +161,6 @@ class RecordedBuckets:
         """Returns all wide buckets that overlap ``[lower, upper)``, and the narrow ones nearest to one end.
 
         Args:
-            lower: The first tick of interest.
-            upper: The tick after the last.
             max_narrow: Max narrow buckets; more than can overlap in one tick.
             alive: By class, the tick below which buckets of new ids hold no messages and are skipped.
             descending: Nearest to the upper end.

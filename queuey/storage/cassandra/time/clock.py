@@ -60,7 +60,6 @@ class SteadyClock:
         return (self.raw_boottime_ns() + self.offset) // 100 + EPOCH_TICKS
 
     def now_and_boottime(self) -> tuple[int, float]:
-        """The time in ticks and the seconds since boot, of one moment."""
         boottime = self.raw_boottime_ns()
         return (boottime + self.offset) // 100 + EPOCH_TICKS, (boottime + self._missed) / 1e9
 
@@ -103,7 +102,6 @@ class ExpiringCache(Generic[K, V]):
         return len(self._kept)
 
     def put(self, key: K, value: V, read_at: float, weight: int = 1) -> None:
-        """Keeps a value. Drops values that are too old, and the oldest ones above the max weight."""
         former = self._kept.pop(key, None)
         if former is not None:
             self._weight -= former[1]
@@ -118,7 +116,6 @@ class ExpiringCache(Generic[K, V]):
             self.pop(key)
 
     def pop(self, key: K) -> V | None:
-        """Removes a value and returns it, even if it is too old; None if it is missing."""
         entry = self._kept.pop(key, None)
         if entry is None:
             return None
@@ -166,7 +163,6 @@ class IdGenerator:
             raise InvalidRequest({"X-After": "lies more than a second ahead of the clock"})
 
     def generate(self, count: int, after: Position | None = None) -> int:
-        """Returns the ticks of the first of ``count`` ids; the others follow tick by tick."""
         with self._lock:
             first = max(self._clock.now(), self._last + 1)
             if after is not None and (first, self.low) <= after:
@@ -206,7 +202,6 @@ class DelayedIds:
         self._made: dict[float, tuple[int, int]] = {}
 
     def generate(self, delay: float) -> Position:
-        """Returns an id at the due time, but not below ``lowest``; ids of one delay follow tick by tick."""
         low, count = self._made.get(delay) or (ids.random_low(), 0)
         self._made[delay] = low, count + 1
         return max(self._now + round(delay * TICKS_PER_SECOND), self._lowest) + count, low
@@ -238,7 +233,6 @@ class Stamps:
         return MAX_TICKS_AHEAD + round(2 * max(1.0, self._difference()) * TICKS_PER_SECOND)
 
     def make_above(self, ticks: int) -> int:
-        """Returns a timestamp that takes effect for an id, and is above all timestamps returned before."""
         stamp = self.find_lowest(self._clock.now(), ticks)
         with self._lock:
             self._last = max(self._last + 1, stamp)

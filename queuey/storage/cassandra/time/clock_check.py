@@ -272,7 +272,6 @@ class ClockCheck:
         return self.sound() and behind <= self.limit
 
     def exclude_slow(self, coordinator: str) -> None:
-        """Excludes a coordinator that did not answer from light checks until it answers in a round."""
         self.fastest = tuple(node for node in self.fastest if node != coordinator)
 
     def sound(self, since: float = -math.inf) -> bool:
@@ -293,7 +292,6 @@ class ClockCheck:
 
     @property
     def median(self) -> float:
-        """Seconds by which the id clock is ahead of the coordinators' median."""
         return 0.0 if self._median is None else (self._median.middle + self._clock.offset) / 1e9
 
     @property
@@ -355,10 +353,6 @@ class ClockCheck:
         return before
 
     def _rank_coordinators(self, answers: Mapping[str, ClockDifference], node_count: int) -> None:
-        """Chooses the coordinators of light checks: nodes that answered and whose clocks are right, fastest first.
-
-        Also notes which coordinators' clocks are ``off``.
-        """
         median = statistics.median(interval.middle for interval in self._known.values())
         red = RED_RATIO * self._difference() * 1e9
         self.off = tuple(

@@ -54,7 +54,6 @@ _FIRST_VALUE = 20
 
 
 def decode_time(body: bytes) -> Rows:
-    """Returns one row with the time, in ticks since the epoch of UUIDs."""
     low, middle, high = _unpack_time(body, _FIRST_VALUE)
     return [((high & 0x0FFF) << 48 | middle << 32 | low,)]
 
@@ -90,13 +89,11 @@ class LightChecks:
         """Callbacks of the check that begins in the next turn."""
 
     def begin(self, callback: CheckCallback) -> None:
-        """Adds a callback to the check of the loop's next turn; it gets None, or why writes are refused."""
         self._waiting.append(callback)
         if len(self._waiting) == 1:
             self._driver.loop.soon(self._begin_check)
 
     def notify(self, waiting: Iterable[CheckCallback], error: StoreUnavailable | None) -> None:
-        """Calls each callback with the error or None. An error that a callback raises is only logged."""
         for callback in waiting:
             try:
                 callback(error)
@@ -110,7 +107,6 @@ class LightChecks:
             self._ask(check)
 
     def _ask(self, check: _Check) -> None:
-        """Asks the next coordinator; if none is left, a round decides."""
         node = next(check.nodes, None)
         if node is None:
             self._fail(check)
@@ -145,7 +141,6 @@ class LightChecks:
                 self.notify(check.waiting, None)
 
     def _fail(self, check: _Check) -> None:
-        """Has all coordinators asked, unless the check has ended."""
         if check.missing:
             check.missing = 0
             self._ask_all(partial(self.notify, check.waiting))
@@ -153,15 +148,7 @@ class LightChecks:
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    """A question to all coordinators that are up.
-
-    Attributes:
-        began: Boot time.
-        hosts: All coordinators.
-        missing: Number of coordinators that have neither answered nor failed.
-        waiting: Called at the end.
-        answers: Answers by address.
-    """
+    """A question to all coordinators that are up."""
 
     began: float
     hosts: Sequence[Host]
@@ -171,12 +158,7 @@ class _Round:
 
 
 class ClockWatch:
-    """Compares the clock with the coordinators' at regular intervals.
-
-    Attributes:
-        timeout: Timeout in seconds of a coordinator's answer in a round.
-        clock_check: Decides from the answers.
-    """
+    """Compares the clock with the coordinators' at regular intervals."""
 
     timeout = 1.0
 
@@ -227,7 +209,6 @@ class ClockWatch:
         return self.clock_check.wrong_until
 
     def is_timed_correctly_since(self, id_boottime: float) -> bool:
-        """Returns whether the time since an id was made (boot time) is measured correctly, by the last check."""
         return self.clock_check.sound() and id_boottime > self.clock_check.wrong_until
 
     async def require_sound(self) -> None:
@@ -249,7 +230,6 @@ class ClockWatch:
         self._light.begin(done)
 
     def refusal(self) -> StoreUnavailable:
-        """Returns the error to raise: the connection's problem if it has one, otherwise the clock's."""
         if (problem := self._driver.problem()) is not None:
             return StoreUnavailable(problem)
         return StoreUnavailable(
@@ -275,7 +255,6 @@ class ClockWatch:
             self._loop.later(RETRY_INTERVAL, partial(self._confirm_since, arrived, attempts, done))
 
     def _compare_again(self) -> None:
-        """Calls ``beat``, begins a round unless one is under way, and schedules itself again."""
         # Compares again soon after the start, so that requests need not wait for the first round.
         seconds = self._interval if self._interval is not None and self._driver.problem() is None else 0.2
         self._loop.later(seconds, self._compare_again)
@@ -308,7 +287,6 @@ class ClockWatch:
     def _measure_answer(
         self, current: _Round, node: str, sent: int, rows: Rows | None, error: StoreUnavailable | None
     ) -> None:
-        """Passes a coordinator's answer, or None after a failure, to the round in the loop's thread."""
         answer = None
         if error is None and rows:
             theirs: UUID = rows[0][0]
@@ -317,7 +295,6 @@ class ClockWatch:
             self._loop.call(self._receive_answer, current, node, answer)
 
     def _receive_answer(self, current: _Round, node: str, answer: ClockDifference | None) -> None:
-        """Ends the round after the last answer, or a little after more than half have answered."""
         current.missing = missing = current.missing - 1
         if answer is not None:
             current.answers[node] = answer

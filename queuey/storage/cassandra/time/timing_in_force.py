@@ -64,7 +64,6 @@ class TimingInForce:
         return self._adopt(await driver.ask(StatementRequest(READ_TIMING, (), self._options.catalogue_read)), began)
 
     def refresh(self, driver: Driver) -> None:
-        """Begins to read the stored timing again if the last read is old enough. Never blocks; ignores errors."""
         now = self._clock.boottime()
         if not self._options.follow or now - max(self._read_at, self._asked_at) < READ_INTERVAL:
             return
@@ -77,10 +76,6 @@ class TimingInForce:
         driver.send(StatementRequest(READ_TIMING, (), self._options.catalogue_read), done)
 
     def _adopt(self, rows: Rows, began: float) -> str | None:
-        """Uses the timing that was read, unless it is invalid or a later read was applied.
-
-        Returns why this process cannot serve now, or None.
-        """
         if began < self._read_at:
             return self._problem
         try:
@@ -114,7 +109,6 @@ class Tail(msgspec.Struct, frozen=True):
     """Durations of an operation, in seconds.
 
     Attributes:
-        count: Number of measurements.
         p99, p999, longest: 99th percentile, 99.9th percentile, and maximum.
     """
 
@@ -159,14 +153,12 @@ class DurationHistogram:
         self._longest[0] = max(self._longest[0], seconds)
 
     def tail(self) -> Tail:
-        """Returns the quantiles of the durations of the last one to two ``COUNTING_INTERVAL``."""
         self._rotate(self._clock.boottime())
         counts = [now + before for now, before in zip(self._now, self._before, strict=True)]
         total, longest = sum(counts), max(self._longest)
         return Tail(total, _quantile(counts, total, 0.99, longest), _quantile(counts, total, 0.999, longest), longest)
 
     def _rotate(self, now: float) -> None:
-        """Starts new counts once ``COUNTING_INTERVAL`` is over, and forgets counts older than two of them."""
         if now - self._since > COUNTING_INTERVAL:
             stale = now - self._since > 2 * COUNTING_INTERVAL
             self._before = [0] * BUCKETS if stale else self._now
@@ -199,7 +191,6 @@ class Tails:
         self._lock = threading.Lock()
 
     def publish(self, driver: Driver, process: str, consistency: str, change: str) -> None:
-        """Writes this process's measurements for other processes, at most every PUBLISH_INTERVAL. Does not wait."""
         now = self._clock.boottime()
         with self._lock:
             if now - self._told_at < PUBLISH_INTERVAL:

@@ -132,7 +132,6 @@ class Loader:
         self._stamps = stamps
 
     def write(self, messages: MessageColumns) -> int:
-        """Records buckets, and writes messages that have not expired. Returns their number."""
         now = self._clock.now()
         placed = self.place(messages, now)
         self.record_buckets(placed)
@@ -216,7 +215,6 @@ class Loader:
 
 
 def stamps_at(now: int, ahead: int, ticks: Integers) -> Integers:
-    """Returns the lowest timestamp that takes effect for each id, if it is written at ``now``."""
     return (ticks.clip(now, now + ahead) - EPOCH_TICKS) // TICKS_PER_MICROSECOND
 
 
@@ -226,7 +224,6 @@ def _body_sizes(messages: MessageColumns) -> Integers:
 
 
 def find_longest_row(messages: MessageColumns) -> int:
-    """Returns an upper bound of the bytes of a row: the longest body plus the longest metadata."""
     columns = messages.batch.columns[3:]
     return message_codec.ROW_OVERHEAD_BYTES + sum(pc.max(pc.binary_length(column)).as_py() or 0 for column in columns)
 
@@ -243,7 +240,6 @@ def _choose_width_class(messages: MessageColumns) -> int:
 
 
 def _divide_rows(sizes: Integers) -> list[tuple[int, int, int]]:
-    """Divides rows into batches. Returns first row, end (exclusive) and weight of each; see ``MAX_IN_FLIGHT``."""
     ends = np.cumsum(sizes)
     bounds = [0]
     while bounds[-1] < len(sizes):

@@ -64,7 +64,6 @@ class Found(NamedTuple):
 
     @property
     def value(self) -> tuple[Location | None, bytes]:
-        """The present value and its hash."""
         row = self.row
         if row is None:
             return None, b""
@@ -137,7 +136,6 @@ async def write(
 
 
 async def clear(steps: Steps, name: str, seen: NameRow, new_version: Callable[[], int]) -> NameRow:
-    """Removes the value of a name; otherwise like :func:`write`."""
     empty = NameRow("done", b"", NOTHING, new_version(), kept=seen.ids, kept_content=seen.content, expires=seen.expires)
     if await steps.swap(seen, empty, final=False) != empty:
         raise NameChanged(name)
@@ -155,7 +153,6 @@ def _make_previous(seen: NameRow | None, version: int) -> NameRow:
 
 
 async def _remove_kept(steps: Steps, row: NameRow) -> None:
-    """Removes the replaced value. Raises StoreUnavailable (outcome unknown) if that does not hold yet."""
     if row.kept.runs and await steps.remove(row.kept, unseen=False) != "none":
         raise StoreUnavailable("the replaced value could not be removed yet", outcome="unknown")
 

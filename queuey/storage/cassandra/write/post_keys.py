@@ -180,7 +180,6 @@ async def write_pending(steps: Steps, mine: R, made: MadeIds, new_version: Calla
 
 
 async def remove_messages(steps: Steps, ids: PostedIds) -> None:
-    """Removes the messages of ids. Raises StoreUnavailable (outcome unknown) if that does not hold yet."""
     if await steps.remove(ids, unseen=False) != "none":
         raise StoreUnavailable("the messages of an earlier write could not be removed yet", outcome="unknown")
 

@@ -70,7 +70,6 @@ class ReservingWriter(MessageWriter):
         self._loop.call(self._write, reservation, done)
 
     def _write(self, reservation: Reservation, done: Done) -> None:
-        """Sends the batches. Calls ``done`` with an error if the store has closed or the ids are older than W."""
         operation, level = reservation.operation, reservation.operation.level
         with self._lock:
             is_open = operation in self._operations
@@ -96,7 +95,6 @@ class ReservingWriter(MessageWriter):
             self._end_flight(in_flight.buffer)
 
     def drop(self, reservation: Reservation) -> None:
-        """Gives up a reservation that was not written; nothing is called."""
         reservation.operation.withdraw()
         self._answer(reservation.operation, None, None)
 
@@ -119,7 +117,6 @@ class ReservingWriter(MessageWriter):
         self.undo_writer.undo(Undo(written, level, until, answer))
 
     def _make_ids(self, reservation: Reservation) -> None:
-        """Makes the ids, after a preparation if necessary. Passes errors to ``done`` instead of raising them."""
         operation = reservation.operation
         try:
             preparation = self._fill_reservation(reservation)
@@ -142,7 +139,6 @@ class ReservingWriter(MessageWriter):
             self._answer(reservation.operation, None, failure)
 
     def _fill_reservation(self, reservation: Reservation) -> Preparation | None:
-        """Makes the ids and the batches, unless it returns a preparation, which must come first."""
         operation, queue = reservation.operation, reservation.operation.queue
         row = self._rows.get(queue.application, queue.name)
         if row is None:

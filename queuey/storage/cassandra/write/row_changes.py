@@ -113,7 +113,6 @@ class RowChange:
         """The reservation that is not written yet."""
 
     async def run(self, work: Callable[[RowChange], Awaitable[T]]) -> T:
-        """Returns the result of ``work`` on these steps. At the end drops a reservation that was not written."""
         try:
             return await work(self)
         finally:
@@ -141,7 +140,6 @@ class RowChange:
         return made
 
     async def swap(self, seen: KeyRow | None, row: KeyRow, *, final: bool = True) -> KeyRow | None:
-        """Replaces the row ``seen`` if unchanged. Returns the row there now; in doubt, raises unless final."""
         parts, table, read_back = self._parts, self._table, self._make_read_request()
         expected = None if seen is None else seen.version
 
@@ -189,7 +187,6 @@ class RowChange:
 
 
 def _make_posted_ids(reservation: Reservation) -> PostedIds:
-    """Returns the reserved ids in the order of the items, consecutive ones joined."""
     by_index = {
         item.index: IdRun(partition, run.time_bucket.ttl_class, run.time_bucket.code, run.ticks + number, run.low, 1)
         for partition, run in reservation.runs

@@ -79,7 +79,6 @@ class Undo:
         self.failed: list[_Chunk] = []
 
     def finish(self, outcome: Outcome) -> None:
-        """Answers the operation, once; later calls do nothing."""
         answer, self.answer = self.answer, None
         try:
             if answer is not None:
@@ -136,7 +135,6 @@ class UndoWriter:
             self._loop.soon(self._run_due)
 
     def close(self, timeout: float) -> None:
-        """Waits up to ``timeout`` seconds for all undo writes, then gives up the rest. Not to be called in the loop."""
         deadline = self._clock.boottime() + timeout
         pause = threading.Event()
         while self.pending and self._clock.boottime() < deadline:
@@ -173,7 +171,6 @@ class UndoWriter:
         self._wake()
 
     def _on_answer(self, parts: Sequence[_Part], rows: Rows | None, error: StoreUnavailable | None) -> None:
-        """Settles undo writes that are confirmed; plans what failed again, after a pause that doubles each time."""
         self._flying -= 1
         # All have the same time, so deletes that failed together are sent together again.
         now = rows[0][0] if rows else self._clock.boottime()
@@ -206,7 +203,6 @@ class UndoWriter:
         undo_write.finish("none" if in_time else "unknown")
 
     def _run_due(self) -> None:
-        """Answers undo writes past their deadline with ``unknown`` but keeps trying them; sends due deletes."""
         self._is_woken = False
         if self._ended:
             return
@@ -223,7 +219,6 @@ class UndoWriter:
             self._set_timer()
 
     def _send_due(self, now: float) -> None:
-        """Sends due deletes up to ``FLUSH_ROWS``, those of one Cassandra partition in one request."""
         requests: dict[tuple[Any, ...], list[_Part]] = {}
         rows: dict[tuple[Any, ...], int] = {}
         row_count = 0
@@ -249,7 +244,6 @@ class UndoWriter:
             self._send(parts)
 
     def _send(self, parts: Sequence[_Part]) -> None:
-        """Sends the deletes of several undo writes, all in one Cassandra partition, as one request."""
         self._flying += 1
         (undo_write, chunk), now = parts[0], self._clock.now()
         time_bucket = (chunk.qid, chunk.partition, chunk.bucket)

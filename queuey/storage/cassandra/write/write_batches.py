@@ -79,10 +79,7 @@ class AppendOperation:
     Attributes:
         positions: The ids in the call's order.
         level: The queue's level when the ids were made.
-        parts: The messages by partition.
         row_ttls: The seconds for which rows live, of all messages.
-        longest: Bytes of the longest row.
-        remaining: Number of messages whose write has not ended.
         doubt: True if a message is stored or may be stored.
         id_boottime: Boot time of the earliest id.
         written: The messages that were given to the driver.
@@ -119,7 +116,6 @@ class AppendOperation:
         return "unknown" if self.sent else "none"
 
     def divide(self, messages: Sequence[NewMessage]) -> None:
-        """Adds the call's messages, by partition."""
         for index, message in enumerate(messages):
             item = BatchedMessage(message, index)
             own = self.parts.get(message.partition)
@@ -135,7 +131,6 @@ class AppendOperation:
         self.remaining = len(messages)
 
     def begin(self) -> bool:
-        """Marks the operation as sent, just before its first request. Returns False if the caller has given up."""
         if not self.sent:
             # Write first, then read, as a caller that gives up in another thread at the same time does.
             self.sent = True
@@ -180,7 +175,6 @@ class PartitionBuffer:
         self.bucket_widths: BucketWidths | None = None
 
     def put(self, parts: Iterable[OperationPart], *, first: bool = False) -> None:
-        """Adds parts at the end; with ``first`` before the others, in the same order."""
         added = list(parts)
         if first:
             self.parts.extendleft(reversed(added))
@@ -191,7 +185,6 @@ class PartitionBuffer:
             self.size += part.size
 
     def take(self) -> list[OperationPart]:
-        """Removes and returns the parts for one flush; the last one may exceed the limits."""
         taken: list[OperationPart] = []
         row_count = size = 0
         while self.parts and row_count < FLUSH_ROWS and size < FLUSH_BYTES:
@@ -214,7 +207,6 @@ class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
         """Empty buffers, the longest unused first."""
 
     def acquire(self, qid: int, partition: int) -> PartitionBuffer:
-        """Returns a partition's buffer and keeps it until ``release``. Makes one if it does not exist."""
         key = qid, partition
         self._empty.pop(key, None)
         buffer = self.get(key)
@@ -223,7 +215,6 @@ class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
         return buffer
 
     def release(self, buffer: PartitionBuffer) -> None:
-        """Lets an empty buffer be dropped once there are too many, the longest unused first."""
         self._empty[buffer.qid, buffer.partition] = buffer
         while self._empty and len(self) > self._most:
             key, _ = self._empty.popitem(last=False)
@@ -270,13 +261,11 @@ class InFlightBatch:
         self.written: list[tuple[AppendOperation, Written]] = []
 
     def mark_sent(self) -> None:
-        """Notes in each operation that its messages may be stored from now on."""
         for operation, written in self.written:
             operation.written.append(written)
             operation.id_boottime = min(operation.id_boottime, self.id_boottime)
 
     def add(self, run: BatchRun, encoded: Sequence[bytes], first: int) -> int:
-        """Adds as many rows of a run as fit, from index ``first`` on. Returns their number."""
         fitting = encoded[first : first + MAX_ROWS - len(self.rows)]
         size = sum(map(len, fitting))
         if self.size + size > MAX_BYTES:
@@ -303,7 +292,6 @@ class InFlightBatch:
 def divide_into_batches(
     buffer: PartitionBuffer, runs: Iterable[BatchRun], now: int, id_boottime: float
 ) -> list[InFlightBatch]:
-    """Returns the requests that write the runs, and sets the ids in their operations."""
     open_flights: dict[Bucket, InFlightBatch] = {}
     in_flights: list[InFlightBatch] = []
     for run in runs:

@@ -155,7 +155,6 @@ class MessageWriter:
             self._loop.call(go)
 
     def _check_acceptance(self, count: int) -> None:
-        """Raises StoreUnavailable if Cassandra or the clock is unusable, or too many messages are pending."""
         if (problem := self._driver.problem()) is not None and not self._closed:
             raise StoreUnavailable(problem)
         if self._watch.clock_check.refusing:
@@ -164,7 +163,6 @@ class MessageWriter:
             raise StoreUnavailable("too many messages wait for Cassandra already")
 
     def _begin_call(self, work: Coroutine[Any, Any, object], ended: Ended) -> None:
-        """Begins a call of its own; ``ended`` gets its error, at once if the store is closed."""
         try:
             self._driver.calls.begin(work, ended)
         except StoreClosed as error:
@@ -188,7 +186,6 @@ class MessageWriter:
             self._schedule(buffer)
 
     def _schedule(self, buffer: PartitionBuffer) -> None:
-        """Queues a buffer for the next flush, unless it is queued already or must wait for a batch in flight."""
         is_due = not buffer.flying or buffer.rows >= FULL_ROWS or buffer.size >= FULL_BYTES
         if buffer.parts and is_due and not buffer.scheduled:
             buffer.scheduled = True
@@ -261,7 +258,6 @@ class MessageWriter:
         return None
 
     def _fail_unsendable(self, parts: list[OperationPart], row: CachedQueue) -> None:
-        """Fails and removes the parts that were withdrawn or whose queue has changed."""
         for part in tuple(parts):
             operation = part.operation
             if operation.queue.version != row.queue.version:
@@ -274,7 +270,6 @@ class MessageWriter:
     def _put_back(
         self, buffer: PartitionBuffer, parts: list[OperationPart], _: object, failure: Exception | None
     ) -> None:
-        """Returns parts to the front of their buffer, or fails them with the preparation's error."""
         if failure is None:
             buffer.put(parts, first=True)
         else:
@@ -284,7 +279,6 @@ class MessageWriter:
     def _make_runs(
         self, buffer: PartitionBuffer, parts: Sequence[OperationPart], row: CachedQueue, now: int
     ) -> tuple[list[BatchRun], BucketWidths]:
-        """Makes the ids of parts, and returns their runs and the buffer's bucket widths."""
         bucket_widths = buffer.bucket_widths
         if bucket_widths is None:
             bucket_widths = buffer.bucket_widths = BucketWidths(row.home_class)
@@ -297,7 +291,6 @@ class MessageWriter:
     def _find_unrecorded(
         self, buffer: PartitionBuffer, row: CachedQueue, runs: Iterable[BatchRun]
     ) -> Preparation | None:
-        """Returns work that records the buckets of runs that readers do not know yet."""
         missing = [
             time_bucket
             for time_bucket in set(map(_time_bucket_of, runs))
@@ -310,7 +303,6 @@ class MessageWriter:
         return partial(self._bucket_index.record, buffer.qid, buffer.partition, missing, consistency=writes)
 
     def _find_outdated(self, row: CachedQueue) -> Preparation | None:
-        """Returns work that reads the row again if it is too old, or checks clock and timing if they must be."""
         # The machine may have been suspended since, for up to ``more`` seconds without a check that shows it.
         now, more = self._clock.boottime(), 2 * self._watch.clock_check.error
         if now - row.read_at + more > self._timing.stored.kept.row_age or row.read_at < self._watch.wrong_until:
@@ -320,7 +312,6 @@ class MessageWriter:
         return None
 
     def _generate(self, part: OperationPart, row: CachedQueue, width_index: int, now: int) -> list[BatchRun]:
-        """Makes the ids of a part, and runs of them; delayed messages get ids in the future."""
         items, low = part.items, self._generator.low
         if part.alike:
             ticks = self._generator.generate(len(items), part.operation.after)
@@ -340,7 +331,6 @@ class MessageWriter:
         return runs
 
     def _send(self, in_flight: InFlightBatch, level: ResolvedLevel) -> None:
-        """Sends a request; never raises: an error of sending counts as an answer in doubt."""
         in_flight.buffer.flying += 1
         self.batches += 1
         buffer, time_bucket = in_flight.buffer, in_flight.time_bucket
@@ -379,7 +369,6 @@ class MessageWriter:
                 self._conclude(operation)
 
     def _end_flight(self, buffer: PartitionBuffer) -> None:
-        """Counts the end of a request or flush. Queues the buffer if it is due, or releases it if it is idle."""
         buffer.flying -= 1
         if buffer.parts:
             self._schedule(buffer)
@@ -389,7 +378,6 @@ class MessageWriter:
     # Outcomes
 
     def _conclude(self, operation: AppendOperation) -> None:
-        """Checks the clock to confirm an operation whose messages have all ended, or fails all of it."""
         if operation.error is None:
             self._watch.confirm_soon(partial(self._acknowledge, operation))
         else:
@@ -458,7 +446,6 @@ class MessageWriter:
             answer(outcome)
 
     def _answer(self, operation: AppendOperation, positions: list[Position] | None, error: Exception | None) -> None:
-        """Answers an operation at most once; it is not pending any more. Never raises."""
         with self._lock:
             if operation not in self._operations:
                 return
