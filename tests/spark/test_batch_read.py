@@ -21,7 +21,7 @@ UNREACHABLE = {
     "store": "cassandra://127.0.0.1:1/nowhere",
     "deadline": "2",
     "cassandra_timeout": "1",
-    **{f"consistency.{level}": "deadline=1" for level in ("weak", "strong", "very_strong")},
+    "consistency.weak": "deadline=1",
 }
 READ = {"subscribe": "orders"}
 
