@@ -24,7 +24,6 @@ def start_task(work: Coroutine[Any, Any, T], running: set[asyncio.Task[T]]) -> a
 
 
 async def cancel(*tasks: asyncio.Task[Any]) -> None:
-    """Cancels tasks and waits until they have ended. Ignores their errors."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -100,7 +99,6 @@ class LoopThread:
         return self.call(work())
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Schedules a call of a function in the loop, without waiting. Calls keep their order."""
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(function)
 

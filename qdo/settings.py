@@ -137,7 +137,6 @@ class Retry(CheckedSettings, frozen=True, kw_only=True):
         return draw * self.longest(attempt)
 
     def longest(self, attempt: int) -> float:
-        """Returns the max pause after an attempt, in seconds."""
         return min(self.cap, self.base * 2.0 ** min(attempt - 1, _MAX_DOUBLINGS))
 
 
@@ -232,7 +231,6 @@ def key_by(text: str) -> Key:
 
 
 def _read_field(body: Any, names: list[str]) -> Hashable:  # noqa: ANN401 - any JSON value
-    """Returns a nested field, as JSON if it is an object or a list, or None if it is missing. Decodes a text first."""
     if isinstance(body, str | bytes):
         try:
             body = msgspec.json.decode(body)

@@ -255,7 +255,6 @@ class Consumer:
             await self._inner.client.close()
 
     def _require_thread(self) -> LoopThread:
-        """Returns the thread; raises InvalidArgument before the start and NotOwner after the close."""
         self._check_process()
         thread = self._thread
         if thread is None:

@@ -79,7 +79,6 @@ class FetchBuffer:
         self.refresh(row)
 
     def clear(self, row: PartitionOwnership) -> None:
-        """Drops the buffered messages of a partition, and those of its reads in flight."""
         self.count -= row.count
         self.size -= row.size
         row.chunks.clear()

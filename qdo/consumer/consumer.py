@@ -542,13 +542,11 @@ class AsyncConsumer:
                     await self._mirror.flush()
 
     def _schedule_commits(self, rows: Iterable[PartitionOwnership]) -> None:
-        """With ``commit_every``, schedules commits of the positions, except those before a committed offset."""
         for row in rows if self.settings.commit_every is not None else ():
             if row.position is not None and not row.would_go_back(order_of(row.position)):
                 self._group.table.schedule_commit(row, row.position, 0)
 
     async def _flush_pending_offsets(self, leaving: frozenset[Partition]) -> None:
-        """Writes the pending offsets of some partitions at once; logs a failure."""
         rows = [row for row in self._find_begun_rows() if row.partition in leaving and row.pending_offset is not None]
         try:
             await self._group.table.flush(rows)
@@ -556,7 +554,6 @@ class AsyncConsumer:
             log.warning("some offsets could not be committed: %s", error)
 
     def _set_paused(self, partitions: Iterable[Partition], *, paused: bool) -> None:
-        """Pauses or resumes owned partitions, skips others, and makes a waiting poll check again."""
         for partition in partitions:
             row = self._find_begun_row(partition)
             if row is not None:
@@ -575,14 +572,12 @@ class AsyncConsumer:
         return row if row is not None and row.begun else None
 
     def _require_row(self, partition: Partition) -> PartitionOwnership:
-        """Returns a partition's row, also while it is being released; raises NotOwner without one."""
         row = self._find_begun_row(partition)
         if row is None:
             raise NotOwner(f"{partition} is not owned by this member", frozenset([partition]))
         return row
 
     def _require_owned(self, partition: Partition) -> PartitionOwnership:
-        """Returns a partition's row; raises NotOwner if it is not owned or is being released."""
         row = self._require_row(partition)
         if row.closed:
             raise NotOwner(f"{partition} is being released", frozenset([partition]))
@@ -596,6 +591,5 @@ class AsyncConsumer:
         self._group.recheck()
 
     def _fail(self, error: Exception) -> None:
-        """Keeps an error for the next poll to raise, and ends the present wait. A later error replaces it."""
         self._failure = error
         self._signal.set()

@@ -210,7 +210,6 @@ def _plan_reads_of_few(wants: list[PartitionOwnership], room: BufferSpace, page:
 def _plan_calls_for_all(
     wants: list[PartitionOwnership], room: BufferSpace, page: int, wait: float
 ) -> list[PlannedCall]:
-    """Plans calls for all partitions, each with an equal share of the free space: at least the reserve, max a page."""
     limit = min(page, max(room.reserve, room.free // max(1, len(wants))))
     return [PlannedCall(call, limit, wait) for call in _group_into_calls(sorted(wants, key=_partition_of))]
 
@@ -311,7 +310,6 @@ class Fetcher:
         self._closed = False
 
     def add(self, row: PartitionOwnership) -> None:
-        """Adds a partition without reading it: the next :meth:`kick` does."""
         self._free[row.partition] = row
         self._queues[row.partition.queue] = self._queues.get(row.partition.queue, 0) + 1
         self._count += 1
@@ -331,7 +329,6 @@ class Fetcher:
             self._end_failure_and_refusal("")
 
     def leave_call(self, row: PartitionOwnership) -> None:
-        """Removes a partition from the call that it is part of. A call without partitions is cancelled."""
         pending_call = row.pending_call
         if not isinstance(pending_call, InFlightCall):
             return
@@ -343,7 +340,6 @@ class Fetcher:
             pending_call.task.cancel()
 
     def kick(self) -> None:
-        """Starts the calls that are due, and sets a timer for the next check. Does nothing after the close."""
         if self._closed:
             return
         now = asyncio.get_running_loop().time()
@@ -365,7 +361,6 @@ class Fetcher:
         await cancel(*self._tasks)
 
     def _find_due_rows(self, now: float) -> tuple[list[PartitionOwnership], list[float]]:
-        """Returns the rows to read now, and the instants at which the pauses of others end."""
         wants = []
         rests = []
         for row in self._free.values():
@@ -397,7 +392,6 @@ class Fetcher:
         return plan_fetches(wants, room, pending_calls, now, page=self._settings.page, wait=self._settings.wait)
 
     def _start(self, planned_call: PlannedCall, now: float) -> None:
-        """Starts a call. Its partitions are in no other call until its answer, or until they leave it."""
         rows: dict[Queue, dict[int, PartitionOwnership]] = {}
         pending_call = InFlightCall(planned_call, rows, now + planned_call.wait if planned_call.wait else None)
         for row in sorted(planned_call.partitions, key=_partition_of):
@@ -410,7 +404,6 @@ class Fetcher:
         task.add_done_callback(self._tasks.discard)
 
     async def _run_call(self, pending_call: InFlightCall) -> None:
-        """Makes a call, puts its messages into the buffer, and plans the next calls. Never raises an error."""
         try:
             reads = await self._client.read_queues(_make_queries(pending_call), wait=pending_call.planned_call.wait)
             self._pending_calls.discard(pending_call)
@@ -427,7 +420,6 @@ class Fetcher:
         self.kick()
 
     def _handle_answer(self, pending_call: InFlightCall, reads: tuple[QueueRead, ...]) -> None:
-        """Buffers the pages; pauses queues that failed; calls ``missing`` for absent or refused ones."""
         before = self._buffer.count
         for queue, read in zip(pending_call.rows, reads, strict=True):
             rows = pending_call.remaining_rows(queue)
@@ -492,7 +484,6 @@ class Fetcher:
             self._pause_rows(pending_call.remaining_rows(queue).values(), error)
 
     def _pause_rows(self, rows: Iterable[PartitionOwnership], error: Exception) -> None:
-        """Pauses partitions after a failure: longer after each failure in a row, or as the service asks."""
         retry_after = error.retry_after if isinstance(error, ApiError) else None
         now = asyncio.get_running_loop().time()
         jitter = uniform(0.5, 1.0)  # noqa: S311 - spreads consumers that failed at the same time
@@ -506,7 +497,6 @@ class Fetcher:
         self._free[row.partition] = row
 
     def _record_failure(self, name: str, error: Exception) -> None:
-        """Logs once that reads of a queue fail, and records refusals; an empty name means all queues."""
         if isinstance(error, NotAuthenticated | NotAllowed):
             self._refusals.record(name)
         if name not in self._troubled:

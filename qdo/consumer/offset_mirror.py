@@ -47,7 +47,6 @@ class OffsetMirror(PartitionListener):
             await asyncio.wait([self._task])
 
     async def _write_due(self) -> None:
-        """Writes due offsets, one queue after the other. Offsets that the service refuses are logged and dropped."""
         while self._due:
             queue = next(iter(self._due)).queue
             partitions = [partition for partition in self._due if partition.queue == queue]

@@ -56,7 +56,6 @@ class PartitionReader(PartitionListener):
         """The latest announced row of each partition, until its end is announced."""
 
     def attach(self, listener: PartitionListener) -> None:
-        """Adds a listener that is notified before the present ones."""
         self._listeners.insert(0, listener)
 
     async def assigned(self, rows: Collection[PartitionOwnership]) -> None:
@@ -116,18 +115,15 @@ class PartitionReader(PartitionListener):
             self._start_reading([row])
 
     async def close(self) -> None:
-        """Cancels the requests for first positions; the reads are the fetcher's."""
         await cancel(*self._beginning)
 
     def _remove_present(self, rows: Iterable[PartitionOwnership]) -> list[PartitionOwnership]:
-        """Forgets rows, and returns only those whose end was not announced before."""
         ended = [row for row in rows if self._present.get(row.partition) is row]
         for row in ended:
             del self._present[row.partition]
         return ended
 
     def _start_reading(self, rows: Iterable[PartitionOwnership]) -> None:
-        """Reads rows that have a position, and requests the first position of the others."""
         unplaced = []
         for row in rows:
             if row.fetch_from is None:

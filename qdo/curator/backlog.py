@@ -65,7 +65,6 @@ class NodeBacklog:
         self._stale = False
 
     def replace_list(self, children: Collection[str], began: float, ended: float) -> frozenset[str]:
-        """Replaces the list; returns the new names of nodes that are not messages."""
         nodes, foreign = [], set()
         for name in children:
             child = self._names.parse(name)
@@ -86,7 +85,6 @@ class NodeBacklog:
         return new
 
     def seconds_until_due(self, epoch: int) -> float | None:
-        """Returns the seconds until the next node may be taken, 0 if now, or None if the list is empty."""
         return max(0, self._heap[0][1].epoch - epoch) / MS_PER_SECOND if self._heap else None
 
     def take(self, epoch: int) -> Child | None:
@@ -131,7 +129,6 @@ class NodeBacklog:
         return True
 
     def forget_watches(self) -> None:
-        """Marks the list as out of date and unblocks all nodes, because changes may have been missed."""
         self._stale = True
         for name in list(self._blocked):
             self.unblock(name)

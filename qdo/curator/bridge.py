@@ -25,12 +25,10 @@ _loops_lock = threading.Lock()
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine in the loop, called from a thread of the program, and waits for its result."""
     return _get_loop().call(work)
 
 
 def call_soon(function: Callable[[], object]) -> None:
-    """Schedules a call in the loop, from any thread, without waiting for it."""
     _get_loop().call_soon(function)
 
 

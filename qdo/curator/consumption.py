@@ -112,7 +112,6 @@ class Consumption:
         call_soon(self._lifecycle.changed.notify)
 
     def handle_changes(self, paths: Iterable[str]) -> None:
-        """Has the queue listed again if it has changed, and unblocks the nodes whose locks have."""
         for path in paths:
             if path == self._path:
                 self._backlog.mark_stale()
@@ -144,7 +143,6 @@ class Consumption:
         await self._taker.leave()
 
     async def _wait_for_threads(self, ignored: set[threading.Thread], seconds: float | None) -> bool:
-        """Waits until no thread runs except ignored ones; returns False after ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
                 while not self._running <= ignored:
@@ -245,14 +243,12 @@ class Consumption:
                 await wait_for_event(change, self._seconds_until_due(now, epoch))
 
     def _may_take(self) -> bool:
-        """Returns whether messages may be taken; call :meth:`wake` when that changes."""
         return self._options.election is None or self._options.election.leading
 
     def _take_next(self, epoch: int) -> Child | None:
         return self._backlog.take(epoch) if self._may_take() and len(self._parked) < MAX_PARKED else None
 
     def _seconds_until_listing(self, now: float, epoch: int) -> float:
-        """Returns the seconds until a listing is due; infinite if one is running or none is needed."""
         due = None if self._listing else self._backlog.seconds_until_listing(now, epoch)
         return math.inf if due is None else due
 
@@ -313,7 +309,6 @@ class Consumption:
         return data
 
     async def _watch_blocked(self, child: Child) -> bytes | Untaken:
-        """Watches a node that another consumer holds; returns its data if this consumer holds it after all."""
         assert isinstance(self._taker, LockingTaker)  # noqa: S101 - no other blocks
         if not self._backlog.block(child, time.monotonic()):
             return Untaken.BLOCKED
@@ -326,14 +321,12 @@ class Consumption:
         return await self._taker.resume(child)
 
     async def _leave_unreadable(self, child: Child) -> None:
-        """Unlocks a node, and leaves it out of all later lists even if that fails."""
         try:
             await self._taker.release(child)
         finally:
             self._backlog.set_aside(child)
 
     async def _finish_or_park(self, child: Child, failure: BaseException | None) -> None:
-        """Removes a handled node; after an error parks it instead, unless its attempts are used up."""
         failures = self._failures.pop(child.name, 0) + (failure is not None)
         if failure is not None:
             kinds = {kind.__name__ for kind in type(failure).__mro__}

@@ -325,7 +325,6 @@ class Drain:
         return estimate_bytes(change) + 2 * len(name.encode()) + 64
 
     def _make_removal(self, name: str, version: int) -> tuple[Operation, ...]:
-        """Returns the operations that remove an item from the queue; their number is the same for all items."""
         path = self._place.child_path(name)
         taking: tuple[Operation, ...] = (Check(path, version), Delete(path))
         if self._plan.lock_path is None:
@@ -362,7 +361,6 @@ class Drain:
             await self._post(path, staged, batch)
 
     async def _drop_rejected(self, batch: list[DrainedItem], index: int, operation: int, why: RejectionReason) -> None:
-        """Removes from its batch the item that failed a transaction; creates missing parents instead."""
         locking = self._plan.lock_path is not None
         if index == len(batch) or (locking and operation == 0 and why is RejectionReason.NO_NODE):
             # Curator creates parents as containers, which servers remove when they are empty.
@@ -444,7 +442,6 @@ class Drain:
         self.result.messages += sum(item.messages for item in batch)
 
     def _skip(self, name: str, reason: str) -> None:
-        """Leaves a node alone for the rest of the drain, and counts it as left."""
         self._skipped.add(name)
         self.result.left += 1
         if len(self.result.samples) < MAX_SAMPLES:

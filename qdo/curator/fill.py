@@ -99,7 +99,6 @@ class FillProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 def encode_body(message: Message) -> bytes:
-    """Returns a body as bytes: text in UTF-8, other values as JSON."""
     body = message.body
     if isinstance(body, bytes):
         return body
@@ -216,7 +215,6 @@ class Fill:
         )
 
     async def _begin(self) -> None:
-        """Acknowledges the messages that an interrupted fill has put, and creates the nodes."""
         place = self._place
         beginning = msgspec.msgpack.encode(FillProgress(self._plan.source))
         await make_nodes(place.link, [place.path])
@@ -260,7 +258,6 @@ class Fill:
             await self._create_items(creates, moved, began)
 
     def _make_item(self, claimed: Claimed) -> Create | None:
-        """Returns the creation of an item; counts the message as left and returns None if it does not fit."""
         message = claimed.message
         try:
             prefix = make_prefix(self._plan.recipe, message, priority=self._plan.priority, now=self._clock())
@@ -302,7 +299,6 @@ class Fill:
         self.result.messages += len(moved)
 
     async def _acknowledge(self, receipts: tuple[str, ...]) -> None:
-        """Acknowledges receipts. Refused ones, whose messages another worker got meanwhile, count as ``twice``."""
         if receipts:
             self.result.twice += len(await self._jobs.ack(receipts))
 
@@ -312,7 +308,6 @@ class Fill:
         await self._jobs.renew([claimed], ASIDE_TIMEOUT)
 
     def _count_as_left(self, name: str, reason: str) -> None:
-        """Counts a message that is not moved, only once even if it is claimed again."""
         if name not in self._aside:
             self.result.left += 1
             if len(self.result.samples) < MAX_SAMPLES:

@@ -264,7 +264,6 @@ class LeaderElection:
         self._news.notify()
 
     async def _contend_forever(self) -> None:
-        """Contends with one node after another, removing each; logs errors and goes on after a pause."""
         while True:
             # Curator's mark for a node whose creation may be repeated after a lost answer.
             prefix = f"_c_{uuid.uuid4()}-{self._recipe.value}"
@@ -324,7 +323,6 @@ class LeaderElection:
         return sort_by_turn(names or (), self._recipe)
 
     async def _withdraw(self, prefix: str) -> None:
-        """Removes the node as soon as ZooKeeper answers. If the client was stopped, the node ends with its session."""
         for _ in range(2):  # A request sent when the session ended may be applied in the next one.
             try:
                 async with open_borrowed_link(self.client) as link:

@@ -54,7 +54,6 @@ class QueuePlace(NamedTuple):
         return f"{self.path}/{name}"
 
     async def read_names(self) -> list[str]:
-        """Returns the names of all children, unordered; raises CuratorError if the queue does not exist."""
         (names,) = await self.link.children([self.path])
         if names is None:
             raise CuratorError(
@@ -68,7 +67,6 @@ class QueuePlace(NamedTuple):
 
 
 def decode_node(path: str, data: bytes, kind: type[T]) -> T:
-    """Decodes a node that a drain or a fill has written beside a queue; raises CuratorError if that fails."""
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except msgspec.MsgspecError as error:

@@ -187,7 +187,6 @@ class Puts:
         self._record_outcome(batch, error)
 
     def _record_outcome(self, batch: list[Put], error: QdoError | None) -> None:
-        """Ends a batch's puts; with an error, reports a PutFailed for each and keeps it for the next flush."""
         failures: list[tuple[int, PutFailed]] = []
         with self._changed:
             self._pending -= len(batch)

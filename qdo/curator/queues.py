@@ -175,7 +175,6 @@ class CuratorQueue(Generic[T]):
                 start_task(self._retire(self._running), self._tasks)
 
     async def _retire(self, running: StartedQueue) -> None:
-        """Closes the link after the messages in hand are finished and all puts are answered. Waits without a limit."""
         if running.consumption is not None:
             await running.consumption.end()
             if self._options.election is not None:
@@ -200,7 +199,6 @@ class CuratorQueue(Generic[T]):
         return self._running.puts.put(prefix, kept, data, timeout)
 
     def _report(self, error: QdoError) -> None:
-        """Logs an error and passes it to ``on_error``, whose own errors are only logged."""
         log.warning("%s", error, exc_info=error.__cause__ if isinstance(error, CuratorError) else None)
         if self._options.on_error is not None:
             try:

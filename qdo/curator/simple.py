@@ -129,7 +129,6 @@ class SimpleDistributedQueue:
         await create_sequential_node(await self._open_link(), self._path, SIMPLE.prefix(), data)
 
     async def _open_link(self) -> Link:
-        """Returns the open link; makes another one after its session was lost."""
         if self._link is None or self._link.state == "lost":
             self._link = BorrowedLink(self._client)
             self._link.on_watch = lambda _: self._changes.notify()

@@ -132,7 +132,6 @@ class LockingTaker(Taker):
         return None if node is None else node.data == self._token
 
     async def resume(self, child: Child) -> bytes | Untaken:
-        """Returns the data of a node that this consumer has already locked; raises SessionLost."""
         data = await retry_until_answered(self._link, partial(super().take, child))
         if data is Untaken.GONE:
             await self.release(child)

@@ -119,7 +119,6 @@ class CallbackListener(PartitionListener):
         return call
 
     async def _wait_for(self, call: _CallbackCall, rows: Collection[PartitionOwnership]) -> None:
-        """Waits for the end of a call with some rows; cancels it if no row waits for it any more."""
         call.rows.update(rows)
         try:
             await asyncio.shield(call.task)

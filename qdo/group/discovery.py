@@ -54,7 +54,6 @@ async def discover_queues(
 async def _find_partition_counts(
     client: AsyncClient, subscription: Subscription, names: Iterable[str], listed: int = LIST_PAGE_SIZE
 ) -> dict[str, int]:
-    """Returns partition counts of the subscribed queues that the caller may see; 0 if a named queue does not exist."""
     counts: dict[str, int] = {}
     for text in subscription.literal_prefixes():
         counts |= await _list_partition_counts(client, subscription, text, listed)
@@ -108,7 +107,6 @@ async def find_visible_patterns(client: AsyncClient, subscription: Subscription)
 
 
 async def find_readable_names(client: AsyncClient, names: Collection[str]) -> set[str]:
-    """Returns the names for which the caller has the right to read, whether or not a queue exists."""
     return {name for name, actions in (await rights_for(client, names)).items() if "read" in actions}
 
 
@@ -237,7 +235,6 @@ class QueueFinder:
                 await self._log_and_pause(failures, "cannot look up queues now, retrying", failure)
 
     def _handle_failure(self, error: Exception, failures: int) -> None:
-        """Passes permanent errors to ``failed``. After repeated refusals the member sees no queues."""
         if not isinstance(error, ClientError | QdoError):
             log.error("queues could not be read from the service", exc_info=error)
         elif not (error.temporary if isinstance(error, ClientError) else isinstance(error, CoordinationLost)):
@@ -271,7 +268,6 @@ class QueueFinder:
             self._refusals.record(LIST_REFUSAL_KEY)
 
     async def _identify(self) -> str:
-        """Returns the id of the service's store; raises StoreChanged if the member began with another one."""
         service = await read_store_id(self._client)
         if service != self.own_subscription.service:
             raise StoreChanged(
@@ -281,7 +277,6 @@ class QueueFinder:
         return service
 
     async def _find_for_all(self, subscriptions: Collection[Subscription]) -> None:
-        """Sets ``partition_counts`` for the queues of all members while the member leads. Warns of missing queues."""
         own = self.own_subscription.service, self.own_subscription.application
         self._log_foreign_members({(s.service, s.application) for s in subscriptions})
         subscription, held = self.own_subscription.with_all(subscriptions), self._held_names()
@@ -323,14 +318,12 @@ class QueueFinder:
         }
 
     def _forget_sight(self) -> None:
-        """Records a refusal to list queues. The member sees no queues from now on, and finds none if it leads."""
         self._refusals.record(LIST_REFUSAL_KEY)
         self.sight = Visibility()
         if self._prepared:
             self.partition_counts = {}
 
     def _log_foreign_members(self, works_for: set[tuple[str, str]]) -> None:
-        """Logs an error if members use another store or application, and again only for further ones."""
         own = (self.own_subscription.service, self.own_subscription.application)
         foreign = works_for - {own}
         if foreign - self._foreign:
@@ -347,7 +340,6 @@ class QueueFinder:
         await asyncio.sleep(min(_BACKOFF.pause(failures, uniform(0.5, 1.0)), self._every))  # noqa: S311 - spreads load
 
     async def _wait_for_next(self) -> None:
-        """Waits for the interval or a request, at least ``MIN_LOOK_UP_INTERVAL``; a new subscription ends the wait."""
         shortest = min(MIN_LOOK_UP_INTERVAL, self._every)
         pause = max(0.0, self._every * uniform(0.9, 1.1) - shortest)  # noqa: S311 - spreads the leaders' requests
         for event, seconds in ((self._more, shortest), (self._requested, pause)):

@@ -64,7 +64,6 @@ class HeartbeatProcess:
         self._vitals.record_answer(end - self._session)
 
     def set_access(self, access: dict[str, Any]) -> None:
-        """Passes access settings to the helper process if they have changed; ignores its end."""
         access = access | {"session": self._session}
         if access != self._access:
             self._access = access
@@ -79,7 +78,6 @@ class HeartbeatProcess:
 
 
 def main(program: str, vitals: str, line: str) -> None:
-    """Sends a heartbeat once half the session has passed without an answer, until the program closes its socket."""
     ignore_signals()
     shared = Vitals(int(vitals), int(program))
     with socket.socket(fileno=int(line)) as channel, channel.makefile("r") as lines:
@@ -98,7 +96,6 @@ def main(program: str, vitals: str, line: str) -> None:
 
 
 def _send_heartbeat(shared: Vitals, access: dict[str, Any]) -> None:
-    """Tries the servers until one answers; records the session's new end unless it is too late."""
     session = access["session"]
     for url in access["urls"]:
         sent = now()
@@ -113,7 +110,6 @@ def _send_heartbeat(shared: Vitals, access: dict[str, Any]) -> None:
 
 
 def _request_heartbeat(url: str, access: dict[str, Any], seconds: float) -> float:
-    """Sends a heartbeat; returns the session timeout in seconds. Raises ValueError unless the service accepts it."""
     parts = urlsplit(url)
     assert parts.hostname is not None  # noqa: S101 - the client has used it
     if parts.scheme == "https":

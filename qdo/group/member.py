@@ -115,7 +115,6 @@ class GroupSession:
         self._reports: AbstractSet[Queue] = frozenset()
 
     async def run(self) -> bool:
-        """Runs until the session is lost or has to be left; returns whether it is lost."""
         checking = asyncio.create_task(self._recheck_on_change())
         checking.add_done_callback(self._events.end_if_failed)
         try:
@@ -212,7 +211,6 @@ class GroupSession:
         return None
 
     async def _lead(self, session: ZooKeeperSession) -> float | None:
-        """Looks up the members' queues, sets a new target if needed, and returns the seconds until the next check."""
         target = await session.target()
         members = await session.members()
         if members != self._members:
@@ -249,7 +247,6 @@ class GroupSession:
         return decision.wait
 
     def _start_claim(self, partitions: frozenset[Partition]) -> None:
-        """Claims in the background. If a claim is already running, the group is checked again after it."""
         if not partitions:
             return
         if self._claiming is not None:
@@ -260,7 +257,6 @@ class GroupSession:
         self._claiming.add_done_callback(self._events.end_if_failed)
 
     async def _claim_now(self, partitions: frozenset[Partition]) -> None:
-        """Claims once. An error causes a pause and another check of the group, which repeats the claim."""
         try:
             await self.table.claim(partitions)
             self._failed_claims = 0
@@ -280,7 +276,6 @@ class GroupSession:
             self._owner.refused(error)
 
     async def _leave(self) -> None:
-        """Leaves the session; abandons it after ``patience`` seconds."""
         leaving = asyncio.create_task(self._session.leave())
         await asyncio.wait({leaving}, timeout=self._options.patience)
         if not leaving.done():
@@ -398,7 +393,6 @@ class GroupMembership:
             self._state = state
 
     async def _run_sessions(self, started: asyncio.Future[None]) -> None:
-        """Runs one session after the other until cancelled. ``started`` gets the result of the first join."""
         try:
             await self._coordinator.open()
             group_session = await self._join(JOIN_SESSIONS * self._coordinator.session_timeout)
@@ -479,7 +473,6 @@ class GroupMembership:
         return self._group_session
 
     def _on_event(self, events: SessionEvents, event: Event) -> None:
-        """Applies an event of the present session; ignores those of former sessions."""
         if event == "changed" or events is not self._events:
             return
         self._change_state(event)
@@ -490,7 +483,6 @@ class GroupMembership:
             self._notify(suspended=event == "suspended")
 
     def _notify(self, *, suspended: bool) -> None:
-        """Notifies the listener unless it was last told the same; only logs its errors."""
         if suspended == self._notified_suspended:
             return
         self._notified_suspended = suspended
@@ -500,7 +492,6 @@ class GroupMembership:
             log.exception("a callback of the consumer failed")
 
     async def _stop(self, within: float | None) -> None:
-        """Leaves the group within ``within`` seconds; a start that still waits fails with SessionLost."""
         self._change_state("stop")
         if self._main is not None:
             self._main.cancel()
@@ -582,7 +573,6 @@ class ManualAssignment(Ownership):
         self.held = {}
 
     async def _give_up(self, rows: list[PartitionOwnership], within: float | None = None) -> None:
-        """Revokes rows. They are lost when the listener has finished, or after a timeout."""
         for row in rows:
             row.state = "revoking"
         self._owner.stop(rows)

@@ -46,7 +46,6 @@ def plan_moves(
 
 
 async def require_no_members(coordinator: AnyCoordinator) -> None:
-    """Raises GroupActive if the group has members."""
     if members := await coordinator.members():
         raise GroupActive(
             f"group {coordinator.group} is active, so its offsets cannot be moved: "

@@ -112,7 +112,6 @@ class PartitionOwnership:
         return msgspec.structs.replace(self.held, offset=offset), identifier
 
     def set_pending_offset(self, offset: str, *, back: bool = False) -> None:
-        """Replaces the pending id. It may go back with ``back``, or after a seek."""
         self.pending_offset = offset
         self.pending_back = self.pending_back or self.seek_pending or back
         self.seek_pending = False
@@ -131,7 +130,6 @@ class PartitionOwnership:
             commit.record_result(self.partition, recorded=recorded)
 
     def fail_commits(self, error: Exception, *, due: float | None = None) -> None:
-        """Fails all waiting commits, or only those whose deadline is before ``due``."""
         failed = [commit for commit in self.waiting_commits if due is None or commit.deadline < due]
         self.waiting_commits = [commit for commit in self.waiting_commits if commit not in failed]
         for commit in failed:
@@ -179,7 +177,6 @@ class PartitionOwnership:
         return self.lowest_commit is not None and not self.seek_pending and order < order_of(self.lowest_commit)
 
     def set_position(self, position: str | None) -> None:
-        """Sets the position, and the position of the next read after it."""
         self.position = position
         self.fetch_from = EARLIEST if position in {None, EARLIEST} else id_after(str(position))
 

@@ -117,7 +117,6 @@ class Ownership:
             raise NotOwner(f"no longer owned by this member: {join_first(lost, MAX_NAMED)}", lost)
 
     async def record(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
-        """Records offsets without checks; returns the partitions that this member does not own, which were skipped."""
         rows = [row for partition in offsets if (row := self.held_row(partition)) is not None]
         for row in rows:
             row.set_pending_offset(offsets[row.partition])
@@ -191,7 +190,6 @@ class Ownership:
             self._writer = self._start(self._write_all())
 
     def _drop(self, row: PartitionOwnership) -> None:
-        """Drops the pending offset of a row; its waiting commits end as not recorded."""
         self._pending.pop(row.partition, None)
         row.complete_commits(recorded=False)
 
@@ -201,7 +199,6 @@ class Ownership:
             self._timer = None
 
     async def _write_all(self) -> None:
-        """Writes pending offsets until none is due, with a pause after each error; raises only SessionLost."""
         failures = 0
         while self._due and self._pending and not self._closed:
             self._due = False
@@ -271,7 +268,6 @@ class Ownership:
         return pause if self._pending else 0.0
 
     def _report_failure(self, error: Exception, failures: int = 1, *, waited: bool = False) -> None:
-        """Notifies the listeners of a failed write and logs it: a warning if it is the first and has no caller."""
         quiet = waited or failures > 1
         log.log(logging.DEBUG if quiet else logging.WARNING, "some offsets were not committed: %s", error)
         for listener in self._options.commit_listeners:
@@ -289,7 +285,6 @@ class Ownership:
         row.held = held
 
     async def _reclaim_doubtful(self, rows: Iterable[PartitionOwnership]) -> None:
-        """Finds out the version of rows after a write with an unknown outcome."""
         for row in rows:
             row.version_known = True
 
@@ -479,7 +474,6 @@ class PartitionTable(Ownership):
                 self._start(self._notify_lost(row))
 
     async def _revoke_row(self, row: PartitionOwnership) -> None:
-        """Revokes a row. After ``revoke_timeout`` releases it anyway, and notifies the listener that it is lost."""
         before = list(row.calls)
 
         async def revoke() -> None:
@@ -498,7 +492,6 @@ class PartitionTable(Ownership):
         await self._notify_lost(row)
 
     async def _notify_lost(self, row: PartitionOwnership) -> None:
-        """Calls ``lost``; after two timeouts the row counts as notified, even if the call has not ended."""
         await asyncio.wait({self._start_lost_call([row], row.calls)}, timeout=2 * self._call_timeout)
         row.end_notified = True
         self._forget_if_finished(row)
@@ -508,7 +501,6 @@ class PartitionTable(Ownership):
         return max(self._options.revoke_timeout, CANCEL_GRACE)
 
     def _start_release(self, row: PartitionOwnership) -> None:
-        """Lets a row be released as soon as its pending offset is written."""
         if self._closed:
             return
         row.state = "releasing"
@@ -551,8 +543,6 @@ class PartitionTable(Ownership):
     # Calls to the listener
 
     def _start_assigned_call(self, rows: list[PartitionOwnership]) -> None:
-        """Starts to call ``assigned`` for new rows; the call is dropped if the session has ended by then."""
-
         async def notify() -> None:
             # Set this only now: if the session has ended by then, the listener needs no ``lost`` call.
             if self._closed:
@@ -568,8 +558,6 @@ class PartitionTable(Ownership):
     def _start_lost_call(
         self, rows: list[PartitionOwnership], earlier_calls: Collection[asyncio.Task[bool]]
     ) -> asyncio.Task[bool]:
-        """Calls ``lost`` for rows the listener knows, once the earlier calls have ended or timed out."""
-
         async def notify() -> None:
             if earlier_calls:
                 await asyncio.wait(earlier_calls, timeout=self._call_timeout)
@@ -585,8 +573,6 @@ class PartitionTable(Ownership):
     def _start_call(
         what: str, call: Callable[[], Awaitable[None]], running: set[asyncio.Task[bool]]
     ) -> asyncio.Task[bool]:
-        """Starts a call to the listener. Its result is whether the call succeeded; errors are logged."""
-
         async def guarded() -> bool:
             try:
                 await call()

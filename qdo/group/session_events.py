@@ -106,7 +106,6 @@ class SessionEvents:
             self.end_after_failure(error)
 
     def end_after_failure(self, error: BaseException) -> None:
-        """Logs an error, unless it is SessionLost, and ends the session."""
         if not isinstance(error, SessionLost):
             log.error("error in the group member; ending its session", exc_info=error)
         self.record("lost")

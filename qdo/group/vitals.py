@@ -45,7 +45,6 @@ class Vitals:
 
     @classmethod
     def create(cls, limit: float) -> Self:
-        """Creates the numbers of this program in new shared memory; ``limit`` is in seconds."""
         with _create_memory_file() as file:
             file.truncate(_COUNT * 8)
             vitals = cls(os.dup(file.fileno()), os.getpid())

@@ -119,7 +119,6 @@ class TaskQueue(NamedTuple):
         return {**DEFAULTS, **({"on_expiry": "drop"} if keeps else {}), **self.options}
 
     def find_differences(self, row: object) -> dict[str, Any]:
-        """Returns the queue's current values of the options that differ from the code."""
         current = {name: getattr(row, name) for name in self.options}
         return {name: value for name, value in current.items() if value != self.options[name]}
 
@@ -165,7 +164,6 @@ def _check_options(queue: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def create_queue(client: Client, queue: TaskQueue) -> Queue:
-    """Creates a queue, or sets the options in the code on an existing one."""
     while True:
         with suppress(QueueExists):
             return client.create_queue(queue.name, **queue.at_creation)
@@ -233,7 +231,6 @@ async def keep_queues(client: AsyncClient, queues: Iterable[TaskQueue]) -> None:
 
 
 async def _keep_queue(client: AsyncClient, queue: TaskQueue) -> None:
-    """Updates a visible queue, else tries to create it. A hidden one that exists stays unchanged."""
     lookup = await find_queues(client, [queue.name])
     row = lookup.found.get(queue.name)
     if row is not None:
@@ -245,7 +242,6 @@ async def _keep_queue(client: AsyncClient, queue: TaskQueue) -> None:
 
 
 async def _create_missing_queue(client: AsyncClient, queue: TaskQueue, refusal: str) -> bool:
-    """Creates a queue, or logs ``refusal`` if the credential may not. Returns False if the queue exists."""
     try:
         await client.create_queue(queue.name, **queue.at_creation)
         logger.info("queue %s was created with %s", queue.name, _format_values(queue.at_creation))

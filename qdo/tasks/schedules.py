@@ -105,13 +105,11 @@ class TaskSchedule(NamedTuple):
         return _make_name(self.queue, self.task)
 
     def matches(self, schedule: Schedule) -> bool:
-        """Returns whether a schedule of the service matches this one, paused or not."""
         timetable = TaskTimetable(schedule.cron, schedule.timezone, schedule.every, schedule.missed)
         message = {"body": msgspec.json.decode(self.body), "content_type": "application/json"}
         return (schedule.queue, timetable, schedule.message) == (self.queue, self.timetable, message)
 
     def fields(self) -> dict[str, Any]:
-        """Returns the fields of the schedule to put, without ``paused``, which only operators set."""
         return {"queue": self.queue, "message": Outgoing(json=self.body), **self.timetable._asdict()}
 
 

@@ -101,7 +101,6 @@ class CrashSuspicion:
         return HandlingNote(self._begun[-1].id, 0)
 
     def _lost_before(self, message: Message) -> int:
-        """Returns the number of lost sessions, including the one that caused the watch."""
         return self._earlier_note.lost if self._earlier_note is not None and self.is_suspected(message) else 1
 
 

@@ -94,7 +94,6 @@ class OrderedQueue:
 
     @property
     def first(self) -> Message | None:
-        """The next message, or None if no message may be handled now."""
         return None if self._running or self._held or not self.has_waiting else self._messages[self._next_index]
 
     def take(self, most: int) -> MessageRun | None:
@@ -226,7 +225,6 @@ class KeyedQueue:
         return MessageRun(taken, attempt, tuple(keys))
 
     def wait_again(self, run: MessageRun, messages: Sequence[Message]) -> None:
-        """Queues messages again that were taken back from a run, which keeps only the key of its present message."""
         present = {self._key(message) for message in run.messages[-1:]}
         self._queue_again(messages, set(run.keys) - present)
         run.keys = tuple(present)
@@ -252,7 +250,6 @@ class KeyedQueue:
         return held
 
     def retry(self, held: FailedMessage) -> None:
-        """Queues a held message for its next attempt, before all waiting messages."""
         self._chains[held.key].appendleft(held.message)
         self._waiting += 1
         self._attempts[held.key] = held.attempt + 1
@@ -313,7 +310,6 @@ class ContiguousOffset:
         """The last message before the first unfinished one, or None if the first message is not done."""
 
     def __len__(self) -> int:
-        """Number of messages from the first unfinished one on."""
         return len(self._order)
 
     @property
@@ -324,7 +320,6 @@ class ContiguousOffset:
         self._order.extend(ids)
 
     def mark_done(self, identifier: str) -> None:
-        """Marks a message as done, and moves ``end`` up to the first unfinished message."""
         order, done = self._order, self._done
         done.add(identifier)
         while order and order[0] in done:
@@ -448,14 +443,12 @@ class PartitionWork:
         return run
 
     def settle(self, run: MessageRun, handled: int, *, failed: bool) -> FailedMessage | None:
-        """Records how a run ended. Call :meth:`update_quiet` after its failure has been dealt with."""
         self.runs.pop(run, None)
         if self.is_discarded or run.settled:
             return None
         return self.partition_queue.settle(run, handled, failed=failed)
 
     def wait_again(self, run: MessageRun, messages: Sequence[Message]) -> None:
-        """Queues messages again that were taken back from a run with keys, unless it has ended."""
         if (
             run in self.runs
             and not run.settled
@@ -487,7 +480,6 @@ class PartitionWork:
             self._keep_gap_fillers()
 
     def add_dead_letter_task(self, task: asyncio.Task[None]) -> None:
-        """Registers a task that publishes a dead letter. Its message counts as in flight."""
         self._dead_letters.add(task)
         self._quiet.clear()
         task.add_done_callback(self._on_dead_letter_done)
@@ -495,7 +487,6 @@ class PartitionWork:
     async def publish_dead_letter(
         self, client: AsyncClient, handling: Handling, held: FailedMessage, failure: Failure
     ) -> bool:
-        """Publishes a dead letter, and retries until it is stored. Returns False if the work is closed meanwhile."""
         queue, place = self.partition.queue.name, Delivery(self.partition, held.attempt)
         cause = Cause(attempts=held.attempt, error=failure.kind, text=failure.text, at=time())
         dead_queue, ttl = handling.settings.dead_queue, handling.settings.dead_ttl
@@ -516,12 +507,10 @@ class PartitionWork:
         return True
 
     def halt(self) -> None:
-        """Ends active runs after their present messages."""
         for run in self.runs:
             run.stop()
 
     def close(self) -> None:
-        """Lets no more messages start: active runs end after their present messages."""
         if self.state == "open":
             self.state = "closed"
         self._closing.set()
@@ -551,7 +540,6 @@ class PartitionWork:
                 run.settled = True
 
     def _keep_gap_fillers(self) -> bool:
-        """Drops messages outside the gaps, and those whose retry is after the deadline. Returns whether any remain."""
         for timer, held in self._timers.items():
             if timer.when() > self._deadline:
                 self.partition_queue.leave(held)
@@ -576,7 +564,6 @@ class PartitionWork:
         await self._quiet.wait()
 
     async def pause(self, seconds: float) -> bool:
-        """Waits. Returns False as soon as the work is closed."""
         return not await wait_for_event(self._closing, seconds)
 
     def _on_dead_letter_done(self, task: asyncio.Task[None]) -> None:

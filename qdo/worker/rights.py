@@ -97,7 +97,6 @@ def _format_need(need: Need) -> str:
 async def _find_missing(
     client: AsyncClient, consumer: AsyncConsumer, settings: WorkerSettings, names: AbstractSet[str]
 ) -> list[Need]:
-    """Returns the rights that the credential lacks. For a missing queue these are only admin and send."""
     claims = GROUP_OPTION if consumer.in_service_group else "mirror" if consumer.settings.mirror else ""
     needs = _list_needs(sorted(names), settings, claims)
     rights = await rights_for(client, {name for name, _, _ in needs})
@@ -112,7 +111,6 @@ async def _find_missing(
 
 
 async def _find_matching_names(client: AsyncClient, consumer: AsyncConsumer) -> set[str]:
-    """Returns at most ``MAX_CHECKED_QUEUES`` matching queues that the credential may list."""
     subscription, names = consumer.wanted, set[str]()
     for prefix in subscription.literal_prefixes():
         page = await client.queue_page(start=prefix or None, limit=MAX_CHECKED_QUEUES)
@@ -121,7 +119,6 @@ async def _find_matching_names(client: AsyncClient, consumer: AsyncConsumer) -> 
 
 
 def _list_needs(names: list[str], settings: WorkerSettings, claims: str) -> list[Need]:
-    """Returns the rights that a worker needs. ``claims`` is the option that needs the right to claim, or empty."""
     needs: dict[Need, None] = {}
     for name in names:
         needs[name, "read", ""] = None

@@ -188,7 +188,6 @@ class MessageRun:
         self.state = self.handled, state
 
     def take_new_state(self) -> tuple[int, bytes] | None:
-        """Returns the state of the present message if it has changed since the last call, else None."""
         state = self.state
         if state is None or state is self.state_seen:
             return None
@@ -329,7 +328,6 @@ def find_run_result(run: MessageRun, future: asyncio.Future[RunResult], limit: f
 
 
 def _mark_stopped(run: MessageRun, ran: RunResult, limit: float) -> RunResult:
-    """Adds a failure if the run ended without one at the message at which it was stopped."""
     if run.abandoned == ran.handled and ran.failure is None:
         return ran._replace(failure=fail_overdue(limit))
     return ran

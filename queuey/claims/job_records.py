@@ -101,7 +101,6 @@ class JobEnd(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
     @property
     def is_decided(self) -> bool:
-        """Whether the log has decided that the job ended without an acknowledgement."""
         return self.number == UNACKNOWLEDGED_NUMBER
 
     @property
@@ -150,7 +149,6 @@ class JobRecords:
         self._ledger = ledger
 
     async def read(self, queue: Queue, partition: int, position: Position) -> JobRecord:
-        """Returns the record of a job, or an empty one."""
         value = await self._ledger.entry(*_ledger_place(queue, partition, position))
         return _decode_record(value, partition, position)
 
@@ -269,8 +267,6 @@ class JobRecords:
     async def _change(
         self, queue: Queue, partition: int, position: Position, change: Callable[[JobRecord], JobRecord]
     ) -> None:
-        """Changes the record of a job. The first attempt expects no record, because most jobs have no record yet."""
-
         def decide(value: bytes | None) -> Entry | None:
             before = _decode_record(value, partition, position)
             after = change(before)

@@ -175,7 +175,6 @@ class ClaimViews(Views):
     async def _enter_each(
         self, request: Request, application: str, names: Sequence[str], refused: Refusals
     ) -> list[QueueAccess]:
-        """Authorizes the caller for each queue. Replaces the content of ``refused`` by the errors of refused queues."""
         refused.clear()
         accesses = []
         for name in names:
@@ -539,7 +538,6 @@ def _result_fields(result_ttl: int) -> dict[str, object]:
 
 
 def _parse_receipts(name: str, texts: list[Any], queue: Queue, errors: Errors) -> list[ClaimReceipt]:
-    """Parses receipts, and puts errors into ``errors`` by the index of the receipt."""
     receipts = []
     for index, item in enumerate(texts):
         try:
@@ -580,7 +578,6 @@ def render_claims(
     acknowledged: object = None,
     more: Mapping[str, object] | None = None,
 ) -> list[bytes]:
-    """Renders the answer to a claim."""
     parts = [
         b',"receipt":"%b","deliveries":%d,"expires":%.3f%b'
         % (
@@ -597,7 +594,6 @@ def render_claims(
 
 
 def _render_earlier(claim: ClaimDelivery) -> bytes:
-    """Returns the JSON fields of a message that was handed out before."""
     fields = b',"handed_out":%d' % claim.handed_out if claim.uncounted else b""
     fields += b',"suspected":true' * claim.suspected
     return fields if claim.state is None else b'%b,"state":%b' % (fields, claim.state)

@@ -89,7 +89,6 @@ class SentMessage(msgspec.Struct, frozen=True):
 
 
 def encode_stored_body(message: Outgoing) -> bytes:
-    """Returns the body as stored: the text of a JSON string, or the JSON of any other JSON value."""
     if message.body is not UNSET:
         return message.body if isinstance(message.body, bytes) else str(message.body).encode()
     value = message.json
@@ -313,7 +312,6 @@ def _lock_file(file: int, *, exclusive: bool) -> Iterator[None]:
 
 
 def _has_complete_last_line(file: int) -> bool:
-    """Returns whether a file is empty or ends with a line break."""
     size = os.fstat(file).st_size
     if not size:
         return True

@@ -178,7 +178,6 @@ class Queue:
         return item
 
     def _pop_waiting(self) -> Item | None:
-        """Returns the next fetched task whose lock still holds, or None. Drops the tasks before it."""
         with self._lock:
             while self._waiting:
                 item = self._waiting.popleft()
@@ -187,7 +186,6 @@ class Queue:
         return None
 
     def _fetch(self) -> None:
-        """Fetches up to ``batch_size`` tasks and keeps them. Sleeps for :data:`FETCH_INTERVAL` if it got no task."""
         until = self._timing.clock() + self.time
         params = (("count", str(self.batch_size)), ("time", f"{self.time:f}"))
         fetched = self._sender.run(Call("GET", self._path, _read_items, params, repeatable=True))

@@ -193,24 +193,20 @@ async def show_failures(page_request: PageRequest) -> Response:
 
 
 def _dead_letter_names(queue: Queue) -> list[str]:
-    """Returns the names of the queue's ``dead_letter``, and of the queue itself if it holds dead letters."""
     own = [queue.name] if holds_dead(queue.name) else []
     return [*own, queue.dead_letter] if queue.dead_letter else own
 
 
 def _prefix_and_start(page_request: PageRequest) -> tuple[str, str]:
-    """Returns the prefix that filters names, and the first name of the page, which is not before the prefix."""
     prefix = page_request.given.get("prefix", "")
     return prefix, max(prefix, page_request.given.get("start", ""))
 
 
 def _next_start(prefix: str, following: str | None) -> str | None:
-    """Returns where the next page starts, or None if it cannot have names with the prefix."""
     return following if following is not None and following.startswith(prefix) else None
 
 
 def _own_applications(caller: Caller) -> list[str]:
-    """Returns the applications that the caller owns, is a user of, or has a grant for, sorted by name."""
     owned = {name.removeprefix(owner_name("")) for name in caller.names if name.startswith(owner_name(""))}
     owned |= {application_of_scoped_name(name) for name in caller.names if " " in name}
     return sorted(owned | {grant.application for grant in caller.grants if grant.application is not None})

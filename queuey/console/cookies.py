@@ -23,7 +23,6 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 def is_on_this_machine(request: Request) -> bool:
-    """Returns whether the request came over http under a name of this machine."""
     return request.scheme == "http" and host_of(request) in _LOOPBACK
 
 

@@ -56,7 +56,6 @@ class OverviewRow(msgspec.Struct, frozen=True):
 
     @property
     def undone(self) -> int:
-        """Number of waiting, delayed, claimed and retrying messages; 0 if they were not counted."""
         return sum(getattr(self.backlog, name, 0) for name in ("waiting", "delayed", "claimed", "retrying"))
 
 
@@ -143,7 +142,6 @@ async def count_backlogs(page_request: PageRequest, queues: Iterable[Queue], unt
 
 
 async def _count_backlog(page_request: PageRequest, queue: Queue) -> Backlog:
-    """Returns the backlog of a queue. Raises NotFound if the queue is gone, NotAllowed if it may not be measured."""
     where = {"app": queue.application, "queue": queue.name}
     access = await page_request.authorization.admit(page_request.request, where, "measure")
     return await count_backlog(page_request.service, access)
@@ -239,7 +237,6 @@ class OverviewPages:
         self._findings = findings
 
     async def show(self, request: Request, match: Match) -> Response:
-        """Shows the figures, groups and findings, which are read one after another."""
         page_request = await self._page_requests.identify(request, match, {})
         await request.share.reserve(page_request.service.limits.page_bytes)
         values = await _collect_figures(page_request)

@@ -115,7 +115,6 @@ def is_part(request: Request) -> bool:
 
 
 def describe_caller(caller: Caller) -> str:
-    """Returns a text such as ``key of shop``, ``ann of shop`` or ``operator's key``."""
     if caller.tenant.startswith(USERS_TENANT_PREFIX):
         application, _, user = min(caller.names).partition(" ")
         return f"{user} of {application}"
@@ -302,7 +301,6 @@ def make_preview(message: Message) -> str:
 
 
 def _indent_json(text: str) -> str | None:
-    """Returns indented JSON, or None if the body is not a JSON object or array, or is too large or too deep."""
     if len(text) > MAX_SHOWN or not text.lstrip().startswith(("{", "[")) or _max_depth(text) > MAX_DEPTH:
         return None
     try:
@@ -312,7 +310,6 @@ def _indent_json(text: str) -> str | None:
 
 
 def _max_depth(text: str) -> int:
-    """Returns the max depth of brackets, including brackets in strings."""
     depth = deepest = 0
     for bracket in _BRACKETS.findall(text):
         depth += 1 if bracket in "[{" else -1
@@ -321,7 +318,6 @@ def _max_depth(text: str) -> int:
 
 
 def _hex_dump(body: bytes) -> str:
-    """Dumps all of the bytes; the caller cuts."""
     lines = []
     for offset in range(0, len(body), _HEX_LINE_BYTES):
         chunk = body[offset : offset + _HEX_LINE_BYTES]

@@ -152,7 +152,6 @@ class EmbeddedService:
 
     @classmethod
     def _start(cls, settings: Settings, application: str = "", file: Path | None = None) -> EmbeddedService:
-        """Opens the store; with a file, also creates the application if it is missing."""
         store = open_store(settings)
         try:
             if file is not None:
@@ -193,7 +192,6 @@ class EmbeddedService:
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, head: RequestHead, exchange: InProcessExchange) -> None:
-        """Answers a request. An error is logged, not raised, and the answer breaks off."""
         try:
             await self.gateway.answer(head, exchange)
         except Exception:
@@ -204,7 +202,6 @@ class EmbeddedService:
     # Start and shutdown
 
     def _run_loop(self, started: Future[None]) -> None:
-        """Runs the loop until the service ends. An error before it serves goes to ``started`` and is not raised."""
         try:
             self._loop.run_until_complete(self._serve(started))
         except Exception as error:
@@ -215,7 +212,6 @@ class EmbeddedService:
             self._loop.close()
 
     async def _serve(self, started: Future[None]) -> None:
-        """Serves until stopped, then ends requests and background work; ``close`` closes the store."""
         self.gateway.start(self._loop)
         self.service.start_background_work()
         started.set_result(None)

@@ -70,7 +70,6 @@ class HandOvers:
     async def hand_over_queues(
         self, names: Iterable[str], since: Moment, give_backs: Mapping[str, GiveBacks] | None = None
     ) -> None:
-        """Calls :meth:`hand_over_queue` for each, a few of them concurrently."""
         waiting = sorted(names)
         for first in range(0, len(waiting), MAX_CONCURRENT_QUEUES):
             batch = waiting[first : first + MAX_CONCURRENT_QUEUES]
@@ -151,7 +150,6 @@ class HandOvers:
         raise StoreBusy(f"The offsets of queue {name!r} are being changed by others. Try again.")
 
     async def _read(self, queue: Queue) -> tuple[OwnedOffsets, GroupState]:
-        """Reads the rows of a queue with the notes that members here need, and a state at least as new."""
         while True:
             unconfirmed = self._find_unconfirmed(queue.name)
             recorded = await self._store.offsets.owned_offsets(queue, self._group, unconfirmed)

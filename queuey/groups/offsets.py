@@ -29,7 +29,6 @@ def require_group_name(group: str) -> None:
 
 
 def _refuse_reader(group: str) -> None:
-    """Raises ``GroupNotFound`` for the group of a reader: read marks are private to the reader."""
     if group.startswith(READER_PREFIX):
         raise GroupNotFound(group)
 

@@ -81,7 +81,6 @@ async def find_queues(
 
 
 def list_planned(state: GroupState, patterns: Sequence[str]) -> list[str]:
-    """Returns the names of planned queues that match one of the patterns, sorted."""
     names = (planned.name for planned in state.plan.values())
     return sorted(name for name in names if any(matches(pattern, name) for pattern in patterns))
 
@@ -95,7 +94,6 @@ async def read_queues(store: Store, application: str, names: Sequence[str]) -> l
 
 
 async def _list_by_prefix(store: Store, application: str, prefix: str) -> AsyncIterator[list[Queue]]:
-    """Yields pages of the queues whose names begin with a prefix, by name, from at most ``MAX_LISTED`` rows."""
     start = prefix
     for _ in range(MAX_LISTED // PAGE_SIZE):
         page = await store.catalogue.list_queues(application, start=start, limit=PAGE_SIZE)

@@ -74,7 +74,6 @@ class StateChanges:
         return done
 
     def apply_due(self) -> asyncio.Future[None]:
-        """Ends sessions that are over, and makes a plan that is due, as each transaction does."""
         return self.apply(lambda _draft: None)
 
     def request_plan(self) -> None:
@@ -82,7 +81,6 @@ class StateChanges:
             self.apply(GroupDraft.request_plan)
 
     async def _apply_waiting(self) -> None:
-        """Applies the waiting changes until none are left. If it is cancelled, they fail with ``StoreClosed``."""
         while self._acts:
             acts, self._acts = self._acts, []
             try:
@@ -146,7 +144,6 @@ class StateChanges:
         raise StoreUnavailable(text, outcome="unknown") if is_in_doubt else StoreBusy(text)
 
     async def _make_views(self, state: GroupState, queues: Sequence[Queue]) -> Views:
-        """Adds the queues to the views of the subscriptions that members have: most of the work of a plan."""
         used = {member.subscription for member in state.members.values()}
         rights: defaultdict[MemberCredential, dict[int, bool]] = defaultdict(dict)
         subscriptions = {slot: state.subscriptions[slot] for slot in used}
@@ -155,7 +152,6 @@ class StateChanges:
         return views
 
     async def read_sessions(self) -> GroupSessions:
-        """Reads the group's sessions with a sample of the clock, which must be sound; sets :attr:`sessions`."""
         began = self._core.boottime()
         sessions = await self._store.groups.group_sessions(*self._key)
         if began >= self.sessions_read:
@@ -163,21 +159,18 @@ class StateChanges:
         return sessions
 
     async def remove_members_with_changed_rights(self, state: GroupState) -> None:
-        """Requests the removal of members whose credentials have other rights now; does not wait for it."""
         changed = await self._find_changed_rights(state)
         for member in state.members.values():
             if member.subscription in changed:
                 self.apply(partial(GroupDraft.leave, number=member.number))
 
     async def _find_changed_rights(self, state: GroupState) -> set[int]:
-        """Returns the subscriptions of members whose credentials have other rights now."""
         used = {member.subscription for member in state.members.values()}
         credentials = {slot: s.credential for slot, s in state.subscriptions.items() if slot in used}
         present = {credential: await self._rights(credential) for credential in set(credentials.values())}
         return {slot for slot, credential in credentials.items() if present[credential] != credential}
 
     async def search(self, state: GroupState) -> None:
-        """Records a search for queues, and requests a plan if they are not the planned ones."""
         await self._store.groups.record_search(*self._key, self.sessions.clock)
         self.sessions = replace(self.sessions, searched=self.sessions.clock)
         async with self._searching:
@@ -210,7 +203,6 @@ def make_draft(state: GroupState, sessions: GroupSessions, slack: int) -> GroupD
 
 
 def _apply_acts(acts: Iterable[Act], draft: GroupDraft) -> tuple[list[JoinedMember], list[Any]]:
-    """Ends sessions that are over, then applies acts. Returns the ended members, and each act's result or error."""
     return draft.end_sessions(), [_apply_act(act, draft) for act in acts]
 
 
@@ -222,7 +214,6 @@ def _apply_act(act: Act, draft: GroupDraft) -> Any:  # noqa: ANN401 - depends on
 
 
 def _finish(draft: GroupDraft, before: GroupState) -> tuple[GroupChange | None, Targets | None]:
-    """Returns the change to write, and the targets of a new plan."""
     return draft.make_change(), None if draft.state.plan is before.plan else Targets(draft.state)
 
 

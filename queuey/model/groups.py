@@ -110,7 +110,6 @@ class OwnedOffsets(msgspec.Struct, frozen=True):
     deleted_epoch: int = 0
 
     def highest_epoch(self) -> int:
-        """Returns the highest epoch under which a member ever owned a partition, or 0."""
         return max([self.deleted_epoch, *(row.epoch for row in self.rows.values())])
 
 

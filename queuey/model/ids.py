@@ -116,7 +116,6 @@ def parse_instant(text: str) -> int | None:
 
 
 def following(position: Position) -> Position:
-    """Returns the next position; after ``LAST`` there is no other, so it returns ``LAST``."""
     ticks, low = position
     if low < LOW_MAX:
         return ticks, low + 1
@@ -124,7 +123,6 @@ def following(position: Position) -> Position:
 
 
 def preceding(position: Position) -> Position:
-    """Returns the position before; before ``FIRST`` it returns ``FIRST``."""
     ticks, low = position
     if low > LOW_MIN:
         return ticks, low - 1

@@ -44,17 +44,14 @@ class Traits(msgspec.Struct, frozen=True):
     waits_for: Literal["", "duplicates", "order"] = ""
 
     def refusal(self, act: str, queue: Queue) -> str | None:
-        """Returns why the queue refuses the act, or None."""
         text = self.refuses.get(act)
         return text and text.format(queue=queue)
 
     def check(self, act: str, queue: Queue, field: str) -> None:
-        """Raises ``InvalidRequest`` for the field if the queue refuses the act."""
         if (text := self.refusal(act, queue)) is not None:
             raise InvalidRequest({field: text})
 
     def check_post(self, queue: Queue, key: str | None, partition: int | None) -> None:
-        """Raises ``InvalidRequest`` if the queue refuses a post with this key and partition."""
         if partition is not None:
             self.check("post to partition" if key is None else "post to partition with key", queue, "partition")
         self.check("post" if key is None else "post with key", queue, "message_key")
@@ -117,7 +114,6 @@ def kind_of(queue: ChosenOptions) -> Traits:
 
 
 def check_options(fields: Mapping[str, Any]) -> None:
-    """Raises InvalidRequest if the kind and the limits of claims of a new queue do not fit together."""
     if fields["max_claimed_per_key"] and fields["kind"] != "plain":
         text = f"Only a plain queue can have it, but this queue has the kind {fields['kind']}. Omit one of them."
         raise InvalidRequest({"max_claimed_per_key": text})
@@ -125,7 +121,6 @@ def check_options(fields: Mapping[str, Any]) -> None:
 
 
 def check_changes(queue: Queue, fields: Mapping[str, Any]) -> None:
-    """Raises InvalidRequest if an update sets options that the queue's kind does not allow to change."""
     fields = {"kind": queue.kind, "max_claimed": queue.max_claimed, "partitions": queue.partitions} | dict(fields)
     by_key = queue.max_claimed_per_key
     text = None

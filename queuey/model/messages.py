@@ -181,7 +181,6 @@ class Queue(ChosenOptions, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def traits(self) -> Traits:
-        """What the queue is and does by its kind."""
         return kind_of(self)
 
     def share_of(self, partition: int) -> int:

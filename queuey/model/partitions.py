@@ -48,7 +48,6 @@ def outside_text(partition: int, partitions: int) -> str:
 
 
 def partition_error(partition: int, partitions: int) -> str | None:
-    """Returns why a queue with ``partitions`` partitions lacks this one, or None if it has it."""
     if partition < 1:
         return f"{partition} is less than minimum value 1"
     if partition > partitions:
@@ -57,7 +56,6 @@ def partition_error(partition: int, partitions: int) -> str | None:
 
 
 def check_partitions(numbers: Iterable[int], partitions: int) -> None:
-    """Raises ``InvalidRequest`` with each number above ``partitions`` or below 1."""
     checked = {f"partitions.{number}": partition_error(number, partitions) for number in numbers}
     if errors := {field: error for field, error in checked.items() if error is not None}:
         raise InvalidRequest(errors)

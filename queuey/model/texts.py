@@ -17,7 +17,6 @@ UNSAFE_IN_TEXT = re.compile(f"[{_UNSAFE_CHARACTERS}]")
 
 
 def printable(text: str) -> str:
-    """Returns text as one line, with all characters that could control a terminal escaped."""
     return _UNSAFE_IN_LINE.sub(escape, text)
 
 

@@ -63,7 +63,6 @@ _MAX_AHEAD_SECONDS = 60.0
 
 
 def format_duration(seconds: float) -> str:
-    """Formats a duration in seconds: ``0.4 s``, ``12 s``, ``3 min``, ``5 h``, ``2 d``."""
     for unit, size in (("d", 172_800), ("h", 7200), ("min", 120)):
         if seconds >= size:
             return f"{seconds / (_UNITS['d'] if unit == 'd' else _UNITS[unit[0]]):.0f} {unit}"

@@ -219,7 +219,6 @@ class ActiveMove:
         return min((partition.due for partition in self._partitions), default=0.0)
 
     def make_progress(self) -> QueueMoveProgress:
-        """Returns the progress by the turns taken here; ``left`` only once all partitions have had one."""
         moved = sum(turn.moved for turn in self._turns.values())
         left = sum(turn.left for turn in self._turns.values())
         all_known = len(self._turns) == self.move.partitions
@@ -234,7 +233,6 @@ class ActiveMove:
             self.progress = replace(self.progress, total=size.size)
 
     async def run(self) -> None:
-        """Takes one step of a partition that is due. Other errors than that of a closed store are handled here."""
         partition = self._choose_next()
         try:
             await partition.advance()
@@ -251,7 +249,6 @@ class ActiveMove:
                 self._partitions.remove(partition)
 
     def _choose_next(self) -> _Partition:
-        """Rotates the partitions until the first one is due, and returns it; if none is due, any."""
         now = self._clock()
         for _ in range(len(self._partitions)):
             if self._partitions[0].due <= now:
@@ -260,7 +257,6 @@ class ActiveMove:
         return self._partitions[0]
 
     def _give_up(self, error: Exception) -> None:
-        """Records an error that ends the move. If the target is gone, chunks are given back first."""
         source, target = self.move.source, self.move.target
         match error:
             case SourceGone():
@@ -279,13 +275,11 @@ class ActiveMove:
                 self._fail(str(error))
 
     def _fail(self, text: str) -> None:
-        """Sets the error that ends the move; the first one stays."""
         self.progress = replace(self.progress, error=self.progress.error or text)
 
     # Steps
 
     async def ask(self, partition: int, *, moved: int, last: Position, give_back: bool) -> MoveTurn:
-        """Requests a turn from a partition's log; also stops the move there if it failed or is cancelled."""
         order = MoveOrder(
             move=self.move.number,
             below=self._below,
@@ -312,7 +306,6 @@ class ActiveMove:
             await self._claims.jobs.record_moved(queue, locations)
 
     async def call_with_source(self, call: Callable[[Queue], Awaitable[T]]) -> T:
-        """Calls a function with the source's row, and again with a newer one if it was outdated."""
         queue = await self._read_source()
         for _ in range(MAX_ATTEMPTS):
             try:
@@ -367,14 +360,12 @@ class ActiveMove:
             await self._claims.ensure_expiry(target, items, is_stored=is_stored)
 
     async def _read_target(self, *, fresh: bool = False) -> Queue:
-        """Returns the target's row; raises ``TargetGone`` if it was purged or deleted."""
         queue = await self._read_row(self.move.target, self.move.target_qid, fresh=fresh)
         if queue is None:
             raise TargetGone
         return queue
 
     async def _read_source(self, *, fresh: bool = False) -> Queue:
-        """Returns the source's row; raises ``SourceGone`` if it was purged or deleted."""
         queue = await self._read_row(self.move.source, self.move.source_qid, fresh=fresh)
         if queue is None:
             raise SourceGone

@@ -180,7 +180,6 @@ class AuditLog:
         return AuditPage(seen[:PAGE_SIZE], ids.to_hex(seen[PAGE_SIZE][0][1]) if len(seen) > PAGE_SIZE else "")
 
     async def _open_log(self, application: str, *, create: bool = False) -> QueueAccess:
-        """Opens an application's log. If it does not exist, creates it, or raises ``NotFound`` without ``create``."""
         try:
             queue = await find_queue(self._store, AUDITS, application)
         except (ApplicationNotFound, QueueNotFound):

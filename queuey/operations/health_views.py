@@ -80,13 +80,11 @@ class OpsViews:
         return self._pinged_at is None or self.clock() >= self._pinged_at + HEARTBEAT_INTERVAL
 
     async def _ping_if_due(self) -> None:
-        """Writes to the store unless that was done a moment ago: any caller may ask for a heartbeat."""
         async with self._ping_lock:
             if self._is_due():
                 await self._ping()
 
     async def _ping(self) -> None:
-        """Writes to the store, and keeps its error, or a warning about the clock."""
         try:
             await self._store.ping()
             self._warning = clock_warning(await self._store.ledger.ids_ahead())

@@ -184,7 +184,6 @@ class Backlogs:
         return await self._collection.read() if self._shown else []
 
     async def _measure(self) -> list[QueueBacklog]:
-        """Returns backlogs up to ``MAX_PARTITIONS`` in all; skips queues that cannot be read."""
         remaining, backlogs = MAX_PARTITIONS, list[QueueBacklog]()
         async for queue in self._shown.find_queues():
             remaining -= queue.partitions

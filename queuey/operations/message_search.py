@@ -121,7 +121,6 @@ class Browsing:
     async def find_neighbours(
         self, access: QueueAccess, partition: int, position: Position
     ) -> tuple[str | None, str | None]:
-        """Returns the ids of the previous and the next message in a partition, also of messages that are not due."""
         mark = make_mark(position)
 
         async def nearest(**bounds: Any) -> str | None:  # noqa: ANN401 - fields
@@ -137,8 +136,6 @@ class Browsing:
         return await self._sample(access, Sizes)
 
     async def count_tasks(self, access: QueueAccess) -> tuple[Counter[str], int]:
-        """Counts the newest messages by the task that they call; also returns their total number."""
-
         def count(messages: Sequence[Message]) -> tuple[Counter[str], int]:
             calls = (find_call(message.body) for message in messages if message.meta is not None and message.meta.json)
             return Counter(call.task for call in calls if call is not None), len(messages)

@@ -110,14 +110,12 @@ class Ring:
         return self.last % CELLS_PER_RING
 
     def copy_cells(self, last: int, count: int = CELLS_PER_RING) -> Cells:
-        """Returns a copy of the newest ``count`` cells, after making ``last`` the newest one."""
         begin = self.advance_to(last) + 1
         rings = (self.sent, self.taken, self.depth)
         return Cells(self.last, *([*ring[begin:], *ring[:begin]][-count:] for ring in rings))
 
 
 def merge(processes: Sequence[Cells], count: int = CELLS_PER_RING) -> Cells:
-    """Adds up the cells of several processes by cell number. The depth is the highest one."""
     last = max((cells.last for cells in processes), default=0)
     sent, taken, depth = [0] * count, [0] * count, [UNKNOWN_DEPTH] * count
     for cells in processes:
@@ -159,7 +157,6 @@ class History:
             ring.taken[index] += taken
 
     def record_depth(self, queue: Queue, count: int) -> None:
-        """Records the number of messages in a queue. Adds a ring for the queue only if there is room."""
         last = int(self.clock()) // CELL_SECONDS
         with self._lock:
             ring = self._rings.get(queue.uid)
@@ -184,7 +181,6 @@ class History:
             return _NO_CELLS if ring is None else ring.copy_cells(int(self.clock()) // CELL_SECONDS)
 
     async def read(self, queue: Queue) -> Cells:
-        """Returns the merged cells of all processes of the service; waits up to ``ANSWER_TIMEOUT`` for the others."""
         answers = (await self._workers.ask_all(HISTORY_TOPIC, queue.uid, ANSWER_TIMEOUT)).values()
         now = Cells(int(self.clock()) // CELL_SECONDS, (), (), ())
         return merge([now, self.read_own(queue.uid), *filter(None, answers)])

@@ -75,7 +75,6 @@ def check_selection(options: StoreOptions, selection: Selection) -> None:
 
 
 def list_queues(options: StoreOptions, name_range: NameRange, *, page: int = PAGE_SIZE) -> Iterator[list[Queue]]:
-    """Yields the existing queues of a range, page by page; a page may be empty if the range has a pattern."""
     store = open_stores.opened(options)
     if name_range.names:
         yield [queue for name in name_range.names if (queue := open_stores.find_existing_queue(store, options, name))]

@@ -69,7 +69,6 @@ def run_for_rows(
 def run_for_values(
     spark: SparkSession, work: Callable[[bytes], Iterator[bytes]], payloads: Sequence[bytes]
 ) -> list[bytes]:
-    """Runs work on each payload in a task of its own; collects the values, of which there must be few."""
     if not payloads:
         return []
     collected: list[bytes] = spark.sparkContext.parallelize(payloads, len(payloads)).flatMap(work).collect()

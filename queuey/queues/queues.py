@@ -201,7 +201,6 @@ class Queues:
         return QueueAccess(self._store, queue)
 
     async def inspect_partitions(self, queue: Queue, *, rough: bool = False) -> Sequence[PartitionBounds] | None:
-        """Returns what each partition holds, or None if the queue does not exist."""
         try:
             inspect = partial(self._store.messages.inspect, rough=rough)
             return (await self.access_unchecked(queue).apply(inspect))[1]

@@ -44,7 +44,6 @@ ALWAYS_LISTED_OPTIONS = ("partitions", "type", "consistency")
 
 
 def _read_principals(value: object, max_principals: int) -> tuple[Principal, ...]:
-    """Parses principals: a list of texts, or a text with commas."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise validators.BadField(f'"{validators.show(value)}" is not a list of principals')
@@ -54,7 +53,6 @@ def _read_principals(value: object, max_principals: int) -> tuple[Principal, ...
 
 
 def _read_backoff(value: object) -> Backoff:
-    """Parses the delays of retries: an object, or text such as ``first=5,most=600``."""
     if isinstance(value, str):
         value = {name.strip(): number.strip() for name, _, number in (pair.partition("=") for pair in value.split(","))}
     try:
@@ -84,7 +82,6 @@ def read_spec(values: Mapping[str, Any], errors: Errors, limits: Limits) -> Queu
 
 
 def _find_resets(body: dict[str, Any]) -> list[str]:
-    """Returns the options given as null, under their correct names."""
     options = {name for name, value in body.items() if value is None}
     if "principles" in options:
         options.add("principals")
@@ -100,7 +97,6 @@ def _show_options(queue: Queue) -> dict[str, Any]:
 
 
 def _show_listed(queue: Queue, count: int | None) -> Any:  # noqa: ANN401 - an api.ListedQueue
-    """Returns a queue with its details. Leaves out options that have their defaults."""
     options = {name: value for name, default in OPTION_DEFAULTS.items() if (value := getattr(queue, name)) != default}
     return api.ListedQueue(
         queue_name=queue.name,
@@ -194,7 +190,6 @@ class QueueViews(Views):
         return json_response(api.Me(names=names, expires=caller.expires, rights=rights))
 
     async def applications(self, request: Request, match: Match) -> Response:
-        """Lists a page of all applications. Needs an operator."""
         await self._authorization.require_operator(request)
         query = self.fields(api.ListQuery).query(request)
         limit = query.limit or self._limits.default_list

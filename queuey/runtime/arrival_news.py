@@ -93,7 +93,6 @@ class News:
         self._workers.ask(number, NEWS, question, partial(self._receive_answer, number))
 
     def _receive_answer(self, number: int, answer: bytes | None) -> None:
-        """Asks again at once if partitions wait; after no answer, not within ``RECONNECT_SECONDS``."""
         listener = self._listeners[number]
         with self._lock:
             listener.is_asked = False

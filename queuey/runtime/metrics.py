@@ -93,7 +93,6 @@ class Metrics:
         self.listeners: tuple[Callable[[Queue, int, int], None], ...] = ()
 
     def add_listener(self, listener: Callable[[Queue, int, int], None]) -> None:
-        """Has a function called with a queue and the numbers of messages received and delivered, by any thread."""
         self.listeners += (listener,)
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
@@ -105,7 +104,6 @@ class Metrics:
             cells[bisect_left(LATENCY_BUCKETS, seconds) + 1] += 1
 
     def count_received(self, count: int, queue: Queue | None = None) -> None:
-        """Counts messages stored for producers; calls the listeners if the queue is given."""
         with self._lock:
             self._received += count
         if queue is not None:

@@ -117,7 +117,6 @@ class Workers:
         self._has_left = False
 
     def handle(self, topic: Topic[Q, A], handler: Handler[Q, A]) -> None:
-        """Sets the handler of a topic. Must be called before this worker joins."""
         self._handlers[topic.number] = partial(topic.handle, handler)
 
     def join(self, identity: WorkerIdentity) -> None:
@@ -134,7 +133,6 @@ class Workers:
         self._thread.start()
 
     def is_up(self, number: int) -> bool:
-        """Returns whether another worker is connected and answers. If not, starts to connect to it."""
         peer = self._peers.get(number)
         if peer is None or peer.is_up:
             return peer is not None
@@ -142,7 +140,6 @@ class Workers:
         return False
 
     def ask(self, number: int, topic: Topic[Q, A], question: Q, answer: Answer[A]) -> None:
-        """Asks another worker. ``answer`` gets None if it is unreachable, fails to answer or goes away."""
         peer = self._peers.get(number)
         if peer is None or self._has_left:
             answer(None)
@@ -151,7 +148,6 @@ class Workers:
             self._calls(peer.ask, topic.number, content, lambda value: answer(topic.read(value)))
 
     async def ask_all(self, topic: Topic[Q, A], question: Q, seconds: float) -> dict[int, A | None]:
-        """Asks all other workers and waits up to ``seconds``. Returns the answers by worker, None if it gave none."""
         answers: dict[int, A | None] = dict.fromkeys(self._peers)
         if not answers:
             return answers
@@ -172,7 +168,6 @@ class Workers:
         return answers.copy()
 
     def leave(self, seconds: float) -> None:
-        """Waits up to ``seconds`` for open answers, then closes all connections. Later questions get None."""
         if self._thread is not None and not self._has_left:
             self._has_left = True
             self._calls(self._leaving.set_result, seconds)
@@ -185,7 +180,6 @@ class Workers:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        """Accepts connections until this worker leaves; then waits for open answers, and closes all."""
         loop, address, server = asyncio.get_running_loop(), self.identity.address(self.identity.number), None
         while not self._leaving.done():
             if server is None:
@@ -253,7 +247,6 @@ class _FrameConnection(asyncio.Protocol):
         raise NotImplementedError
 
     def send(self, kind: int, number: int, content: bytes) -> None:
-        """Sends a frame in the next turn of the loop, together with others, or once connected."""
         self._unsent.append(_FRAME.pack(len(content), kind, number) + content)
         if len(content) >= MIN_DIRECT_BYTES:
             self._flush()
@@ -261,7 +254,6 @@ class _FrameConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Writes the waiting frames, if connected; closes the connection if too many bytes stay unsent."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(self._unsent))
             self._unsent = []
@@ -360,7 +352,6 @@ class _Peer(_FrameConnection):
             answer(None)
 
     def ask(self, kind: int, question: bytes, answer: Answer[bytes]) -> None:
-        """Sends a question, if needed once connected; answers None if no attempt to connect may begin yet."""
         if not self.connect():
             answer(None)
             return
@@ -371,7 +362,6 @@ class _Peer(_FrameConnection):
         self.send(kind, number, question)
 
     def check(self) -> None:
-        """Checks a worker that owes answers: sends a keep-alive question, or closes the connection."""
         quiet = self._loop.time() - self._last_heard
         if self._open_answers and quiet > LOST_SECONDS:
             self.abort()
@@ -379,7 +369,6 @@ class _Peer(_FrameConnection):
             self.send(_ALIVE, 0, b"")
 
     def close(self) -> None:
-        """Closes the connection and begins no other; open questions get None."""
         self._not_before = math.inf
         if self._connecting is not None:
             self._connecting.cancel()

@@ -171,7 +171,6 @@ decode = msgspec.msgpack.Decoder(StoredSchedule).decode
 
 
 def find_next_step_ticks(schedule: StoredSchedule) -> int:
-    """Returns the time of the next step (ticks). For a firing, that is when other processes continue it."""
     if schedule.firing is not None:
         return schedule.firing.began + FIRING_TIMEOUT * TICKS_PER_SECOND
     return ids.TICKS_MAX if schedule.next is None else ids.EPOCH_TICKS + schedule.next * TICKS_PER_SECOND
@@ -257,7 +256,6 @@ def reschedule(schedule: StoredSchedule, now: float) -> StoredSchedule:
 
 
 def list_next_fire_times(schedule: StoredSchedule, limit: int) -> list[int]:
-    """Returns up to ``limit`` next instants, only the first if this machine does not know the time zone."""
     return [] if schedule.next is None else list(_instants_from(schedule.plan.timetable, schedule.next, limit))
 
 

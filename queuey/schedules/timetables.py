@@ -78,7 +78,6 @@ def find_next_instant(timetable: Timetable, after: float) -> int | None:
 
 
 def iterate_instants(timetable: Timetable, after: float) -> Iterator[int]:
-    """Yields the instants after a time (seconds since 1970) in order, usually without end."""
     if timetable.every:
         first = timetable.anchor + (int(after - timetable.anchor) // timetable.every + 1) * timetable.every
         yield from count(first, timetable.every)
@@ -91,7 +90,6 @@ def iterate_instants(timetable: Timetable, after: float) -> Iterator[int]:
 
 
 def _moments(timetable: Timetable, begin: int) -> Iterator[int]:
-    """Yields the moments of the cron expression in order. Some may be equal, or earlier than ``begin``."""
     zone = _get_zone(timetable.zone)
     counts_real_hours = timetable.cron.split()[1].startswith("*")
     wall = (_EPOCH + timedelta(seconds=begin)).astimezone(zone)

@@ -247,7 +247,6 @@ class ScheduleSaver:
 
 
 def _check_name_and_fields(name: str, plan_fields: dict[str, Any]) -> None:
-    """Refuses a bad name, unknown fields, and ``every`` together with ``cron`` or ``timezone``."""
     errors = Errors()
     if _NAME.fullmatch(name) is None:
         errors["schedule"] = f"Use 1 to {MAX_NAME_LENGTH} letters, digits and ._:@-, but not . or .."

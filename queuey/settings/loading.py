@@ -99,7 +99,6 @@ def _check_known(key: str, known: Collection[str], where: str) -> None:
 
 
 def _merge_table(setting: Setting, given: Iterable[Given]) -> tuple[msgspec.Struct, str]:
-    """Returns a table's default with the given fields, and the sources of these; the last source of a field wins."""
     merged = {key: value for source in given for key, value in _split_fields(setting, source)}
     fields = {field.name: field for field in setting.fields}
     values = {}
@@ -186,7 +185,6 @@ def _check_store(settings: Settings, sources: Mapping[str, str], refuse: Callabl
 
 
 def _check_cassandra(settings: Settings, refuse: Callable[..., None]) -> None:
-    """Refuses a user or password alone, and a deadline that is not above the timeout and that of `weak`."""
     if (settings.cassandra_user is None) != (settings.cassandra_password is None):
         missing = "cassandra_user" if settings.cassandra_user is None else "cassandra_password"
         present = "cassandra_password" if settings.cassandra_user is None else "cassandra_user"

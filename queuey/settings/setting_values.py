@@ -88,7 +88,6 @@ def option_of(name: str) -> str:
 
 
 def list_settings(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[Setting]:
-    """Yields the setting of each field of a struct, in their order; ``prefix`` begins their names."""
     hints, described = typing.get_type_hints(struct, include_extras=True), read_descriptions(struct)
     for field in msgspec.structs.fields(struct):
         name, (kind, meta) = prefix + field.encode_name, split_hint(hints[field.name])
@@ -116,7 +115,6 @@ def read_descriptions(struct: type[msgspec.Struct]) -> dict[str, tuple[str, str]
 
 
 def split_hint(hint: Any) -> tuple[Any, Meta]:  # noqa: ANN401 - a type
-    """Returns the type of an annotation, without None, and its bounds."""
     hint = without_none(hint)
     return (
         (without_none(hint.__origin__), hint.__metadata__[0])
@@ -191,7 +189,6 @@ def _is_given(variable: str, text: str) -> bool:
 
 
 def variables_with_prefix(environ: Mapping[str, str], prefix: str) -> list[str]:
-    """Returns the names of given variables with a prefix, without variables that Kubernetes sets."""
     return sorted(name for name, text in environ.items() if name.startswith(prefix) and _is_given(name, text))
 
 
@@ -272,7 +269,6 @@ def _normalize_switch(value: Any, kind: Any) -> Any:  # noqa: ANN401 - a text or
 
 
 def masked_text(name: str, value: object) -> str:
-    """Returns a value as text: passwords masked, ``users`` as JSON, None blank."""
     if value is None:
         return ""
     if name in _SECRETS and not isinstance(value, SecretName):

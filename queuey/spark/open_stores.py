@@ -93,7 +93,6 @@ def find_queue(store: Store, options: StoreOptions, name: str) -> Queue:
 
 
 def find_existing_queue(store: Store, options: StoreOptions, name: str, qid: int | None = None) -> Queue | None:
-    """Returns the present state of a queue, or None if it does not exist or has another ``qid`` than the given one."""
     try:
         present = find_queue(store, options, name)
     except QueueNotFound:

@@ -313,7 +313,6 @@ def check_names(options: Mapping[str, str]) -> None:
 
 
 def _check_options(options: Mapping[str, str], *uses: str) -> dict[str, str]:
-    """Returns the options by canonical name; raises OptionError if one is unknown or does not apply to ``uses``."""
     check_names(options)
     canonical = _canonicalize(options)
     for name in canonical:
@@ -361,7 +360,6 @@ def _canonical_names() -> dict[str, str]:
 
 
 def _normalize_setting(setting: Setting, text: str) -> str:
-    """Makes a path absolute; refuses a user in the store's address, and a literal password."""
     if setting.type == "path":
         return _absolute(text)
     if setting.name == "store" and "@" in text:
@@ -404,7 +402,6 @@ def _parse_pattern(text: str) -> Pattern:
 
 
 def _parse_assign(text: str) -> Assign:
-    """Parses JSON like ``{"queue":[1,"3-5"]}``: numbers or ranges, which are sorted without repetitions."""
     shape = '{"queue":[1,2]}'
     assigned = []
     for queue, partitions in parse_object("assign", text, shape).items():

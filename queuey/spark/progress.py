@@ -115,7 +115,6 @@ class ProgressMetrics(StreamingQueryListener):
             self._drop_query(self._ended.popleft())
 
     def _drop_query(self, query: str) -> None:
-        """Removes the metrics of a query, unless another query has its name."""
         self._moved_before.pop(query, None)
         name = self._names.pop(query, None)
         if name is None or name in self._names.values():
@@ -124,7 +123,6 @@ class ProgressMetrics(StreamingQueryListener):
             metric.remove(name)
 
     def _count_moved(self, options: StoreOptions, query: str) -> int:
-        """Returns the query's number of moved rows; if it cannot be read, logs that and returns the previous one."""
         try:
             store = open_stores.opened(options)
             report = write_reports.stream_report(store, open_stores.application(store, options), query)
@@ -135,7 +133,6 @@ class ProgressMetrics(StreamingQueryListener):
 
 
 def parse_reported_lag(latest: str | None) -> dict[str, Any] | None:
-    """Returns the lag in a source's latest offset; None if it is not a stream over queues."""
     try:
         offset = json.loads(latest or "")
     except ValueError:

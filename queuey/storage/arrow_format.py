@@ -45,7 +45,6 @@ _decode = msgspec.msgpack.Decoder(Meta).decode
 
 
 def batch_from_messages(messages: Sequence[Message], *, bodies: bool = True) -> pa.RecordBatch:
-    """Builds a batch of messages; without ``bodies`` it lacks metadata too."""
     columns: list[Sequence[object]] = [
         [message.ticks for message in messages],
         [message.low for message in messages],
@@ -65,7 +64,6 @@ def batch_from_columns(*columns: Sequence[object]) -> pa.RecordBatch:
 
 @lru_cache(maxsize=1024)
 def encode_typed_meta(meta: Meta | None, *, text: bool) -> bytes | None:
-    """Encodes metadata for the column, after a byte for the body's type. None stands for text without metadata."""
     if meta is None or meta == Meta():
         return None if text else BYTES
     return (TEXT if text else BYTES) + _encode(stored_meta(meta))
@@ -106,13 +104,11 @@ class MessageColumns(Sequence[Message]):
         return list(zip(self.partitions.tolist(), positions, strict=True))
 
     def where(self, kept: Mask) -> MessageColumns:
-        """Returns the messages for which the mask is true."""
         if kept.all():
             return self
         return MessageColumns(self.partitions[kept], self.batch.filter(pa.array(kept)))
 
     def take(self, order: Integers) -> MessageColumns:
-        """Returns the messages with these indexes, in their order."""
         return MessageColumns(self.partitions[order], self.batch.take(pa.array(order)))
 
     def __len__(self) -> int:

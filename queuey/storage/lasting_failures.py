@@ -41,7 +41,6 @@ class Trouble:
         """Short name of the present failure, or None."""
 
     def record_failure(self, reason: str, text: object) -> None:
-        """Records a failure; logs it only if its reason is new or the trouble had ended."""
         with self._lock:
             before, self.reason, self._last = self.reason, reason, self._clock()
             if before is None:

@@ -91,7 +91,6 @@ def recorded_offsets(rows: dict[int, OwnedOffset]) -> list[Offset]:
 
 
 def keep_notes(recorded: OwnedOffsets, partitions: Container[int]) -> OwnedOffsets:
-    """Returns the rows without notes, except those of the given partitions."""
     rows = {n: row if n in partitions else replace(row, note=None) for n, row in recorded.rows.items()}
     return OwnedOffsets(recorded.version, rows, recorded.deleted_epoch)
 

@@ -50,7 +50,6 @@ def divide(partitions: Sequence[PartitionBounds], lower: Position, upper: Positi
 
 
 def _divide(info: PartitionBounds, lower: Position, upper: Position, pieces: int) -> list[Slice]:
-    """Divides a range into at most ``pieces`` slices of equal time, from the oldest to the newest message."""
     low = lower if info.oldest is None else max(lower, info.oldest)
     high = upper if info.newest is None else min(upper, ids.following(info.newest))
     if low >= high:

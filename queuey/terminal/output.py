@@ -61,7 +61,6 @@ class Failed(Exception):
 
 
 def os_error_text(error: Exception) -> str:
-    """Returns the system's text of an error, with the name of its file if any; of another error its own text."""
     strerror = getattr(error, "strerror", None)
     filename = getattr(error, "filename", None)
     return f"{strerror}{f' ({filename})' if filename else ''}" if strerror else str(error)
@@ -107,7 +106,6 @@ def show(result: object, text: str | Iterable[Block] | None = None) -> None:
 
 
 def show_each(kind: type, things: Iterable[Any], *chosen: Column) -> None:
-    """Prints structs of one type: with ``--json`` one per line as soon as it arrives, otherwise as a table."""
     if not _is_json.get():
         _print_block(table(kind, things, *chosen))
         return
@@ -181,7 +179,6 @@ def print_note(text: str) -> None:
 
 
 def note_pause(pause: float, error: Exception) -> None:
-    """Prints that a request has failed and is sent again after a pause."""
     print_note(f"The request failed. Retrying in {pause:.0f} s: {error}")
 
 
@@ -317,7 +314,6 @@ def _print(data: str | bytes) -> None:
 
 
 def _silence(stream: TextIO) -> None:
-    """Redirects a broken stream to ``/dev/null``, so that closing it at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -351,7 +347,6 @@ def _print_aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None
 
 
 def cell(value: object) -> str:
-    """Returns the text of a value: None is empty, a bool is yes or no, items of a list are joined."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -114,7 +114,6 @@ def _find_texts(error: Exception) -> dict[str, str]:
 
 
 def _find_extra_fields(error: Exception, request: Request) -> dict[str, Any]:
-    """Returns an error's fields besides its texts. If the request is in doubt, that is only the outcome ``unknown``."""
     if request.in_doubt:
         return {"outcome": "unknown"}
     if isinstance(
@@ -162,21 +161,18 @@ def _problem_response(
 
 
 def _without_secrets(path: str) -> str:
-    """Cuts a path before a group member's id or the token of a login link."""
     for begin in ("/members/", "/login/once/"):
         path = "".join(path.partition(begin)[:2])
     return path
 
 
 def _log_crash(error: Exception, request: Request) -> str:
-    """Logs a defect under a random id, which is all that the client gets, and returns the id."""
     crash = secrets.token_hex(8)
     logger.error("crash %s: %s %r", crash, request.method, _without_secrets(request.path), exc_info=error)
     return crash
 
 
 def _crash_response(text: str, request: Request) -> Response:
-    """Makes the 500 response: problem details if the request accepts them, else the original's JSON error."""
     texts = {"InternalError": text}
     if _wants_problem(request):
         return _problem_response(500, "InternalError", texts, {}, ())

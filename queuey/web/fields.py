@@ -89,7 +89,6 @@ class Fields(Generic[S]):
             record_unknown_names(request, list(unknown), "field", "body", allowed)
 
     def _inner_objects(self, values: Mapping[str, object]) -> Iterator[tuple[frozenset[str], Mapping[str, object]]]:
-        """Yields each inner object, whether alone, in a list or in a map, after the names that it may have."""
         for field, (names, is_map) in self._inner.items():
             value = values.get(field)
             if is_map and isinstance(value, dict):
@@ -99,7 +98,6 @@ class Fields(Generic[S]):
 
 
 def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
-    """Returns a type without None and metadata, and the metadata; ``AnyType`` if it has several forms or is raw."""
     metadata: dict[str, Any] = {}
     while isinstance(kind, inspect.Metadata | inspect.UnionType):
         if isinstance(kind, inspect.Metadata):
@@ -125,7 +123,6 @@ def _find_inner(kind: inspect.Type) -> tuple[frozenset[str], bool] | None:
 
 
 def _make_parser(kind: inspect.Type, limits: Limits) -> Parse | None:
-    """Returns the function that parses values of a type within its limits, or None if any value will do."""
     kind, metadata = _unwrap(kind)
     bounds = _find_bounds(kind, metadata.get("x-limit"), limits)
     match kind:
@@ -149,7 +146,6 @@ def _make_parser(kind: inspect.Type, limits: Limits) -> Parse | None:
 
 
 def _find_bounds(kind: inspect.Type, limit: str | None, limits: Limits) -> dict[str, Any]:
-    """Returns the bounds of a number, from 0 unless the type says otherwise, or the max length of text or a list."""
     if isinstance(kind, inspect.IntType | inspect.FloatType):
         return {"minimum": kind.ge or 0, "maximum": getattr(limits, limit) if limit else kind.le}
     if isinstance(kind, inspect.StrType | inspect.ListType):

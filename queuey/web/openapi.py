@@ -223,7 +223,6 @@ def _add_example(entry: Schema, example: Example) -> None:
 
 
 def _make_url(operation: DocumentedOperation, example: Example, api: str, url: str) -> str:
-    """Returns the URL of an example, which begins with a variable: the service's URL, or its application's."""
     path = operation.path.format_map({name: quote(value, safe=":@,") for name, value in example.path.items()})
     address = url + path if "app" not in example.path else api + path.removeprefix(f"/v1/{example.path['app']}")
     return f"{address}?{urlencode(example.query, safe='*')}" if example.query else address
@@ -279,7 +278,6 @@ def _make_fetch(operation: DocumentedOperation, example: Example) -> str:
 
 
 def _make_query_parameters(kind: type[msgspec.Struct]) -> Iterator[Parameter]:
-    """Yields the parameters of a query struct. In a query all values are text, so null and lists are left out."""
     _, components = msgspec.json.schema_components([kind], ref_template=REFERENCE)
     for name, field in components[kind.__name__]["properties"].items():
         forms = [form for form in field.get("anyOf", [field]) if form.get("type") not in {"null", "array"}]
@@ -371,7 +369,6 @@ def _add_descriptions(schema: Schema, kind: type[msgspec.Struct]) -> None:
 
 
 def _use_json_terms(text: str) -> str:
-    """Joins the lines of a docstring, and replaces ``None``, ``True`` and ``False`` by their names in JSON."""
     names = {"None": "null", "False": "false", "True": "true", "``": "`"}
     return re.sub(r"\b(?:None|False|True)\b|``", lambda match: names[match[0]], " ".join(text.split()))
 

@@ -35,7 +35,6 @@ class Origins:
         self._allowed = {application: frozenset(origins) for application, origins in allowed.items()}
 
     def answer_preflight(self, request: Request) -> Response | None:
-        """Returns the answer to a preflight from an allowed origin, or None for every other request."""
         if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:
             return None
         if request.headers.get("origin") not in self._allowed.get(_find_application(request.path), ()):

@@ -130,7 +130,6 @@ def with_cache_control(headers: tuple[Header, ...]) -> tuple[Header, ...]:
 
 
 def body_of(pieces: list[bytes]) -> Body:
-    """Joins pieces of at most ``PIECE_SIZE`` bytes in all; keeps the list if they have more."""
     return b"".join(pieces) if sum(map(len, pieces)) <= PIECE_SIZE else pieces
 
 
@@ -216,7 +215,6 @@ class ResponseSender:
 
 
 def _split_into_pieces(body: Body) -> Iterator[bytes]:
-    """Yields a body in pieces, each but the last of ``PIECE_SIZE`` to twice as many bytes; joins small parts."""
     gathered = b""
     for part in body if isinstance(body, list) else [body]:
         for start in range(0, len(part), PIECE_SIZE):
@@ -231,7 +229,6 @@ def _split_into_pieces(body: Body) -> Iterator[bytes]:
 
 @lru_cache(maxsize=64)
 def accepts(accept: str, kind: str) -> bool:
-    """Returns whether an Accept header names a media type, in any case, with a weight other than 0."""
     for entry in accept.lower().split(","):
         name, *parameters = (part.strip() for part in entry.split(";"))
         if name == kind and not any(map(_NO_WEIGHT.fullmatch, parameters)):

@@ -105,7 +105,6 @@ def _make_not_number(value: object, kind: str) -> BadField:
 
 
 def _is_number(value: object, form: re.Pattern[str]) -> bool:
-    """Returns whether a value is text of this form, or a finite JSON number; a boolean is not."""
     if isinstance(value, str):
         return form.fullmatch(value.strip()) is not None
     if isinstance(value, float):

@@ -183,11 +183,9 @@ class ZooKeeperCoordinator:
     # The state of the whole group
 
     async def snapshot(self) -> GroupSnapshot:
-        """Returns the members, the target, the owners and the offsets."""
         return GroupSnapshot(await self.members(), await self.target(), await self.owners(), await self.offsets())
 
     async def members(self) -> dict[str, Member]:
-        """Returns all live members by id."""
         async with self._open_synced(self._paths.members) as link:
             (names,) = await link.children([self._paths.members])
             paths = [f"{self._paths.members}/{name}" for name in sorted(names or ())]
@@ -195,7 +193,6 @@ class ZooKeeperCoordinator:
         return {member.id: member for member in sorted(members, key=lambda member: member.id)}
 
     async def target(self) -> TargetAssignment | None:
-        """Returns the target, or None if the group has none yet."""
         async with self._open_synced(self._paths.target) as link:
             tries = yield_attempts("the target")
             while True:
@@ -207,7 +204,6 @@ class ZooKeeperCoordinator:
                     return stored.target.target
 
     async def owners(self) -> dict[Partition, str]:
-        """Returns the present owner of every owned partition."""
         async with self._open_synced(self._paths.owners) as link:
             nodes = await _read_existing(link, await _find_partition_paths(link, self._paths.owners))
         try:
@@ -257,7 +253,6 @@ class ZooKeeperCoordinator:
                 await move_offsets(link, self._paths, ids, checked, self._clock())
 
     async def groups(self) -> list[str]:
-        """Returns the names of all groups that the service stores, sorted."""
         async with self._open_synced(self._paths.groups) as link:
             (names,) = await link.children([self._paths.groups])
         return sorted(map(decode, names or ()))
@@ -356,7 +351,6 @@ class ZooKeeperCoordinator:
             raise
 
     async def _open_link(self) -> Link:
-        """Opens a new link, adopts the session timeout that it was granted, and forgets ended links and sessions."""
         self._links = {link for link in self._links if not link.finished}
         self._sessions = {session for session in self._sessions if session.state != "lost"}
         link = self._connect(self.outlast)
@@ -367,7 +361,6 @@ class ZooKeeperCoordinator:
 
 
 async def _reconnect(link: Link) -> Link:
-    """Waits until a link is connected and returns it; raises CoordinationLost if it is lost or suspended instead."""
     if link.state == "connected" or await link.wait() == "connected":
         return link
     raise CoordinationLost("the coordination service cannot be reached now")
@@ -382,7 +375,6 @@ async def _delete_nodes(link: Link, paths: Iterable[str]) -> Iterable[Outcome]:
 
 
 async def list_with_descendants(link: Link, tops: Iterable[str]) -> list[str]:
-    """Returns nodes and all their descendants, deepest first."""
     levels, level = [], list(tops)
     while level:
         levels.append(level)
@@ -455,7 +447,6 @@ def _make_move(group_paths: GroupPaths, partition: Partition, node: NodeData | N
 
 
 def _make_check(group_paths: GroupPaths, partition: Partition, node: NodeData | None) -> Change:
-    """Returns a change that fails if the offset has changed. For a missing node it creates and deletes one."""
     path = group_paths.offset(partition)
     if node is None:
         return Create(path), Delete(path)

@@ -236,7 +236,6 @@ class Wire:
         return data
 
     def _update_lease(self, data: bytes) -> None:
-        """Grants the lease with the server's first answer, and renews it with each answer that the data completes."""
         greeted = self.is_greeted()
         sent = self._exchange.record_received(data)
         if sent is None or not self._exchange.timeout:
@@ -369,7 +368,6 @@ class Handler:
                 return readable, writable, []
 
     def _check_timeouts(self, wire: Wire | None) -> None:
-        """Raises TimeoutError if closing takes too long, the event loop hangs, or the server is silent."""
         if self._closing is not None and time.monotonic() > self._closing:
             raise TimeoutError("the server does not answer")
         if self._closing is None and self._hangs():

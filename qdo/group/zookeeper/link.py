@@ -70,7 +70,6 @@ class ZooKeeperLink(ClientLink):
         return relay.start_relay(self._vitals, server, host, self._access.tls, self._handler.patience)
 
     def _is_loop_blocked(self) -> bool:
-        """Returns whether the event loop is blocked for longer than the helper process keeps the session alive."""
         vitals = self._vitals
         return vitals is not None and self.session != 0 and vitals.idle_seconds > max(vitals.limit, self._lease.timeout)
 
@@ -172,7 +171,6 @@ class ZooKeeperLink(ClientLink):
         self._inbox.put(partial(self._handle_state, state, refused=refused))
 
     def _handle_state(self, state: str, *, refused: bool) -> None:
-        """Applies kazoo's state; ends the link if the session is lost or its lease has lapsed."""
         if self._state == "lost":
             self._retire()
         elif state == KazooState.LOST:
@@ -187,7 +185,6 @@ class ZooKeeperLink(ClientLink):
             self._connect()
 
     def _connect(self) -> None:
-        """Reports the connection, or ends the link if it belongs to another session."""
         identity = self._client.client_id
         if identity is None:
             return  # disconnected again: kazoo reports that next
@@ -236,7 +233,6 @@ class ZooKeeperLink(ClientLink):
             self._handler.spawn(self._stop_client, self._stopped)
 
     async def _wait_until_stopped(self) -> None:
-        """Waits until the client has stopped, but at most a second longer than ``CLOSE_TIMEOUT``."""
         if self._stopped is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self._stopped), CLOSE_TIMEOUT + 1)
@@ -246,7 +242,6 @@ class ZooKeeperLink(ClientLink):
             self._end_client()
 
     def _end_client(self) -> None:
-        """Stops and closes the client; only logs errors."""
         for step in (self._client.stop, self._client.close):
             try:
                 step()

@@ -203,7 +203,6 @@ class Relay:
         return readable, [e for e in self._out if events.get(e.fileno(), 0) & select.POLLOUT]
 
     def _ping_if_idle(self) -> None:
-        """Sends a ping if nothing was sent for a while, unless the program no longer runs."""
         if self._timeout is None or now() - self._last_sent < self._timeout / PINGS_PER_SESSION:
             return
         self._last_sent = now()
@@ -212,7 +211,6 @@ class Relay:
             self._send_pending(self._server)
 
     def _forward_requests(self) -> bool:
-        """Forwards complete requests only; returns False when the program has closed its socket."""
         data = self._receive(self._program)
         if data is None:
             return False
@@ -231,7 +229,6 @@ class Relay:
         return True
 
     def _forward_answers(self) -> bool:
-        """Forwards answers; returns False if the server has closed, or has answered after the session timeout."""
         data = self._receive(self._server)
         if data is None:
             return False
@@ -242,7 +239,6 @@ class Relay:
         return True
 
     def _record_answer(self, data: bytes) -> bool:
-        """Records when the server was last heard; returns False if that was after the session timeout."""
         answered = self._exchange.record_received(data)
         if answered is None or not self._exchange.timeout:
             return True  # a timeout of 0 means that the session has ended: the program reads that and closes
@@ -265,7 +261,6 @@ class Relay:
         return bytes(received) or None
 
     def _send_pending(self, end: socket.socket) -> None:
-        """Sends as much as the socket takes now; drops the data if the connection is broken."""
         data = self._out[end]
         while data:
             instant = now()
@@ -281,7 +276,6 @@ class Relay:
 
 
 def main(program: str, vitals: str, line: str, server: str, host: str) -> None:
-    """Reads the settings, encrypts the connection and relays; sends the text of an error to the program instead."""
     ignore_signals()
     with socket.socket(fileno=int(line)) as channel, socket.socket(fileno=int(server)) as connection:
         channel.settimeout(START_TIMEOUT)

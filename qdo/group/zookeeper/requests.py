@@ -109,7 +109,6 @@ class ClientLink(Link):
         """Reads the client's state and reports a change."""
 
     def _set_state(self, state: State) -> None:
-        """Sets the state and reports a change. When suspended, fails all requests with CoordinationLost."""
         if state == "suspended":
             self._fail_all_requests(CoordinationLost("the connection to ZooKeeper broke"))
             self._settled.clear()
@@ -175,7 +174,6 @@ class ClientLink(Link):
         return _interpret_answers(batch.answers)
 
     def _require_usable(self) -> None:
-        """Raises an error unless the link is connected, in the process that opened it."""
         if os.getpid() != self._process:
             raise CoordinationError("a connection cannot be used in a process forked after it was opened")
         state = self.state
@@ -227,7 +225,6 @@ class ClientLink(Link):
 
 
 def _interpret_answers(answers: Iterable[Any]) -> list[Any]:
-    """Returns the judged answers; raises one error for all if a request failed."""
     judged = [interpret_answer(answer) for answer in answers]
     if errors := [a for a in judged if isinstance(a, Exception)]:
         raise translate_errors(errors, len(judged) - len(errors)) from errors[0]
@@ -235,12 +232,10 @@ def _interpret_answers(answers: Iterable[Any]) -> list[Any]:
 
 
 def _read_stat(stat: Any) -> tuple[int, int, int]:  # noqa: ANN401 - kazoo's
-    """Returns the version, the id of the last change, and the session that owns an ephemeral node."""
     return stat.version, stat.mzxid, stat.ephemeralOwner
 
 
 def _make_outcome(client: Any, change: Change, answer: Any) -> Outcome:  # noqa: ANN401 - kazoo's
-    """Returns a rejection as it is, or the nodes' versions (0 without one) and the paths of sequential nodes."""
     if isinstance(answer, Rejection):
         return answer
     versions = tuple([getattr(result, "version", 0) for result in answer])
@@ -300,7 +295,6 @@ def interpret_answer(answer: Any) -> Any:  # noqa: ANN401 - depends on the reque
 
 
 def _find_refusal(errors: Sequence[object]) -> Rejection | Exception:
-    """Returns the error that made a transaction fail: a Rejection if the tree's state caused it."""
     for index, error in enumerate(errors):
         if isinstance(error, Exception) and not isinstance(error, SECONDARY_ERRORS):
             why = REJECTION_REASONS.get(type(error))

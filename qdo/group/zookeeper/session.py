@@ -273,7 +273,6 @@ class ZooKeeperSession:
         await self.link.close()
 
     def _end_as_removed(self) -> SessionLost:
-        """Ends the session, because the member was removed; returns the error for the caller to raise."""
         error = SessionLost("the member was removed from the group")
         self.link.end(error)
         return error
@@ -369,7 +368,6 @@ class ZooKeeperSession:
     async def _try_claims(
         self, todo: Mapping[Partition, Standing], held: dict[Partition, SessionOffset]
     ) -> dict[Partition, Standing]:
-        """Claims partitions once. Adds the claimed ones to ``held``, and returns those to try again."""
         nodes = await self.link.read(map(self._paths.offset, todo))
         await make_nodes(
             self.link, self._container_paths(p for p, node in zip(todo, nodes, strict=True) if node is None)
@@ -407,7 +405,6 @@ class ZooKeeperSession:
         return changed
 
     async def _find_kept_by_replacement(self, todo: Mapping[Partition, Standing]) -> set[Partition]:
-        """Returns the "former" partitions if this session was replaced: their owner may be its replacement."""
         former = {p for p, standing in todo.items() if standing == "former"}
         if not former:
             return former
@@ -415,7 +412,6 @@ class ZooKeeperSession:
         return former if self._find_standing(member) != "mine" else set()
 
     def _decode_offset(self, partition: Partition, node: NodeData | None) -> CommittedOffset | None:
-        """Returns the offset, or None, logged once, if it cannot be decoded. A missing node is an empty offset."""
         if node is None:
             return CommittedOffset()
         try:
@@ -442,7 +438,6 @@ class ZooKeeperSession:
     def _make_claim(
         self, partition: Partition, node: NodeData | None, recorded: CommittedOffset, standing: Standing
     ) -> Change:
-        """Returns a claim's transaction, which fails if the offset was changed since it was read."""
         path, offset_path = self._paths.owner(partition), self._paths.offset(partition)
         claimed = encode_offset(replace(recorded, held=True))
         offset = Create(offset_path, claimed) if node is None else SetData(offset_path, claimed, node.version)
@@ -475,7 +470,6 @@ class ZooKeeperSession:
         await self._remove_owners(doubtful)
 
     def _make_release(self, held: SessionOffset) -> Change:
-        """Returns a release's transaction, which fails if the offset has another version."""
         offset = encode_offset(replace(held.offset, held=False))
         owner, offset_path = self._paths.owner(held.partition), self._paths.offset(held.partition)
         return Delete(owner), SetData(offset_path, offset, held.version)
@@ -534,6 +528,5 @@ class ZooKeeperSession:
         return states
 
     def _make_commit(self, held: SessionOffset, offset: CommittedOffset) -> Change:
-        """Returns a commit's transaction; it fails without an owner's node or if the version differs."""
         path = self._offset_path(held.partition)
         return Check(self._owner_path(held.partition)), SetData(path, encode_offset(offset), held.version)

@@ -173,7 +173,6 @@ class StoredAssignments:
         self._present: StoredTarget | None = None
 
     async def read_own_partitions(self) -> frozenset[Partition]:
-        """Returns the member's partitions in the current generation, and watches for the next change."""
         node = await self._watching.read_node(self._path)
         if node is None:
             return frozenset()
@@ -270,7 +269,6 @@ class StoredAssignments:
         )
 
     def _make_change(self, present: StoredTarget, member: str, assigned: MemberAssignment | None) -> Change:
-        """Returns the change of a member's node; it fails if the node was changed since it was read."""
         path, before = self._paths.assignment(member), present.nodes.get(member)
         if assigned is None:
             assert before is not None  # noqa: S101 - only existing nodes are deleted
@@ -288,7 +286,6 @@ def _check_size(data: bytes, reason: str) -> bytes:
 def _plan_nodes(
     present: StoredTarget, target: TargetAssignment, generation: TargetGeneration
 ) -> dict[str, MemberAssignment | None]:
-    """Returns the nodes to write, or None for those to delete. Unchanged nodes are left out."""
     partitions_by_member = group_by_member(target.owners)
     nodes: dict[str, MemberAssignment | None] = {}
     for member in present.nodes.keys() | partitions_by_member.keys():

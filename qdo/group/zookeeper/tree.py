@@ -232,7 +232,6 @@ class Link(abc.ABC):
         """
 
     async def count(self, paths: Iterable[str]) -> list[int | None]:
-        """Returns the number of each node's children, or None if the node does not exist."""
         return [None if names is None else len(names) for names in await self.children(paths)]
 
     @abc.abstractmethod
@@ -281,7 +280,6 @@ Connect: TypeAlias = Callable[[float], Link]
 
 
 def parent_path(path: str) -> str:
-    """Returns the path of a node's parent; the root is its own parent."""
     return path.rpartition("/")[0] or "/"
 
 

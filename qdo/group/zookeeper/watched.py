@@ -31,7 +31,6 @@ class WatchedNodes:
                 pending.discard(path)
 
     def forget(self) -> None:
-        """Clears the cache, and keeps reads in progress from filling it."""
         self._nodes.clear()
         self._children.clear()
         for pending in self._pending_reads:
@@ -61,7 +60,6 @@ class WatchedNodes:
         return nodes
 
     async def read_children(self, path: str) -> list[str]:
-        """Returns the children's names, empty if the node does not exist; watches for the next change."""
         if path in self._children and self._link.state == "connected":
             return self._children[path]
         with self._track_read([path]) as unchanged:
@@ -72,7 +70,6 @@ class WatchedNodes:
 
     @contextmanager
     def _track_read(self, paths: Iterable[str]) -> Iterator[set[str]]:
-        """Yields the set of paths being read. Paths that change during the read are removed from it."""
         pending = set(paths)
         self._pending_reads.append(pending)
         try:

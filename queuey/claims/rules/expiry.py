@@ -40,7 +40,6 @@ class ExpiredMessages(msgspec.Struct):
     first_live: Position = LAST
 
     def record_live(self, messages: Sequence[Message]) -> None:
-        """Lowers ``first_live`` to the first of some undelivered messages, which are in order."""
         if messages:
             self.first_live = min(self.first_live, messages[0].position)
 

@@ -37,7 +37,6 @@ def find_claim_limits(queue: Queue, partition: int) -> ClaimLimits | None:
 
 
 def compute_limited_key_digest(message: Message) -> int:
-    """Returns the digest of a message's key, or 0 if it has no key: then the limit per key does not apply."""
     meta = message.meta
     return 0 if meta is None or meta.key is None else key_digest(meta.key) or 1
 
@@ -94,14 +93,12 @@ class Places:
         return FreePlaces(self._count_free_in_partition(), self._count_free_of_key if self._limits.per_key else None)
 
     def _count_free_in_partition(self) -> int:
-        """Returns the free places of the partition; :data:`NO_LIMIT` if only keys have a limit."""
         if not self._limits.total:
             return NO_LIMIT
         self._recount_changed()
         return self._limits.total - self._live() - self._added[None]
 
     def _count_free_of_key(self, key: int) -> int:
-        """Returns the free places of a key; :data:`NO_LIMIT` without a key (0) or a limit per key."""
         if not key or not self._limits.per_key:
             return NO_LIMIT
         self._recount_changed()

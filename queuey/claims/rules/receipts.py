@@ -52,7 +52,6 @@ class ReceiptOfAnotherQueue(InvalidReceipt):
 
 
 def format_receipt(receipt: ClaimReceipt, queue_id: int) -> str:
-    """Returns a receipt as callers get it: id of the message, delivery, and digits of the queue."""
     secret = b"-%014x" % receipt.secret if receipt.secret else b""
     low_digits = ids.last_digits(receipt.ticks >> 32, receipt.low)
     values = receipt.partition, receipt.ticks & 0xFFFFFFFF, low_digits, receipt.number, secret
@@ -80,7 +79,6 @@ def parse_receipt(text: str, queue: Queue) -> ClaimReceipt:
 
 @lru_cache(1024)
 def _format_queue(queue_id: int) -> str:
-    """Returns digits that differ between queues and change with a purge."""
     return f"{crc32(b'%d' % queue_id) & 0xFFFFFF:06x}"
 
 
@@ -119,12 +117,10 @@ class LastDelivery(msgspec.Struct, gc=False):
 
     @property
     def attempts(self) -> int:
-        """Number of deliveries that count as attempts."""
         return self.deliveries if self.begun else self.deliveries - 1
 
     @property
     def handed_out(self) -> int:
-        """Number of all deliveries."""
         return self.deliveries + self.uncounted
 
     @property

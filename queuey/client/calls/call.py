@@ -319,7 +319,6 @@ _is_id_text = re.compile(r"[0-9a-f]{32}").fullmatch
 
 
 def normalize_id(text: str) -> str:
-    """Returns an id as 32 lower-case hex digits, without the dashes of a UUID. Raises InvalidArgument."""
     try:
         if _is_id_text(text):
             return text

@@ -252,7 +252,6 @@ def receipts_of(queues: Sequence[str], claims: Claim | Iterable[Claim]) -> Recei
 
 
 def set_states_by_queue(queues: Sequence[str], states: Iterable[tuple[Claim, object]]) -> Iterator[Call[None]]:
-    """Yields calls that set the states, queue by queue. Only the last state of a claim is sent."""
     by_queue: dict[str, dict[str, object]] = {}
     for claim, state in states:
         [(queue, [receipt])] = receipts_of(queues, claim).items()

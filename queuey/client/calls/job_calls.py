@@ -58,7 +58,6 @@ def encode_result(value: object) -> JobResult | None:
 
 
 def make_result_fields(results: JobResults) -> dict[str, Any]:
-    """Returns the fields ``results`` and ``too_large`` (bytes of results that are not sent), each only if not empty."""
     kept = {receipt: msgspec.Raw(result) for receipt, result in results.items() if isinstance(result, bytes)}
     too_large = {receipt: result for receipt, result in results.items() if isinstance(result, int)}
     return ({"results": kept} if kept else {}) | ({"too_large": too_large} if too_large else {})
@@ -83,7 +82,6 @@ def count_fitting(results: Iterable[JobResult | None]) -> int:
 def jobs(
     queue: str, locations: Iterable[MessageLocation], wait: Seconds = 0.0, *, states: bool = False
 ) -> Iterator[Call[list[JobInfo]]]:
-    """Yields a call for every :data:`MAX_JOBS` jobs; each of the calls waits."""
     texts = list(map(location_text, locations))
     wait = seconds(wait)
     params: list[tuple[str, str]] = [("wait", number_text("wait", wait))] if wait != 0 else []

@@ -123,7 +123,6 @@ def check_options(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def create(name: str | None, fields: QueueFields) -> Call[CreatedQueue]:
-    """Creates a queue with the fields that are not None. Not repeatable."""
     body = {key: value for key, value in _make_body(**fields).items() if value is not None}
     if name is not None:
         queue_segment(name)
@@ -178,7 +177,6 @@ def next_start(start: str | None, page: QueuePage | NamePage) -> str | None:
 
 
 def _make_body(**fields: Unpack[QueueFields]) -> dict[str, Any]:
-    """Returns the JSON fields of a queue. None stays, which resets a field. Raises TypeError for an unknown field."""
     unknown = fields.keys() - QueueFields.__annotations__.keys()
     if unknown:
         raise TypeError(f"a queue has no field {', '.join(sorted(unknown))}")

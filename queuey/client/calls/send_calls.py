@@ -272,7 +272,6 @@ def send(
 
 
 def send_batch(queue: str, chunk: BatchBody, after: After | None = None, key: str | None = None) -> Call[list[Receipt]]:
-    """Stores a batch completely or not at all. With an idempotency key, the call may be repeated."""
     parse = partial(_read_receipts, count=len(chunk.messages))
     headers = _batch_headers(after) | _idempotency_header(key)
     span = None if chunk.span is None else chunk.span.describe("send", queue, len(chunk.messages))
@@ -401,7 +400,6 @@ def _headers_for_plain_send(message: Outgoing) -> dict[str, str] | None:
 
 
 def _make_headers(message: Outgoing, kind: str) -> dict[str, str] | None:
-    """Returns HTTP headers for the own headers, content type and TTL, or None if one of them does not fit."""
     headers: dict[str, str] = {}
     for name, value in (message.headers or {}).items():
         if _HEADER_NAME.fullmatch(name) is None or _HEADER_VALUE.fullmatch(value) is None:

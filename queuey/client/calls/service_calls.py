@@ -64,7 +64,6 @@ class SchedulePage(msgspec.Struct, frozen=True):
 
 
 def put_schedule(name: str, plan: dict[str, Any], message: ToSend | None) -> Call[Schedule]:
-    """Creates or changes a schedule. Fields that are None are left out, so they do not change."""
     fields = {field: value for field, value in plan.items() if value is not None}
     if "queue" in fields:
         queue_segment(fields["queue"])

@@ -150,7 +150,6 @@ class HeldClaims:
         self.forget_all()
 
     def forget_all(self) -> None:
-        """Drops all claims and makes a new lock, in a child process: the parent keeps the claims."""
         self._claims: set[HeldClaim] = set()
         self._lock = Lock()
 

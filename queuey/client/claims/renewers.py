@@ -175,7 +175,6 @@ class AsyncClaimRenewer:
             self.wake_by(min(claims[0].due, claims[0].batch.begin_by))
 
     def wake_by(self, due: float) -> None:
-        """Makes the task wake no later than ``due``. Starts it if it is not running and the renewer is not closed."""
         import asyncio  # noqa: PLC0415 - the caller has already loaded it
 
         if self._closed:

@@ -152,7 +152,6 @@ def _access_by_profile(
 
 
 def _credential_of(profile: Profile, path: Path) -> Credential:
-    """Returns a profile's credential. A relative token file is relative to the directory of the profile."""
     if not profile.token_file:
         return Credential(_normalize_key(profile.key))
     return Credential(source=TokenFile(path.parent / Path(profile.token_file).expanduser()))

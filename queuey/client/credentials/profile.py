@@ -63,7 +63,6 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         return f"Profile(url={self.url!r}, application={self.application!r}, {credential})"
 
     def written(self) -> dict[str, str]:
-        """Returns the keys and values of the file."""
         credential = {"token_file": self.token_file} if self.token_file else {"key": self.key}
         return {"url": self.url, "application": self.application, **credential}
 
@@ -128,7 +127,6 @@ def _read_private(path: Path) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Replaces a file atomically: writes and syncs a temporary file beside it, then renames it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE)
     try:

@@ -184,7 +184,6 @@ class ServerChoice:
         self._failed.pop(server, None)
 
     def _find_fresh(self, tried: Iterable[Server]) -> list[Server]:
-        """Returns all servers, both local and remote, that were not tried and are not resting."""
         now = self._clock()
         already_tried = set(tried)
         return [

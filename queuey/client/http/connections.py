@@ -319,7 +319,6 @@ def make_request(
 
 
 def headers_of(response: httpcore2.Response) -> dict[str, str]:
-    """Returns the headers with lower-case names. Repeated ones are joined by commas. A value is UTF-8, else Latin-1."""
     joined: dict[str, str] = {}
     for name, value in response.headers:
         try:

@@ -191,7 +191,6 @@ class ActViews:
         return await page_request.render("deed.html", act.title, deed=result, unlogged=unlogged)
 
     def _find_act(self, match: Match) -> Act:
-        """Returns the act of an address, on a queue or an application. Raises NoSuchResource if the name is unknown."""
         act = self._acts.get(("queue" in match, match["act"]))
         if act is None:
             raise NoSuchResource("The resource could not be found.")
@@ -233,7 +232,6 @@ class ActViews:
 
 
 async def _require_rights(act: Act, page_request: PageRequest) -> None:
-    """Raises NotAllowed unless the caller has all rights of the act, for the queue or for any queue."""
     for action in act.needs:
         if page_request.name:
             await page_request.enter(action)
@@ -242,7 +240,6 @@ async def _require_rights(act: Act, page_request: PageRequest) -> None:
 
 
 def _require_valid_form(act: Act, page_request: PageRequest, sent: SubmittedForm | None) -> None:
-    """Raises InvalidRequest if ``sent``, an earlier use of the form's id, exists, or if the typed name is wrong."""
     if sent is not None:
         raise InvalidRequest({"form": "It was sent before, with other contents. Check it, and send it again"})
     if act.types_name and page_request.given.get("typed") != act.subject(page_request):

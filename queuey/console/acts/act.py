@@ -112,7 +112,6 @@ class Act(ABC):
         return page_request.name
 
     def page_address(self, page_request: PageRequest) -> str:
-        """Returns the address of the page that offers the act."""
         return pages.link(*filter(None, ("a", page_request.application, page_request.name)))
 
     async def effects(self, page_request: PageRequest) -> str:

@@ -106,7 +106,6 @@ def _read_seen(page_request: PageRequest, names: Iterable[str]) -> dict[str, str
 
 
 def _option_texts(queue: Queue) -> dict[str, str]:
-    """Returns options as a user types them; one with its default 0 is blank."""
     values = {name: getattr(queue, name) for name in CHANGEABLE_OPTIONS}
     delays = msgspec.structs.asdict(queue.backoff) if queue.backoff else {}
     return {
@@ -168,7 +167,6 @@ class CancelMove(Act):
 
 
 async def _count_text(page_request: PageRequest) -> str:
-    """Returns a text with the number of messages, or an empty one if the caller may not count them."""
     try:
         access = await page_request.enter("measure")
     except NotAllowed:

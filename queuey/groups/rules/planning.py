@@ -51,7 +51,6 @@ class SubscribedQueues:
         self.readable: dict[int, int] = {}
 
     def add(self, queue: Queue) -> None:
-        """Adds a queue if it matches."""
         if self._matches(queue.name):
             uid, caller = queue.uid, self._caller
             self.requested.add(uid)

@@ -104,7 +104,6 @@ def count_differences(stored: DataFrame, archived: DataFrame) -> dict[Key, Diffe
 
 
 def merge_messages(newer: DataFrame, older: DataFrame) -> DataFrame:
-    """Returns the messages of both frames; if both have a message, the one in ``newer``."""
     key_columns = list(PLACE_COLUMNS)
     return newer.unionByName(older.join(newer.select(*key_columns), key_columns, "left_anti").select(newer.columns))
 

@@ -191,7 +191,6 @@ class ArchiveDirectory:
         self._recent = None
 
     def _clean_up_after(self, run: str) -> None:
-        """Removes the files of a run without a commit, or the files that a committed run has replaced."""
         commit = self._read_commit(run)
         if commit is None:
             # The manifests go first: they are found by the data files.
@@ -225,7 +224,6 @@ class ArchiveDirectory:
         return self._found[queue]
 
     def _find_recent_commits(self) -> dict[str, list[Key]]:
-        """Finds the committed runs; returns the buckets that runs of the last day have written, by queue."""
         if self._recent is None:
             self._committed = {entry.name.removesuffix(".json") for entry in self.files.list(RUNS_DIRECTORY)}
             self._recent = defaultdict(list)
@@ -246,7 +244,6 @@ class ArchiveDirectory:
         return None if text is None else manifest.decode(text, self.files.path(path), Commit)
 
     def _read_manifests(self, keys: Collection[Key]) -> tuple[dict[Key, list[Manifest]], dict[Key, list[str]]]:
-        """Returns the valid manifests and the errors of unusable ones, by bucket."""
         ordered = [
             (key, run) for key in sorted(keys) for run in sorted(self._list_committed_runs(key[0]).get(key[1], ()))
         ]
@@ -261,7 +258,6 @@ class ArchiveDirectory:
         return {key: manifest.select_not_replaced(read) for key, read in manifests.items()}, dict(wrong)
 
     def _read_texts(self, paths: Sequence[str]) -> list[str]:
-        """Reads manifests, many of them in a Spark job; returns an empty text for a missing one."""
         if len(paths) <= self._max_serial_files:
             return [self.files.read(path) or "" for path in paths]
         rows = self.spark.read.text([self.files.path(path) for path in paths], wholetext=True).collect()

@@ -79,7 +79,6 @@ def scan_messages(spark: SparkSession, store: StoreOptions, groups: Sequence[Seq
 
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
-    """Yields the messages of units, each with the name of its bucket. Runs in a task."""
     result = columns.arrow_schema(schema())
     for unit in _decode_units(payload):
         name = pa.scalar(unit.key[1], pa.string())

@@ -78,7 +78,6 @@ class HadoopFiles:
         return f"{self.root}/{path}" if path else self.root
 
     def list(self, path: str) -> list[DirectoryEntry]:
-        """Returns the sorted entries of a directory; none if it does not exist."""
         with _translate_java_errors(path):
             if not self._system.exists(self._java_path(path)):
                 return []
@@ -99,7 +98,6 @@ class HadoopFiles:
             return int(self._system.getFileStatus(self._java_path(path)).getLen())
 
     def read(self, path: str) -> str | None:
-        """Returns the text of a file, or None if it does not exist. Invalid UTF-8 is replaced."""
         with _translate_java_errors(path):
             if not self._system.exists(self._java_path(path)):
                 return None
@@ -110,7 +108,6 @@ class HadoopFiles:
         return bytes(held.toByteArray()).decode(errors="replace")
 
     def list_tree(self, path: str) -> dict[str, int]:
-        """Returns all files below a directory: relative path -> length in bytes."""
         with _translate_java_errors(path):
             if not self._system.exists(self._java_path(path)):
                 return {}
@@ -153,7 +150,6 @@ class HadoopFiles:
         context.rename(self._java_path(draft), self._java_path(path), overwrite)
 
     def delete(self, path: str) -> None:
-        """Deletes a file, or a directory with its content. Does nothing if it does not exist."""
         with _translate_java_errors(path):
             self._system.delete(self._java_path(path), True)  # noqa: FBT003 - recursive
 

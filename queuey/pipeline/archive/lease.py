@@ -148,7 +148,6 @@ class ArchiveLease:
             self.renew()
 
     def release(self) -> None:
-        """Releases the lease. If that fails, it expires."""
         with suppress(QueueyError), self._lock:
             self._set_entry(self._raw, until=0)
 

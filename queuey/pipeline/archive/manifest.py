@@ -239,7 +239,6 @@ def decode(text: str, path: str, kind: type[T]) -> T:
 
 
 def escape_name(name: str) -> str:
-    """Escapes a queue's name for a directory, as Spark does for partition columns."""
     return "".join(f"%{ord(letter):02X}" if letter in _ESCAPED_CHARACTERS else letter for letter in name)
 
 
@@ -256,7 +255,6 @@ def bucket_path(queue: str, bucket: str) -> str:
 
 
 def parse_data_path(path: str) -> Key | None:
-    """Returns the bucket of a data file from its path below a run's directory, or None for other files."""
     match path.split("/"):
         case [queue, bucket, name] if name[0] not in "._":
             return parse_queue(queue), bucket.removeprefix("bucket=")
@@ -276,7 +274,6 @@ def manifest_path(queue: str, bucket: str, run: str) -> str:
 
 
 def parse_manifest_name(file: str) -> tuple[str, str] | None:
-    """Returns bucket and run of a manifest's file name, or None for other files, such as one being written."""
     match file.split("."):
         case [bucket, run, "json"] if bucket and run and not bucket.startswith("_"):
             return bucket, run

@@ -80,7 +80,6 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> int:
-        """Number of messages that were selected and had not expired."""
         return sum(queue.count for queue in self.queues)
 
 
@@ -314,7 +313,6 @@ class ReplayRun:
         return storage.read_buckets(self._spark, self._archive.files, self._manifests)
 
     def _select_messages(self, messages: DataFrame) -> DataFrame:
-        """Applies the options' bounds and condition. Expired messages stay in."""
         chosen = messages
         if self._options.lower > FIRST:
             chosen = chosen.where(chosen["position"] >= columns.position_text(self._options.lower))
@@ -323,7 +321,6 @@ class ReplayRun:
         return chosen if self._options.where is None else chosen.where(self._options.where)
 
     def _expired_column(self) -> Column:
-        """Returns whether a message has expired by the store's clock; always False without ``keep_expiry``."""
         from pyspark.sql import functions as f
 
         if not self._options.keep_expiry:
@@ -364,7 +361,6 @@ class ReplayRun:
         return note
 
     def _record_note(self, before: ReplayNote | None, after: ReplayNote) -> None:
-        """Replaces this run's ledger entry. Raises OptionError if another program has changed it."""
         expected = None if before is None else msgspec.msgpack.encode(before)
         value = msgspec.msgpack.encode(after)
         if bridge.run(self._store.ledger.enter(self._work, 0, value, expected=expected)) != value:
@@ -446,5 +442,4 @@ def _require_enough_partitions(manifests: Sequence[Manifest], options: ReplayOpt
 
 
 def _count_partitions(bucket: Manifest) -> int:
-    """Returns the number of partitions that the archived ids need; a deleted queue counts by its messages."""
     return max(bucket.source.partitions, *bucket.summary.partitions)

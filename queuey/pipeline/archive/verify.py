@@ -117,7 +117,6 @@ def check(spark: SparkSession, options: CheckOptions, report_progress: ReportPro
 
 
 def compare_summary(bucket: Manifest, actual: Summary | None) -> list[Damage]:
-    """Returns the first difference between a manifest and the messages that were read; empty if they agree."""
     expected = bucket.summary
     if actual is None:
         return [Damage(*bucket.key, f"its {expected.count} messages are missing")]

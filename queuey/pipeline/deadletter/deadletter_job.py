@@ -180,7 +180,6 @@ def redrive_units(
     ttl: int | None = None,
     dry_run: bool = False,
 ) -> Iterator[Redriven]:
-    """Redrives units, or only counts them; skips deleted or purged queues."""
     application = open_stores.application(service.store, options)
 
     async def enter(name: str) -> QueueAccess:

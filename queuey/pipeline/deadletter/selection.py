@@ -113,7 +113,6 @@ def _make_units(queue: Queue, selected: DeadLetterFilter) -> Iterator[DeadLetter
 def read_pages(
     store: Store, options: StoreOptions, units: Iterable[DeadLetterUnit], letter_filter: DeadLetterFilter
 ) -> Iterator[list[DeadLetter]]:
-    """Yields the selected dead letters, page by page; skips queues that were deleted or purged since."""
     for unit in units:
         queue = open_stores.find_existing_queue(store, options, unit.queue, unit.qid)
         if queue is None:

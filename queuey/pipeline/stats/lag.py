@@ -240,7 +240,6 @@ def _danger_key(lag: GroupPartitionLag) -> tuple[float, int, str, int, str]:
 
 
 def _make_payloads(options: LagOptions) -> list[bytes]:
-    """Returns the work of each task: a range of queues."""
     if options.selection is not None:
         name_ranges.check_selection(options.store, options.selection)
     return [
@@ -260,7 +259,6 @@ def _collect_observations(
 
 
 def _observe(options: StoreOptions, groups: tuple[str, ...], payload: bytes) -> Iterator[bytes]:
-    """Observes a range of queues, in a task; skips queues that are deleted or changed meanwhile."""
     store = open_stores.opened(options)
     default_ttl = open_stores.read_settings(options).default_ttl
     for queues in name_ranges.list_queues(options, msgspec.msgpack.decode(payload, type=NameRange)):
@@ -276,7 +274,6 @@ def _observe(options: StoreOptions, groups: tuple[str, ...], payload: bytes) -> 
 def _read_group_offsets(
     store: Store, queue: Queue, groups: tuple[str, ...]
 ) -> Iterator[tuple[str, Mapping[int, Position]]]:
-    """Yields ``groups``, or all groups of the queue, and their offsets."""
     for group in groups or tuple(bridge.run(store.offsets.groups(queue))):
         try:
             yield (
@@ -322,7 +319,6 @@ def observe_group(
 
 
 def _read_first_unread(store: Store, queue: Queue, partition: int, offset: Position | None) -> tuple[int, int] | None:
-    """Returns the id's time and the expiry of the first unread message in ticks, without reading its body."""
     lower = FIRST if offset is None else ids.following(offset)
     batch = next(bridge.iterate(store.bulk.scan_arrow(queue, Slice(partition, lower, limit=1), bodies=False)), None)
     return None if batch is None else (batch.column("ticks")[0].as_py(), batch.column("expires")[0].as_py())

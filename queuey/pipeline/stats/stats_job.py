@@ -113,7 +113,6 @@ def frame(spark: SparkSession, options: StatsOptions) -> DataFrame:
 def _measure_queues(
     spark: SparkSession, options: StatsOptions, report_progress: Callable[[str], None] = lambda _: None
 ) -> DataFrame:
-    """Returns measures; a queue without messages has one row with partition 0."""
     parts = name_ranges.divide_names(options.store, options.selection, options.size)
     report_progress(f"measuring, in {len(parts):,} tasks")
     return tasks.run_for_rows(

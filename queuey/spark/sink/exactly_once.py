@@ -170,7 +170,6 @@ class TargetQueue:
             self._sleep(min(max(delay, MIN_SETTLE_WAIT), MAX_SETTLE_WAIT))
 
     def _refresh_queue(self) -> None:
-        """Reads the present row. Raises QueueChanged if another queue has its name now."""
         present = bridge.run(self.store.catalogue.queue(self.queue.application, self.queue.name, fresh=True))
         if present.uid != self.queue.uid:
             raise QueueChanged(f"queue {present.name!r} was deleted and created again since this write began")
@@ -199,7 +198,6 @@ class Reserver:
         """The last chunk that was written, and the lowest base above its ids."""
 
     def has_begun(self, chunk: int) -> bool:
-        """Returns whether the ledger has an entry of this micro-batch, or a later one, for a chunk."""
         return self._read_current_entry(chunk) is not None
 
     def count_undone(self, chunk: int, indexes: Integers) -> int:
@@ -267,7 +265,6 @@ class Reserver:
             lowest_base = max(lowest_base, entry.end)
 
     def _find_lowest_base(self, chunk: int) -> int:
-        """Returns the lowest base above the previous chunk's ids, or 0 if that chunk is not in the ledger."""
         if not chunk:
             return 0
         if self._last[0] == chunk - 1:
@@ -311,7 +308,6 @@ class Reserver:
         )
 
     def _next_entry(self, entry: ChunkEntry, attempt: _ChunkAttempt) -> ChunkEntry:
-        """Returns the entry after an attempt: done rows are added, and rows to move get ids with a doubled lead."""
         generations, indexes = entry.generations, attempt.rows.indexes
         if attempt.moving.any():
             moving = indexes[attempt.moving]

@@ -193,7 +193,6 @@ def _digest_rows(chunk: RowChunk, layout: ColumnLayout, indexes: Integers) -> tu
 
 
 def _encode_distinct(column: pa.Array) -> tuple[list[Any], Integers]:
-    """Returns the distinct values of a column, followed by None, and for each row the index of its value."""
     encoded = column.dictionary_encode()
     values = encoded.dictionary.to_pylist()
     return [*values, None], _integers(encoded.indices, len(values))
@@ -255,7 +254,6 @@ class _RowConverter:
         return self._bodies
 
     def convert_metas(self) -> pa.Array:
-        """Returns the encoded metadata of each row: content type, headers and the kind of body; not the key."""
         text, json = self._body_kinds()
         types, type_codes = self._content_types()
         headers, header_codes = self._distinct_headers()
@@ -269,7 +267,6 @@ class _RowConverter:
         return pa.array(metas, pa.binary()).take(pa.array(places))
 
     def _body_kinds(self) -> tuple[Mask, Mask]:
-        """Checks text and JSON bodies. Returns masks of text bodies, including JSON, and of JSON bodies."""
         column = self._column("valueType")
         count = len(self._which)
         if column is None:
@@ -364,7 +361,6 @@ class _RowConverter:
         return (rules.first - 1 + np.arange(count) * runs // count) % rules.partitions + 1
 
     def convert_lifetimes(self) -> Integers:
-        """Returns lifetimes in ticks, by default the one of the rules. Refuses rows whose TTL is out of bounds."""
         column = self._column("ttl")
         if column is None:
             return np.full(len(self._which), self._rules.ttl * TICKS_PER_SECOND)

@@ -169,7 +169,6 @@ def _write_task_rows(
     *,
     batch: int = 0,
 ) -> TaskCommit:
-    """Writes the rows of this task; ``name`` is the kind and name of the writer, the same for all its attempts."""
     store = open_stores.opened(options.store)
     application = open_stores.application(store, options.store)
     settings = open_stores.read_settings(options.store)

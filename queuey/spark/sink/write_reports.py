@@ -24,13 +24,11 @@ class StreamCounts(msgspec.Struct, frozen=True):
 
 
 def record_run(ledger: Ledger, application: str, run: str, counts: WriteCounts) -> None:
-    """Records the counts of a run; the last call wins."""
     work, value = _ledger_name("run", application, run), msgspec.msgpack.encode(counts)
     bridge.run(ledger.change(work, 0, lambda _: Entry(value)))
 
 
 def report(store: Store, application: str, run: str) -> WriteCounts | None:
-    """Returns the counts of a run, or None if no write of that name has committed."""
     raw = bridge.run(store.ledger.entry(_ledger_name("run", application, run), 0))
     return None if raw is None else msgspec.msgpack.decode(raw, type=WriteCounts)
 

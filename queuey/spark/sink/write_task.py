@@ -180,7 +180,6 @@ class TaskWriter:
         return total
 
     def _write_parts(self, chunk: RowChunk, parts: list[tuple[TargetQueue, MessageBuilder]]) -> Iterable[WriteCounts]:
-        """Writes the parts of a chunk, a few of them concurrently; raises an error after all have ended."""
         if len(parts) == 1:
             [(target, drafts)] = parts
             return [self._write_rows(chunk, target, drafts)]
@@ -218,12 +217,10 @@ class TaskWriter:
         return agreed
 
     def _divide_rows(self, chunk: RowChunk) -> list[tuple[TargetQueue, Integers]]:
-        """Returns the queues of a chunk and the rows for each. Looks up all queues before anything is written."""
         rows_by_queue = group_by_queue(chunk, self._layout, self._options.queue)
         return [(self._get_target(name), which) for name, which in rows_by_queue.items()]
 
     def _get_target(self, name: str) -> TargetQueue:
-        """Returns the target for a queue name; looks it up once, and may create it."""
         target = self._targets.get(name)
         if target is None:
             target = self._targets[name] = TargetQueue(self._store, self._look_up_queue(name), sleep=self._sleep)
@@ -271,7 +268,6 @@ class TaskWriter:
         return self._partitions[queue.uid]
 
     def _write_rows(self, chunk: RowChunk, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
-        """Writes rows to one queue: all at once if they have ids, by pieces if they are numbered, else as one piece."""
         if drafts.positions is not None:
             return self._bulk_load(target, drafts)
         work = self._ledger_name(f"{target.queue.uid:x}")
@@ -283,7 +279,6 @@ class TaskWriter:
         return total
 
     def _write_piece(self, work: str, piece: int, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
-        """Writes one piece, paced by ``rate``. Raises NotRepeatable if the run ended without this piece."""
         reserver = self._reservers.get(work)
         if reserver is None:
             reserver = Reserver(target, work, lead=self._options.lead, batch=self._identity.batch)
@@ -299,7 +294,6 @@ class TaskWriter:
         return reserver.write(piece, drafts)
 
     def _is_finished(self, uid: int) -> bool:
-        """Returns whether the run has already written all its rows for a queue; always False if rows are numbered."""
         if self._options.run is None or "sequence" in self._layout:
             return False
         if uid not in self._finished:
@@ -307,7 +301,6 @@ class TaskWriter:
         return self._finished[uid]
 
     def _bulk_load(self, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
-        """Stores rows with ids of their own, at the set rate. Expired rows are counted and dropped."""
         self._pace.reserve_time(len(drafts))
         messages = drafts.make_messages_with_own_ids(bridge.run(self._store.ledger.now()))
         written = target.call_with_queue(lambda queue: bridge.run(self._store.bulk.load(queue, messages)))

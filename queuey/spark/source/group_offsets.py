@@ -32,7 +32,6 @@ class GroupOffsets:
         self._recorded: dict[tuple[str, int], Position] = {}
 
     def record(self, done: StreamOffset) -> None:
-        """Records the end of a batch as offsets, where it has moved. Logs a warning if that fails."""
         moved: dict[str, dict[int, Position]] = {}
         for (queue, number), position in done.positions.items():
             if FIRST < position != self._recorded.get((queue, number)):

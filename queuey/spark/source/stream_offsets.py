@@ -123,7 +123,6 @@ ScanExtent = Callable[[QueueSlice, int], ScannedTo]
 def find_occupied(
     waiting: Sequence[QueueSlice], extent: ScanExtent
 ) -> tuple[dict[QueuePartition, Position], set[QueuePartition]]:
-    """Returns the ends of ranges with messages, and the partitions of empty ranges."""
     ends: dict[QueuePartition, Position] = {}
     empty: set[QueuePartition] = set()
     for queue_slice in waiting:
@@ -135,7 +134,6 @@ def find_occupied(
 
 
 def _has_messages(part: QueueSlice, extent: ScanExtent) -> bool:
-    """Returns whether a range has a message. An extent may end early without one; then asks on from there."""
     reached = extent(part, 1)
     while not reached.found and part.lower < reached.position < part.upper:
         part = msgspec.structs.replace(part, lower=reached.position)
@@ -182,7 +180,6 @@ def share_messages(
 
 
 def _cut_by_time(part: QueueSlice, count: int) -> list[QueueSlice]:
-    """Cuts a range into ``count`` pieces of equal time or fewer; leaves one from a partition's beginning whole."""
     if part.lower == FIRST:
         return [part]
     width = part.upper[0] - part.lower[0]

@@ -345,7 +345,6 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return fronts
 
     def _limit_to_run_ends(self, horizons: Mapping[QueuePartition, Position]) -> dict[QueuePartition, Position]:
-        """Lowers horizons to the end of this run, if it is fixed; drops partitions without an end."""
         if self._run_ends is None:
             return dict(horizons)
         return {
@@ -373,7 +372,6 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return stream_offsets.find_occupied(waiting, extent)
 
     def _check_data_loss(self, planned: Sequence[QueueSlice]) -> None:
-        """Reports data loss if a planned queue was deleted, or messages of a range may have expired."""
         if not planned:
             return
         store = open_stores.opened(self._options.store)
@@ -407,7 +405,6 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _starts_at_requested_time(self, part: QueueSlice) -> bool:
-        """Returns whether a range starts at a time from the options, which may be arbitrarily early."""
         named = self._options.starting.each.get(part.queue, {}).get(part.partition, self._options.starting.everywhere)
         return named == At(part.lower) and part.lower[1] == LOW_MIN
 

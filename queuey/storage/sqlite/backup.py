@@ -108,7 +108,6 @@ def checksum_file(backup: Path) -> Path:
 
 
 def _read_checksum(path: Path) -> str | None:
-    """Returns the SHA-256 in a checksum file, or None if the file is not one."""
     with path.open("rb") as file:
         match = _CHECKSUM.fullmatch(file.read(_MAX_CHECKSUM_BYTES))
     return None if match is None else match[1].decode()

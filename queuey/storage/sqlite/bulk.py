@@ -95,7 +95,6 @@ class SqliteBulk(Bulk):
 
     @threaded
     def _read_keys(self, queue: Queue, requested: Slice) -> list[Any]:
-        """Returns the partition, ticks, low and expiry of the first ``limit`` messages of a slice."""
         with self._db.readers.lend() as connection:
             where = self._make_range_parameters(connection, queue, requested)
             return [key for keys in read_live_keys(connection, *where, limit=requested.limit) for key in keys]
@@ -129,7 +128,6 @@ class SqliteBulk(Bulk):
         return count, end if count >= part.limit else max(part.lower, where[3:5])
 
     def _load_chunks(self, queue: Queue, messages: Iterable[Message]) -> int:
-        """Stores messages, ``LOADED_AT_ONCE`` per transaction. If a chunk fails, the earlier ones stay stored."""
         written = 0
         remaining = iter(messages)
         while chunk := list(islice(remaining, LOADED_AT_ONCE)):
@@ -273,7 +271,6 @@ def _measure_chunk(
 def _measure_rest(
     database: Database, qp: int, total: Measure | None, border: Position | None, now: int, messages: int
 ) -> Measure | None:
-    """Adds the rest of a partition from ``border`` on to a measure, ``messages`` rows per snapshot."""
     while border is not None:
         with _snapshot(database) as connection:
             chunk, border = _measure_chunk(connection, qp, border, messages, now)
@@ -283,6 +280,5 @@ def _measure_rest(
 
 
 def _merge_measures(total: Measure, added: Measure) -> Measure:
-    """Returns the sum of two measures of a partition; ``added`` must have the newer messages."""
     count, size = total.count + added.count, total.size + added.size
     return Measure(total.partition, count, size, exact=True, oldest=total.oldest, newest=added.newest)

@@ -128,7 +128,6 @@ class SqliteOffsets(OffsetRecords):
 
 
 def _read_recorded(connection: Connection, queue: Queue, group: str, statement: str = _SELECT_OFFSETS) -> OwnedOffsets:
-    """Returns the rows of a group for a queue, without their version. The statement may also delete them."""
     stored: Any = sorted(connection.execute(statement, (queue.uid, group)))
     rows = {
         partition: OwnedOffset(partition, None if ticks is None else (ticks, low), *rest)
@@ -151,7 +150,6 @@ def _add_version(recorded: OwnedOffsets) -> OwnedOffsets:
 
 
 def _find_disowned(recorded: OwnedOffsets, disown: int | None) -> set[int]:
-    """Returns the partitions that lose their owners, if any; see :func:`offset_changes.find_disowned`."""
     if not has_been_owned(recorded.rows):
         return set()
     return offset_changes.find_disowned(_add_version(recorded), disown)
@@ -164,12 +162,10 @@ def _write_rows(connection: Connection, queue: Queue, group: str, rows: Iterable
 
 
 def _read_groups(connection: Connection, queue: Queue) -> list[str]:
-    """Returns the names of a queue's groups, without those of individual readers."""
     return [name for (name,) in connection.execute(_SELECT_GROUPS, (queue.uid, READER_PREFIX))]
 
 
 def _check_group_count(connection: Connection, queue: Queue, group: str, *, is_admin: bool = True) -> None:
-    """Raises Conflict if a queue may have no more groups. Individual readers have their own limit."""
     if not group.startswith(READER_PREFIX):
         offset_changes.check_group_count(queue, len(_read_groups(connection, queue)), is_admin=is_admin)
         return

@@ -105,7 +105,6 @@ def remove_record(record: Record, transaction: Transaction) -> None:
 
 
 def _require_version(connection: Connection, record: Record, version: int) -> None:
-    """Raises ``RecordChanged`` unless the stored record has a version; 0 stands for a missing record."""
     present = read_record(connection, record.kind, record.application, record.name)
     if (0 if present is None else present.version) != version:
         raise RecordChanged(record.name)

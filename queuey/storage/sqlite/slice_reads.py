@@ -31,7 +31,6 @@ KEPT_TICKS = KEPT_SECONDS * TICKS_PER_SECOND
 
 
 def include_kept(query: str) -> str:
-    """Returns a query that also finds expired messages whose rows are kept."""
     return query.replace("expires > ?", "coalesce(stored_until, expires) > ?")
 
 
@@ -93,7 +92,6 @@ def to_messages(rows: list[Any], partition: int) -> list[Message]:
 
 
 def _read_bounded(cursor: Iterator[Any], part: Slice) -> tuple[list[Message], bool]:
-    """Reads messages until they reach the limit or ``max_bytes`` in an answer. Returns whether they did."""
     max_bytes = part.max_bytes if part.bodies else sys.maxsize
     messages: list[Message] = []
     upper = exact = measured = 0

@@ -180,7 +180,6 @@ class Sweep:
             yield self._execute_many(_DELETE_SESSION, over)
 
     def _forget_keys(self, query: str, value: int) -> Iterator[float]:
-        """Removes the idempotency keys and names that a query selects. Yields the seconds of each step."""
         for table in _KEY_TABLES:
             while rows := self._read_rows(query.format(*table), value):
                 yield self._execute_many(_DELETE_KEY.format(*table), rows)
@@ -217,8 +216,6 @@ class Sweep:
         return took
 
     def _execute_many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> float:
-        """Executes a statement for each row in one step. Counts nothing as removed. Returns the step's seconds."""
-
         def work(transaction: Transaction) -> int:
             transaction.connection.executemany(statement, rows)
             return 0

@@ -205,11 +205,9 @@ class NamedRateLimiter:
         self._count(name, takes=True)
 
     def require_token(self, name: str) -> None:
-        """Raises ``TooManyRequests`` if the name has exceeded the limit; counts no event."""
         self._count(name, takes=False)
 
     def _count(self, name: str, *, takes: bool) -> None:
-        """Raises TooManyRequests if the name has exceeded the limit; counts an event only if ``takes``."""
         with self._lock:
             now = self.clock()
             bucket = self.buckets.peek(name, self._rate, now)

@@ -70,7 +70,6 @@ class Certificate:
             log.error("The new certificate cannot be used, the old one stays: %s", error)  # noqa: TRY400 - says why
 
     def _load(self) -> ssl.SSLContext:
-        """Returns a TLS context (TLS 1.2 or newer) with the certificate. Raises if its key has a password."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
@@ -148,7 +147,6 @@ class ProcessConnections:
             self._certificate.reload_if_changed(force=True)
 
     def _accept(self) -> None:
-        """Accepts a few waiting connections, and sets up each in a task; pauses after an error."""
         for _ in range(MAX_ACCEPTED if self._certificate is None else MAX_TLS_ACCEPTED):
             try:
                 accepted, _ = self._listener.accept()

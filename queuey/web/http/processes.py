@@ -85,7 +85,6 @@ def listen(listeners: Iterable[socket.socket], backlog: int) -> None:
 
 
 def _bind(listener: socket.socket, address: Any, *, shared: bool) -> socket.socket:  # noqa: ANN401 - of any family
-    """Binds a socket, and returns it; closes it if that fails. Other sockets may share a ``shared`` port."""
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
@@ -240,7 +239,6 @@ class Parent:
         return int(failed)
 
     def _remove(self, worker: _Worker) -> None:
-        """Forgets a worker that has ended, and plans its restart unless the service stops."""
         self._read_heartbeats(worker)
         worker.beats.close()
         del self._workers[worker.number]
@@ -299,13 +297,11 @@ class Parent:
                 _send_signal(worker, signal.SIGABRT)
 
     def _read_heartbeats(self, worker: _Worker) -> None:
-        """Reads a worker's heartbeats. After the first of any worker, the workers waiting for it can be started."""
         worker.read_heartbeats()
         if worker.is_up and not self._restarts.was_up:
             self._restarts.record_up(time.monotonic())
 
     def _stop(self) -> None:
-        """Asks the workers to end; if they have not in time, kills them and exits with 1. Works only the first time."""
         if self._stopping:
             return
         self._stopping = True
@@ -317,14 +313,12 @@ class Parent:
         timer.start()
 
     def _end_workers(self) -> None:
-        """Closes the listening sockets, and asks all workers to end."""
         for listener in self._listeners:
             listener.close()
         for worker in self._workers.values():
             _send_signal(worker, signal.SIGTERM)
 
     def _stop_or_kill(self, number: int, frame: FrameType | None) -> None:
-        """Stops the service at the first signal; kills the workers and exits at the second."""
         if self._signalled:
             logger.warning("Second signal: stopping at once.")
             self._kill_workers_and_exit(128 + number)
