@@ -170,7 +170,7 @@ class ChartView:
         source = ChartEvents(self, request, match, holder, tiles=tiles)
         return await request.stream(source, self._authorization.known_caller(request), *pages.HEADERS)
 
-    def count_stream(self, holder: bytes | UserLogin, turn: LongPoll) -> None:
+    def count_stream(self, holder: bytes | UserLogin, poll: LongPoll) -> None:
         """Counts a stream that is about to begin for its key or user, and forgets ended streams.
 
         Raises:
@@ -181,7 +181,7 @@ class ChartView:
             raise TooManyRequests(
                 f"This key or user has {MAX_LIVE} open pages with live charts, the maximum. Close one of them."
             )
-        self._streams.append((holder, turn))
+        self._streams.append((holder, poll))
 
     async def read_figures(self, request: Request, match: Match, *, tiles: bool) -> dict[str, object]:
         """Returns the last hour of a queue, and its figures if ``tiles``. Also counts the messages, and records that.
@@ -225,11 +225,11 @@ class ChartEvents:
         self._match = match
         self._holder = holder
 
-    async def read_first(self, turn: LongPoll) -> list[bytes]:
-        self._view.count_stream(self._holder, turn)
-        return await self.read_next(turn, woken=True)
+    async def read_first(self, poll: LongPoll) -> list[bytes]:
+        self._view.count_stream(self._holder, poll)
+        return await self.read_next(poll, woken=True)
 
-    async def read_next(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
+    async def read_next(self, poll: LongPoll, *, woken: bool) -> list[bytes]:
         return [make_event("chart", await self._view.read_figures(self._request, self._match, tiles=self._tiles))]
 
     def choose_poll_interval(self, beat: float) -> float:

@@ -91,12 +91,12 @@ class GroupUseCases:
                 self._workers.ask(number, GROUP_CHANGED_TOPIC, key, lambda _answer: None)
 
     def _receive_report(self, key: tuple[str, str], answer: Answer[bool]) -> None:
-        self._core.calls(self._follow_now, key)
+        self._core.calls(self._work_now, key)
         answer(True)  # noqa: FBT003 - received
 
-    def _follow_now(self, key: tuple[str, str]) -> None:
+    def _work_now(self, key: tuple[str, str]) -> None:
         if (served := self.served.get(key)) is not None:
-            served.follow_now()
+            served.work_now()
 
     def _get_local(self, application: str, group: str) -> LocalGroup:
         """Returns a group of this process, created if needed; now and then drops unused groups."""
@@ -195,12 +195,12 @@ class GroupUseCases:
         heartbeat: Heartbeat,
         waiter: Waiter | None = None,
         *,
-        last: bool = False,
+        must_answer: bool = False,
     ) -> HeartbeatAnswer | None:
         """Renews a session; returns what the member has to do.
 
         Returns None if there is nothing to do; ``waiter`` is then woken when that may have changed. Without a waiter,
-        or with ``last``, the answer is never None. All calls for one request pass the same waiter.
+        or with ``must_answer``, the answer is never None. All calls for one request pass the same waiter.
 
         Raises:
             MemberGone, GroupElsewhere, StoreUnavailable.
@@ -210,7 +210,9 @@ class GroupUseCases:
         for field, partitions, limit in limits:
             if max(len(partitions), sum(map(len, partitions.values()))) > limit:
                 raise InvalidRequest({field: f"Names more than {limit} partitions"})
-        return await self._get_local(application, group).heartbeat(member_id, credential, heartbeat, waiter, last=last)
+        return await self._get_local(application, group).heartbeat(
+            member_id, credential, heartbeat, waiter, must_answer=must_answer
+        )
 
     async def leave(
         self,

@@ -39,7 +39,7 @@ PLAN_OVERDUE_MS = 500
 MAX_IDLE, MAX_IDLE_EMPTY = 60.0, 2.0
 """Seconds for which a group without heartbeats here is kept in memory, and a group that does not exist."""
 MAX_QUEUES = 128
-"""Max queues that the groups of a process read per turn because members wait for them."""
+"""Max queues that the groups of a process read at a time because members wait for them."""
 MAX_AT_ARRIVAL = 64
 """Max queues that a heartbeat reads because it names them, and because its member waits for partitions."""
 
@@ -87,7 +87,7 @@ class LocalGroup:
     def __init__(self, context: GroupContext) -> None:
         self._store, self._core, self._key = context.store, context.core, context.key
         self._counts, self._announce, self._forget = context.counts, context.announce, context.forget
-        self.cache = StateCache(context, self._wake_all)
+        self.cache = StateCache(context, self._on_state_changed)
         self.changes = StateChanges(context, self.cache)
         self.hand_overs = HandOvers(
             context, self.cache, self._find_unconfirmed, self.changes.request_plan, self._wake_owners
@@ -95,13 +95,17 @@ class LocalGroup:
         self._targets = self.cache.targets
         self.used = self._core.boottime()
         self._beats: dict[int, _Beat] = {}
-        self._following: asyncio.Task[None] | None = None
+        """The last heartbeat of each member, by its number."""
+        self._background_work: asyncio.Task[None] | None = None
         self._waking: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
+        """Set to end the pause before the next due work."""
         self._rights_read = -math.inf
         self._sessions_checked = -math.inf
         self._renewed: dict[int, int] = {}
-        self._requests: dict[tuple[int, int], float] = {}
+        """When this process last renewed the session of each member (milliseconds since 1970)."""
+        self._asked_until: dict[tuple[int, int], float] = {}
+        """Boot time until which an owner is not asked again for a queue, by member and ``uid``."""
         self._last_queue = ""
         """The last queue that was read in turns because members wait."""
 
@@ -176,11 +180,11 @@ class LocalGroup:
         heartbeat: Heartbeat,
         waiter: Waiter | None,
         *,
-        last: bool,
+        must_answer: bool,
     ) -> HeartbeatAnswer | None:
         """Renews a member's session; returns its partitions to take and give back, or None if it may wait for news.
 
-        A later heartbeat of the member takes the place of one that waits. With ``last``, it is always answered.
+        A later heartbeat of the member takes the place of one that waits. With ``must_answer``, it is always answered.
         """
         clock, now = self._store.groups.sample_clock(), self._core.boottime()
         if find_highest_epoch(heartbeat) > self.cache.state.head.epoch:
@@ -189,22 +193,22 @@ class LocalGroup:
         number = member.number
         previous = beat = self._beats.get(number)
         # A request that waits comes here again with its waiter, whenever it is woken.
-        is_late = waiter is not None and waiter.closed  # The member has sent a later heartbeat.
+        is_superseded = waiter is not None and waiter.closed  # The member has sent a later heartbeat.
         if is_new := beat is None or waiter is None or beat.waiter is not waiter:
             requested = frozenset[tuple[str, int, int]]() if beat is None else beat.requested
             beat = _Beat(heartbeat, waiter, clock, self.cache.next_moment(), now, requested)
-        if is_new and not is_late:
+        if is_new and not is_superseded:
             self._beats[number] = beat
             if previous is not None and previous.waiter is not None and previous.waits:
                 previous.waiter.close()
                 previous.waiter.wake()
-            if self._following is None:
-                self._following = self._core.spawn(self._follow())
+            if self._background_work is None:
+                self._background_work = self._core.spawn(self._work_in_background())
         try:
             member = await self._renew(member, beat, credential)
             answer = await self._answer(member, beat, is_new=is_new)
             to_return = list_give_backs(answer)
-            is_last = last or is_late or waiter is None or now - beat.arrived >= answer.wait
+            is_last = must_answer or is_superseded or waiter is None or now - beat.arrived >= answer.wait
             if not is_last and not (answer.take or answer.lost or to_return - beat.requested):
                 return None
             await self.cache.refresh(MAX_STATE_AGE, serial_age=answer.wait)
@@ -344,17 +348,17 @@ class LocalGroup:
 
     # Periodic work
 
-    def _wake_all(self) -> None:
+    def _on_state_changed(self) -> None:
         """Wakes members that are gone or whose partitions move by a new plan; announces plans of this process.
 
-        If this process has requested a plan, it begins the next turn at once.
+        If this process has requested a plan, it does the due work at once.
         """
         members, targets = self.cache.state.members, self.cache.targets
         is_planned, self._targets = targets is not self._targets, targets
         if self.cache.is_own and is_planned:
             self._announce()
         elif self.cache.is_own and self.cache.state.head.due is not None:
-            self.follow_now()
+            self.work_now()
         beats = list(self._beats.items())
         for number, beat in beats:
             if number not in members:
@@ -390,18 +394,18 @@ class LocalGroup:
         if any(row.owner and row.owner not in self._beats for row in moved):
             self._announce()
 
-    def follow_now(self) -> None:
-        """Ends the pause before the next turn."""
+    def work_now(self) -> None:
+        """Ends the pause before the next due work."""
         self._news.set()
 
-    async def _follow(self) -> None:
-        """Takes turns while members send heartbeats here; logs errors and tries again."""
+    async def _work_in_background(self) -> None:
+        """Does due work again and again while members send heartbeats here; logs errors and tries again."""
         self._counts["followed"] += 1
         while self._beats:
             self._news.clear()
             pause = POLL_INTERVAL
             try:
-                pause = await self.turn()
+                pause = await self.do_due_work()
             except QueueyError as error:
                 logger.debug("group %s waits: %s", self._key[1], error)
             except Exception:
@@ -411,10 +415,10 @@ class LocalGroup:
                 async with asyncio.timeout(pause):  # Not wait_for, which may swallow the cancellation of the task.
                     await self._news.wait()
         self._counts["followed"] -= 1
-        self._following = None
+        self._background_work = None
 
-    async def turn(self) -> float:
-        """Does the work that is due; returns the seconds until the next turn.
+    async def do_due_work(self) -> float:
+        """Does the work that is due; returns the seconds until the next time.
 
         Drops silent members, ends sessions, removes members with changed rights, searches queues, hands partitions
         over, and makes a plan that is due.
@@ -479,7 +483,7 @@ class LocalGroup:
             self._last_queue = batch[-1]
             await self.hand_overs.hand_over_queues(batch, self.cache.next_moment())
             now, settled = self._core.boottime(), set(batch)
-            self._requests = {key: until for key, until in self._requests.items() if until > now}
+            self._asked_until = {key: until for key, until in self._asked_until.items() if until > now}
             for number, missing in waiting.items():
                 for name in sorted(missing.keys() & settled):
                     await self._wake_or_request(number, name, missing[name])
@@ -499,13 +503,13 @@ class LocalGroup:
             _wake(beat)
         for owner in sorted(late & state.members.keys() - {number}):  # Each at most once in a third of its session.
             key, session, now = (owner, planned.uid), state.members[owner].session, self._core.boottime()
-            if self._requests.get(key, 0.0) <= now:
+            if self._asked_until.get(key, 0.0) <= now:
                 await self._store.groups.ask_member(*self._key, *key, session)
-                self._requests[key] = now + session / 3000
+                self._asked_until[key] = now + session / 3000
 
     async def cancel_tasks(self) -> None:
         """Cancels the group's tasks and waits for them; wakes no member."""
-        tasks = [task for task in (self.changes.task, self._following, self._waking) if task and not task.done()]
+        tasks = [task for task in (self.changes.task, self._background_work, self._waking) if task and not task.done()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

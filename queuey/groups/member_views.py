@@ -68,11 +68,12 @@ class GroupViews(Views):
             poll = request.make_long_poll(wait := min(heartbeat.wait, self._limits.max_wait, remaining))
             poll.is_heartbeat = True
             async with poll:
-                answer, last = None, not wait
+                answer = None
+                must_answer = not wait
                 while answer is None:
                     credential = await self._authorization.find_member_credential(request)
-                    answer = await self._groups.heartbeat(*names, credential, heartbeat, poll, last=last)
-                    last = answer is None and not await _wait_for_attempt(poll)
+                    answer = await self._groups.heartbeat(*names, credential, heartbeat, poll, must_answer=must_answer)
+                    must_answer = answer is None and not await _wait_for_attempt(poll)
         except NotAuthenticated:
             # The membership ends with its credential, so others need not wait for the session to time out.
             if credential is not None:

@@ -177,38 +177,38 @@ class QueueEvents(ABC):
         pause = self._stream.mark_interval(beat) * uniform(0.6, 1)  # noqa: S311 - it only spreads the reads of marks
         return min(pause, self._listed_at + beat - monotonic()) if self._stream.may_grow else pause
 
-    async def read_first(self, turn: LongPoll) -> list[bytes]:
+    async def read_first(self, poll: LongPoll) -> list[bytes]:
         """Returns the first events, of which one only has the cursor, and begins to follow read marks.
 
         Raises if a queue cannot be read, unless the stream resumes. Later errors are sent as events with a problem.
         """
-        refused = await self._admit(turn)
+        refused = await self._admit(poll)
         if refused and not self.resumes:
             raise refused[0][1]
         if self._reports_marks:
             reader = await self._authorization.find_reader_name(self.request, self._match["app"])
-            self._stream.follow_marks(MarkNews(self._unread, reader, turn.wake))
-        events = [make_event(identity=self._stream.text), *await self._next_events(turn, refused)]
+            self._stream.follow_marks(MarkNews(self._unread, reader, poll.wake))
+        events = [make_event(identity=self._stream.text), *await self._next_events(poll, refused)]
         self.request.headers["accept"] = "application/problem+json"  # From here on, errors are events with a problem.
         return events
 
-    async def read_next(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
+    async def read_next(self, poll: LongPoll, *, woken: bool) -> list[bytes]:
         """Returns new events.
 
         A stream to which queues may be added lists them after each ``beat``, and whenever it was not woken.
         """
         if self._stream.may_grow and (not woken or monotonic() - self._listed_at >= self._beat):
             self._stream.must_list, self._listed_at = True, monotonic()
-        return await self._next_events(turn, await self._admit(turn))
+        return await self._next_events(poll, await self._admit(poll))
 
     def render_error(self, error: Exception) -> Body:
         return error_response(error, self.request).body
 
     @abstractmethod
-    async def _admit(self, turn: LongPoll) -> Refused:
+    async def _admit(self, poll: LongPoll) -> Refused:
         """Authorizes the reader for the current queues. Returns queues that are gone or that it may not read."""
 
-    async def _next_events(self, turn: LongPoll, refused: Refused) -> list[bytes]:
+    async def _next_events(self, poll: LongPoll, refused: Refused) -> list[bytes]:
         """Returns events of new messages, lost queues and changed read marks.
 
         Queues that are lost are not followed any more. If events do not name their queue, its loss raises.
@@ -216,7 +216,7 @@ class QueueEvents(ABC):
         stream, request = self._stream, self.request
         for name, _ in refused:
             stream.drop(name)
-        messages, lost = await self._read_messages(turn)
+        messages, lost = await self._read_messages(poll)
         if lost and not self.named:
             raise lost[0][1]
         events = _render_events(messages, named=self.named)
@@ -235,12 +235,12 @@ class QueueEvents(ABC):
                 events.append(make_event("read", fields, stream.text))
         return events
 
-    async def _read_messages(self, turn: LongPoll) -> StreamRead:
-        woken = turn.pop_woken()
+    async def _read_messages(self, poll: LongPoll) -> StreamRead:
+        woken = poll.pop_woken()
         try:
-            return await read_page(self.request, partial(self._stream.read, woken, turn))
+            return await read_page(self.request, partial(self._stream.read, woken, poll))
         except BaseException:
-            turn.record_wake(None)
+            poll.record_wake(None)
             raise
 
 
@@ -249,7 +249,7 @@ class EventsOfOne(QueueEvents):
 
     named = False
 
-    async def _admit(self, turn: LongPoll) -> Refused:
+    async def _admit(self, poll: LongPoll) -> Refused:
         self._stream.admit(await self._authorization.admit(self.request, self._match, "read"))
         return []
 
@@ -285,15 +285,15 @@ class EventsOfMany(QueueEvents):
         self.list_queues = list_queues
         self.resumes = resumes
 
-    async def _admit(self, turn: LongPoll) -> Refused:
-        if not ((self._stream.must_list and self._stream.may_list) or turn.may_be_any):
+    async def _admit(self, poll: LongPoll) -> Refused:
+        if not ((self._stream.must_list and self._stream.may_list) or poll.may_be_any):
             return []
         return await self._admit_each()
 
-    async def _next_events(self, turn: LongPoll, refused: Refused) -> list[bytes]:
+    async def _next_events(self, poll: LongPoll, refused: Refused) -> list[bytes]:
         if refused:
             self._stream.set_growing(may_grow=True)  # Before a read passes what a new queue of that name has.
-        events = await super()._next_events(turn, refused)
+        events = await super()._next_events(poll, refused)
         if self.names is not None:
             self._stream.set_growing(may_grow=len(self._stream.queues) < len(self.names))
         return events

@@ -247,12 +247,12 @@ class Gateway:
             exchange.send_response(preflight, head=False)
             return
         share = request.share = Share(self.shares)
-        began = 0.0
+        began = 0.0  # Until the view has begun: the gateway itself answers then.
         try:
             try:
                 await self._admit(request, endpoint, exchange, fields.unreadable)
                 request.exchange = exchange if view.reads else None
-                while not began:
+                while True:
                     if request.exchange is not None and request.client is None and self.shares.has_several:
                         request.client = PollClient(request.exchange, request.body, self.clients.unwatched)
                     await share.enter(len(request.body or b""))
@@ -265,6 +265,7 @@ class Gateway:
                         record_ignored_headers(request, view.headers)
                     try:
                         response = await self._drive(request, view.answer(request, match))
+                        break
                     except BodyWanted:
                         # Without a known caller, the body is received only after the view has authorized the request.
                         began = 0.0

@@ -210,13 +210,13 @@ class Request:
     async def _repeat(
         self, seconds: float, attempt: Callable[[LongPoll | None], Awaitable[T]], *may_pass: type[QueueyError]
     ) -> T:
-        async with self.make_long_poll(seconds) as turn:
+        async with self.make_long_poll(seconds) as poll:
             while True:
                 try:
-                    if (result := await attempt(turn)) or not await turn.next():
+                    if (result := await attempt(poll)) or not await poll.next():
                         return result
                 except may_pass:
-                    if not await turn.next():
+                    if not await poll.next():
                         raise
 
     async def stream(self, source: EventSource, caller: Caller | None, *headers: Header) -> Response:

@@ -286,7 +286,7 @@ class Readers:
         """Monotonic time until which no read without waiting begins."""
         self._loop: AbstractEventLoop | None = None
         self._loop_thread = 0
-        self.turn: Connection | None = None
+        self.turn_connection: Connection | None = None
         """The connection of all reads without waiting of this turn of the loop, in one read transaction."""
         self.turn_clock: Any = None
         """The row of the clock in this transaction, once it was read."""
@@ -373,7 +373,7 @@ class Readers:
         if (began := monotonic()) < self._reads_from:
             raise StoreBusy(_SLOW)
         in_turn = threading.get_ident() == self._loop_thread
-        connection = self.turn if in_turn else None
+        connection = self.turn_connection if in_turn else None
         if connection is None:
             connection = self._acquire_open(for_turn=in_turn)
         try:
@@ -393,7 +393,7 @@ class Readers:
             if in_turn and isinstance(error, QueueyError):
                 raise
             if in_turn:
-                self.turn = self.turn_clock = None
+                self.turn_connection = self.turn_clock = None
             self._release_after_error(connection, error)
             raise
         if not in_turn:
@@ -421,13 +421,13 @@ class Readers:
             self._require_open(connection)
         if for_turn and self._loop is not None:
             self._loop.call_soon(self._end_turn)
-            self.turn = connection
+            self.turn_connection = connection
             connection.execute("BEGIN")
         return connection
 
     def _end_turn(self) -> None:
-        if (connection := self.turn) is not None:
-            self.turn = self.turn_clock = None
+        if (connection := self.turn_connection) is not None:
+            self.turn_connection = self.turn_clock = None
             try:
                 connection.execute("END")
             except apsw.Error:

@@ -214,10 +214,10 @@ class Database:
             StoreBusy: The clock must be advanced, and ``wait`` is false.
         """
         readers = self.readers
-        row: Any = readers.turn_clock if connection is readers.turn else None
+        row: Any = readers.turn_clock if connection is readers.turn_connection else None
         if row is None:
             row = connection.execute(row_codec.SELECT_CLOCK).fetchone()
-            if connection is readers.turn:
+            if connection is readers.turn_connection:
                 readers.turn_clock = row
         last, catalogue, due, _ = row
         if (

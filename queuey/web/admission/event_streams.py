@@ -29,14 +29,14 @@ KEEPALIVE = b":\n\n"
 class EventSource(Protocol):
     """The source of a stream's events."""
 
-    async def read_first(self, turn: LongPoll) -> list[bytes]:
+    async def read_first(self, poll: LongPoll) -> list[bytes]:
         """Returns the first events of a stream."""
 
-    async def read_next(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
+    async def read_next(self, poll: LongPoll, *, woken: bool) -> list[bytes]:
         """Returns the events since the last call; checks the reader's rights again.
 
         Args:
-            turn: The waiting request, which the source wakes.
+            poll: The waiting request, which the source wakes.
             woken: The request was woken; otherwise the pause is over.
         """
 
@@ -60,7 +60,7 @@ class EventSource(Protocol):
 
 
 async def stream_events(
-    turn: LongPoll, source: EventSource, caller: Caller | None, beat: float
+    poll: LongPoll, source: EventSource, caller: Caller | None, beat: float
 ) -> AsyncGenerator[Body, None]:
     """Yields the events of a source: those that exist, then new ones as they arrive.
 
@@ -68,7 +68,7 @@ async def stream_events(
     ends without one.
 
     Args:
-        turn: The request, which is not entered yet.
+        poll: The request, which is not entered yet.
         source: The events.
         caller: The reader, whose credential may expire.
         beat: Seconds between two keep-alives.
@@ -77,10 +77,10 @@ async def stream_events(
         QueueyError: The source failed before its first events, or there is no place for the stream.
     """
     ends = None if caller is None else caller.expires
-    async with turn:
-        events = await source.read_first(turn)
-        turn.begin_stream(caller, source.queue_count)
-        turn.end_attempt()
+    async with poll:
+        events = await source.read_first(poll)
+        poll.begin_stream(caller, source.queue_count)
+        poll.end_attempt()
         retry = b"retry: %d\n" % (RECONNECT_DELAY_MS + randrange(RECONNECT_SPREAD_MS))  # noqa: S311 - not for security
         yield body_of([retry, *events])
         last_sent = time.monotonic()
@@ -89,23 +89,23 @@ async def stream_events(
             # Streams that began together do not all send at the same moment.
             pause = min(source.choose_poll_interval(beat), beat * uniform(0.6, 1))  # noqa: S311 - see above
             try:
-                woken = await turn.next(max(0.0, min(pause, remaining)), more=source.has_more)
-                if turn.is_stopped:
+                woken = await poll.next(max(0.0, min(pause, remaining)), more=source.has_more)
+                if poll.is_stopped:
                     yield make_event("bye", {"detail": "The service ends. Ask again: another one may answer."})
                     return
-                if turn.client.is_leaving:
+                if poll.client.is_leaving:
                     return
                 events = [] if woken or time.monotonic() - last_sent < beat / 3 else [KEEPALIVE]
                 if not woken and ends is not None and ends - time.time() <= NOTICE_INTERVAL:
                     events, ends = [make_event("expiring", {"expires": ends})], None
                 elif woken or source.needs_polling:
                     if not woken:
-                        await turn.resume()
-                    events = await source.read_next(turn, woken=woken) or events
+                        await poll.resume()
+                    events = await source.read_next(poll, woken=woken) or events
             except Exception as error:  # noqa: BLE001 - of any kind, it ends the stream
                 yield make_event("bye", source.render_error(error))
                 return
             if events:
-                turn.end_attempt()  # The client may take long to receive them.
+                poll.end_attempt()  # The client may take long to receive them.
                 yield body_of(events)
                 last_sent = time.monotonic()

@@ -164,7 +164,7 @@ class LongPoll(Waiter):
         holder: Name under which it holds them.
         has_news: Another attempt is worthwhile.
         timer: Ends the wait when its time is over.
-        turn: The turn of its attempts. True ends the wait for another attempt, False without one.
+        attempt_work: Its next attempt, as work of the gate. True ends the wait for another attempt, False without one.
         user: The user for whom it is counted as a stream, or None.
         is_heartbeat: The request is a heartbeat of a group member. Heartbeats get at most half of their tenant's
             places.
@@ -174,6 +174,7 @@ class LongPoll(Waiter):
         "_polls",
         "_request",
         "_until",
+        "attempt_work",
         "client",
         "has_news",
         "header",
@@ -182,7 +183,6 @@ class LongPoll(Waiter):
         "places",
         "tenant",
         "timer",
-        "turn",
         "user",
     )
 
@@ -195,7 +195,7 @@ class LongPoll(Waiter):
         self.client = request.client
         self.tenant = self.holder = request.share.tenant
         self.header = request.headers.get("authorization")
-        self.turn = ScheduledWork(self.tenant, polls.needs)
+        self.attempt_work = ScheduledWork(self.tenant, polls.needs)
         self.timer: asyncio.TimerHandle | None = None
         self.places = 0
         self.has_news = False
@@ -204,8 +204,8 @@ class LongPoll(Waiter):
 
     async def __aenter__(self) -> Self:
         try:
-            if (turn := self._polls.first_turn(self)) is not None:
-                await self._wait_paused(turn)
+            if (wait := self._polls.first_wait(self)) is not None:
+                await self._wait_paused(wait)
                 self.client.require_present()
         except BaseException:
             self._polls.leave(self)
@@ -235,13 +235,13 @@ class LongPoll(Waiter):
         self.has_news = self.has_news or more
         return self._wait_paused(self._polls.begin_next_wait(self, self._until))
 
-    async def _wait_paused(self, turn: asyncio.Future[bool]) -> bool:
-        """Waits for a turn, holding nothing that others could use. Returns whether to attempt again.
+    async def _wait_paused(self, wait: asyncio.Future[bool]) -> bool:
+        """Waits for the next attempt, holding nothing that others could use. Returns whether to attempt again.
 
-        Resumes the request only for another attempt. Returns False also if the client has left, whatever the turn says.
+        Resumes the request only for another attempt. Returns False also if the client has left, whatever the wait says.
         """
         self._polls.pause(self._request)
-        again = await turn
+        again = await wait
         if again:
             self.has_news = False
             await self.resume()
@@ -249,7 +249,7 @@ class LongPoll(Waiter):
 
     def end_attempt(self) -> None:
         """Releases the attempt's quota, so that attempts in line can begin; the request goes on."""
-        self._polls.attempts.leave(self.turn)
+        self._polls.attempts.leave(self.attempt_work)
 
     async def resume(self) -> None:
         await self._polls.resume(self._request)
@@ -270,11 +270,11 @@ class LongPoll(Waiter):
         # Puts another attempt in line because of news in a queue, or in any queue if None.
         self.record_wake(qid)
         self.has_news = True
-        self._polls.attempts.line_up(self.turn)
+        self._polls.attempts.line_up(self.attempt_work)
 
     def begin_to_wait(self) -> asyncio.Future[bool]:
         """Returns a future: True for the next turn, False to answer with the last result, as when the client leaves."""
-        future = self.turn.begin_to_wait()
+        future = self.attempt_work.begin_to_wait()
         self.client.on_leaving = self.give_up
         if self.client.is_leaving:
             self.give_up()
@@ -282,7 +282,7 @@ class LongPoll(Waiter):
 
     def give_up(self) -> None:
         """Ends the wait, so that the last result is the answer; does nothing if the request does not wait."""
-        self.turn.settle(result=False)
+        self.attempt_work.settle(result=False)
 
     def expire(self) -> None:
         """Ends the wait when its time is over, unless another attempt is in line anyway."""
@@ -372,12 +372,12 @@ class LongPolls:
         self.loop = loop
         self.watchers.adopt(call_in_loop)
 
-    def first_turn(self, poll: LongPoll) -> asyncio.Future[bool] | None:
+    def first_wait(self, poll: LongPoll) -> asyncio.Future[bool] | None:
         """Returns the future of a poll's first attempt, or None if it may begin at once.
 
         The attempt waits only in a place. Without a free place it begins at once, without its quota.
         """
-        if self.attempts.try_acquire(poll.turn) or not self._take_places(poll):
+        if self.attempts.try_acquire(poll.attempt_work) or not self._take_places(poll):
             return None
         future = poll.begin_to_wait()
         poll.wake()
@@ -396,7 +396,7 @@ class LongPolls:
         Raises:
             TooManyWaiters: There is no place for the poll.
         """
-        self.attempts.leave(poll.turn)
+        self.attempts.leave(poll.attempt_work)
         self._require_places(poll)
         if poll.timer is None:
             poll.timer = self.loop.call_at(until, poll.expire)
@@ -404,7 +404,7 @@ class LongPolls:
         if self.stopping.is_set() or self.loop.time() >= until:
             poll.give_up()
         elif poll.has_news:
-            self.attempts.line_up(poll.turn)
+            self.attempts.line_up(poll.attempt_work)
         return future
 
     def begin_stream(self, poll: LongPoll, caller: Caller | None, queues: int) -> None:
@@ -447,7 +447,7 @@ class LongPolls:
 
     def leave(self, poll: LongPoll) -> None:
         poll.close()
-        self.attempts.leave(poll.turn)
+        self.attempts.leave(poll.attempt_work)
         if poll.places:
             self.places.change(poll.holder, -poll.places)
             if poll.is_heartbeat:
@@ -463,7 +463,7 @@ class LongPolls:
                 del self.streams[poll.user]
             poll.user = None
         poll.stop_timer()
-        poll.turn.future = None
+        poll.attempt_work.future = None
 
     def check(self) -> None:
         """Ends all polls once the service stops; else wakes those whose rights changed. Called every 0.25 s.

@@ -39,7 +39,7 @@ ANONYMOUS = ""
 MAX_SMALL_BODY = 16 * 1024
 """Max bytes of a small body, for which no memory is held: the number of connections bounds these."""
 T = TypeVar("T")
-TurnT = TypeVar("TurnT", bound="ScheduledWork")
+WorkT = TypeVar("WorkT", bound="ScheduledWork")
 
 
 @lru_cache(1024)
@@ -276,7 +276,7 @@ class ScheduledWork:
         return quota.make_refusal(self.tenant, weight)
 
 
-class FairGate(Generic[TurnT]):
+class FairGate(Generic[WorkT]):
     """Starts waiting work when all that it needs is free: first that of the tenant that has used least.
 
     Work that is abandoned while it is in line does not start, and holds nothing.
@@ -301,63 +301,63 @@ class FairGate(Generic[TurnT]):
         self._seconds = seconds
         self._price = price
         self._bound = bound
-        self.turns: FairQueue[TurnT] = FairQueue()
+        self.turns: FairQueue[WorkT] = FairQueue()
         self._last_used: dict[str, float] = {}
         self._is_called = False
 
-    async def wait(self, turn: TurnT) -> None:
+    async def wait(self, work: WorkT) -> None:
         """Waits until work is under way; raises QueueyError if it was given up. If cancelled, the work ends at once."""
-        future = turn.begin_to_wait()
-        self.line_up(turn)
+        future = work.begin_to_wait()
+        self.line_up(work)
         try:
             await future
         except asyncio.CancelledError:
-            self.leave(turn)
+            self.leave(work)
             raise
 
-    def line_up(self, turn: TurnT) -> None:
+    def line_up(self, work: WorkT) -> None:
         """Puts idle work in line; does nothing if it is in line or under way."""
-        if turn.state == "idle":
-            turn.state = "in line"
-            turn.since = monotonic()
-            self.turns.put(turn.tenant, turn)
+        if work.state == "idle":
+            work.state = "in line"
+            work.since = monotonic()
+            self.turns.put(work.tenant, work)
             self._go_on()
 
-    def try_acquire(self, turn: TurnT) -> bool:
+    def try_acquire(self, work: WorkT) -> bool:
         """Marks work as under way and takes its quotas, ahead of work in line; returns False if one has no room.
 
         The caller does the work: nothing is told that it may begin.
         """
-        fits = turn.fits()
+        fits = work.fits()
         if fits:
-            self._acquire(turn)
+            self._acquire(work)
         return fits
 
-    def leave(self, turn: TurnT, used: float = 0.0, kept: SharedQuota | None = None) -> None:
+    def leave(self, work: WorkT, used: float = 0.0, kept: SharedQuota | None = None) -> None:
         """Ends work: releases all quotas but ``kept``, charges what it has used, and starts waiting work.
 
         Work in line leaves the line; idle work has ended already.
         """
-        if turn.state == "under way":
-            for quota, weight in turn.needs:
+        if work.state == "under way":
+            for quota, weight in work.needs:
                 if quota is not kept:
-                    quota.change(turn.tenant, -weight)
+                    quota.change(work.tenant, -weight)
             if used:
-                self.turns.charge(turn.tenant, used)
-                self._last_used[turn.tenant] = used
-        elif turn.state == "in line":
-            self.turns.remove(turn.tenant, turn)
+                self.turns.charge(work.tenant, used)
+                self._last_used[work.tenant] = used
+        elif work.state == "in line":
+            self.turns.remove(work.tenant, work)
         else:
             return
-        turn.state = "idle"
+        work.state = "idle"
         self._go_on()
 
     def refuse_overdue(self, seconds: float) -> None:
         """Refuses work that has been in line for more than some seconds; then forgets idle tenants."""
         latest = monotonic() - seconds
-        for turn in self.turns.drop(lambda turn: turn.since < latest):
-            turn.state = "idle"
-            turn.settle(None, turn.make_refusal())
+        for work in self.turns.drop(lambda work: work.since < latest):
+            work.state = "idle"
+            work.settle(None, work.make_refusal())
         self.forget_idle_tenants()
 
     def forget_idle_tenants(self) -> None:
@@ -374,16 +374,16 @@ class FairGate(Generic[TurnT]):
             return
         while started < self._max_started and seconds < self._seconds:
             is_full = self._bound is not None and self._bound.free <= 0
-            if is_full or (turn := self.turns.take(ScheduledWork.fits)) is None:
+            if is_full or (work := self.turns.take(ScheduledWork.fits)) is None:
                 return
-            turn.state = "idle"
-            if turn.future is not None and not turn.future.done():
-                self._acquire(turn)
-                self._begin(turn)
+            work.state = "idle"
+            if work.future is not None and not work.future.done():
+                self._acquire(work)
+                self._begin(work)
                 started += 1
-                seconds += self._last_used.get(turn.tenant, 0.0)
+                seconds += self._last_used.get(work.tenant, 0.0)
                 if self._price:
-                    self.turns.charge(turn.tenant, self._price)
+                    self.turns.charge(work.tenant, self._price)
         self._go_on()
 
     def _dispatch_soon(self) -> None:
@@ -391,13 +391,13 @@ class FairGate(Generic[TurnT]):
             self._is_called = True
             asyncio.get_running_loop().call_soon(self.dispatch)
 
-    def _acquire(self, turn: TurnT) -> None:
-        turn.state = "under way"
-        for quota, weight in turn.needs:
-            quota.change(turn.tenant, weight)
+    def _acquire(self, work: WorkT) -> None:
+        work.state = "under way"
+        for quota, weight in work.needs:
+            quota.change(work.tenant, weight)
 
-    def _begin(self, turn: TurnT) -> None:
-        turn.settle(result=True)
+    def _begin(self, work: WorkT) -> None:
+        work.settle(result=True)
 
 
 class LoopScheduler(FairGate[ScheduledWork]):
@@ -531,12 +531,12 @@ class FairPool(FairGate[ThreadJob]):
             del future, job  # The error refers to this frame; a cycle would keep the request's body in memory.
         return result
 
-    def _begin(self, turn: ThreadJob) -> None:
+    def _begin(self, work: ThreadJob) -> None:
         busy = self.job_quota.total - self.job_quota.free > self._count
-        is_extra = busy and self._extra is None and self.job_quota.held(turn.tenant) == 1
+        is_extra = busy and self._extra is None and self.job_quota.held(work.tenant) == 1
         if is_extra:
-            self._extra = turn
-        (self._extra_jobs if is_extra else self._jobs).put(turn)
+            self._extra = work
+        (self._extra_jobs if is_extra else self._jobs).put(work)
 
     def _serve(self, jobs: SimpleQueue[ThreadJob | None]) -> None:
         """Does jobs in this thread until one is None; the loop gets each result or error, and the seconds it took."""

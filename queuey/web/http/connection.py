@@ -119,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
         "_room",
         "_searched",
         "_task",
-        "_turn",
+        "_turn_began",
         "_unfinished",
         "_waiter",
         "connections",
@@ -160,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_lost = self._is_paused = False
         self._has_body = self._is_chunked = self._body_started = self._open_ended = self._unfinished = False
         self._body_left = 0
-        self._turn = 0.0
+        self._turn_began = 0.0
         self._dropped = 0
         self._form: HeadForm | None = None
         self._task: asyncio.Task[None]
@@ -193,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
         if len(self._raw) > (MAX_HEAD_BYTES if self._form is None else MAX_UNPARSED):
             self._is_paused = True
             self.transport.pause_reading()
-        self._turn = monotonic()
+        self._turn_began = monotonic()
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -288,9 +288,9 @@ class Connection(asyncio.BufferedProtocol):
                     self.is_kept = False
                 elif self._room is not None:
                     await self._drain()
-                if self._raw and monotonic() - self._turn > MAX_TURN_SECONDS:
+                if self._raw and monotonic() - self._turn_began > MAX_TURN_SECONDS:
                     await asyncio.sleep(0)
-                    self._turn = monotonic()
+                    self._turn_began = monotonic()
             self._linger(idle=self.is_kept)
         except HeadRefused as refused:
             self._refuse(refused)

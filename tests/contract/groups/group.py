@@ -154,7 +154,7 @@ class Group:
         self.clock.advance(seconds)
         for service in self.services:
             for served in list(service.groups.served.values()):
-                service.core.run(served.turn())
+                service.core.run(served.do_due_work())
 
     def limit_key(self, key: str, *queues: str) -> None:
         self.callers[key.encode()] = Caller(grants=(Grant(self.application, frozenset({"read", "claim"}), queues),))

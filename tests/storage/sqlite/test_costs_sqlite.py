@@ -190,7 +190,7 @@ def test_reads_of_a_turn_are_one_transaction(store: SqliteStore, statements: lis
             readers.read_without_waiting(lambda connection: connection.execute("SELECT * FROM missing"))
         assert len((await store.messages.read(queue, [Slice(1)]))[0].messages) == 3
         await asyncio.sleep(0)
-        assert readers.turn is None
+        assert readers.turn_connection is None
         store.adopt(None)
 
     asyncio.run(read())

@@ -182,9 +182,9 @@ async def serve_members(scene: Scene) -> None:
     """The members name none of their partitions."""
     local = await scene.open_group("large")
     for number in range(1, LIMITED + 1):
-        await local.heartbeat(f"{number}-secret", CREDENTIAL, Heartbeat(), None, last=True)
+        await local.heartbeat(f"{number}-secret", CREDENTIAL, Heartbeat(), None, must_answer=True)
     for _ in range(3):
-        await scene.count(local.turn)
+        await scene.count(local.do_due_work)
 
 
 async def join_at_once(scene: Scene) -> None:

@@ -154,7 +154,7 @@ def leave_hand_overs_to_planner() -> Iterator[None]:
         yield
 
 
-async def treat_unnamed_as_given_back(real: Real, one: LocalGroup, text: str, *asked: Any, last: bool) -> Any:  # noqa: ANN401
+async def treat_unnamed_as_given_back(real: Real, one: LocalGroup, text: str, *asked: Any, must_answer: bool) -> Any:  # noqa: ANN401
     content: Heartbeat = asked[1]
     words: dict[str, Words] = {}
     member = number_of(text)
@@ -164,7 +164,7 @@ async def treat_unnamed_as_given_back(real: Real, one: LocalGroup, text: str, *a
         if missing := {n: (member, epoch) for n, epoch in owned.items() if n not in named}:
             words[name] = missing
     await one.hand_overs.hand_over_queues(words, one.cache.next_moment(), words)
-    return await real(one, text, *asked, last=last)
+    return await real(one, text, *asked, must_answer=must_answer)
 
 
 def find_rows_of_any_age(real: Real, one: HandOvers, name: str, _since: int = 0) -> Any:  # noqa: ANN401
@@ -196,8 +196,8 @@ def number_of(text: str) -> int:
     return int(text.partition("-")[0])
 
 
-async def answer_with_whole_session(real: Real, one: LocalGroup, text: str, *asked: Any, last: bool) -> Any:  # noqa: ANN401
-    answer = await real(one, text, *asked, last=last)
+async def answer_with_whole_session(real: Real, one: LocalGroup, text: str, *asked: Any, must_answer: bool) -> Any:  # noqa: ANN401
+    answer = await real(one, text, *asked, must_answer=must_answer)
     member = one.cache.state.members.get(number_of(text))
     return answer if answer is None or member is None else changed(answer, session=member.session / 1000)
 
@@ -241,10 +241,10 @@ def plan_by_former_rights(real: Real, one: GroupDraft, queues: Sequence[Queue], 
     real(one, queues, views, ())
 
 
-async def renew_by_former_rights(real: Real, one: LocalGroup, text: str, *asked: Any, last: bool) -> Any:  # noqa: ANN401
+async def renew_by_former_rights(real: Real, one: LocalGroup, text: str, *asked: Any, must_answer: bool) -> Any:  # noqa: ANN401
     member = one.cache.state.members.get(number_of(text))
     own = asked[0] if member is None else one.cache.state.subscriptions[member.subscription].credential
-    return await real(one, text, own, *asked[1:], last=last)
+    return await real(one, text, own, *asked[1:], must_answer=must_answer)
 
 
 def leave_without_grace(real: Real, one: GroupDraft, number: int, *, returns: bool = False) -> None:

@@ -139,7 +139,7 @@ class HeartbeatPoll(Waiter):
         """Tries a heartbeat. If the key was revoked, the member leaves instead and gets an error."""
         self._attempting, self._woken = True, False
         web = self._web
-        last = web.process.world.now >= self._end
+        must_answer = web.process.world.now >= self._end
         present = web.storm.rights(self._credential)
         if present is None:  # as a view does after a refused attempt
             call: Any = web.groups.leave(
@@ -147,7 +147,9 @@ class HeartbeatPoll(Waiter):
             )
             begin(web.core, call, lambda _value, _error: self._answer_once(None, NotAllowed("the key was revoked")))
             return
-        call = web.groups.heartbeat(APPLICATION, GROUP, self._member, present, self._beat, self, last=last)
+        call = web.groups.heartbeat(
+            APPLICATION, GROUP, self._member, present, self._beat, self, must_answer=must_answer
+        )
         begin(web.core, call, self._end_attempt)
 
     def _end_attempt(self, answer: object, error: Exception | None) -> None:
