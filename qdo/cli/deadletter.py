@@ -43,7 +43,7 @@ async def redrive(
 ) -> None:
     """Send dead letters back to the end of their original partitions, and remove them.
 
-    Each is sent before it is removed. If the command is interrupted in between, one may be sent twice.
+    Each is sent once. If the command is interrupted, repeat it within a day.
     """
     from queuey.client import deadletters
 

@@ -58,6 +58,21 @@ class FetchQuery(Struct, frozen=True, kw_only=True):
     raw: Annotated[bool, Meta(description="Return the bytes as they were posted; only with one id")] = False
 
 
+class DeadLettersToSend(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Dead letters to send back.
+
+    Attributes:
+        ids: Their places, `<partition>:<id>`.
+        trusted: Also send letters to queues that keep theirs elsewhere: they may be forged.
+        dry_run: Change nothing.
+    """
+
+    ids: Annotated[list[str], bounded("max_ids")]
+    ttl: Ttl | None = None
+    trusted: bool = False
+    dry_run: bool = False
+
+
 class ReadMessage(Struct, frozen=True, gc=False, omit_defaults=True):
     """A message. ``body`` is text, base64 if ``encoding`` is set, or the JSON value that was posted.
 

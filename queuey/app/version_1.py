@@ -19,7 +19,7 @@ from queuey.claims import views as claim_views
 from queuey.groups import member_views, offset_views
 from queuey.messages import message_views, name_views, range_views, read_mark_views, stream_views
 from queuey.moves import views as move_views
-from queuey.operations import explanation_views
+from queuey.operations import views as operator_views
 from queuey.queues import views as queue_views
 from queuey.runtime.limits import Limits
 from queuey.schedules import views as schedule_views
@@ -54,7 +54,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *member_views.OPERATIONS,
     *read_mark_views.OPERATIONS,
     *claim_views.OPERATIONS,
-    *explanation_views.OPERATIONS,
+    *operator_views.OPERATIONS,
     *move_views.OPERATIONS,
     *schedule_views.OPERATIONS,
     *file_views.OPERATIONS,
@@ -99,7 +99,7 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
         offset_views.OffsetViews(*both, service.offsets, service.groups),
         schedule_views.ScheduleViews(*both, service.schedules, service.messages),
         move_views.MoveViews(*both, service.moves),
-        explanation_views.ExplanationViews(*both, service.explaining),
+        operator_views.OperatorViews(*both, service.explaining, service.redriving),
     )
     views: dict[str, dict[str, View]] = {}
     names: dict[str, str] = {}

@@ -5,15 +5,12 @@ For their format see :mod:`queuey.model.deadletters`.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from hashlib import blake2b
-from time import monotonic
 from typing import Any
 
 import msgspec
@@ -31,7 +28,6 @@ from queuey.client.errors import (
     QueueExists,
     QueueNotFound,
 )
-from queuey.client.lookup import find_queues
 from queuey.client.results import Message, Queue
 from queuey.model.deadletters import (
     HEADER_MODES,
@@ -44,18 +40,14 @@ from queuey.model.deadletters import (
     HeaderMode,
     Redriven,
     UnsentDeadLetter,
-    choose_partition_and_key,
     decode_dead_letter,
-    group_by_origin,
     holds_dead,
     is_header_safe,
     list_dead_letter_queues,
     make_headers,
-    make_unsent_result,
     matches_patterns,
     queue_for,
 )
-from queuey.model.kinds import kind_of
 
 __all__ = [
     "SUFFIX",
@@ -78,9 +70,6 @@ __all__ = [
 ]
 
 Target = Queue | QueueInfo
-MAX_STORE_WAIT = 20.0
-"""Max seconds to wait for dead letters that are being stored: a process that starts stores them within 15."""
-_STORE_WAIT_INTERVAL = 0.5
 _PAGE_SIZE = 200
 _REFUSED_HEADERS = frozenset({400, 413, 431})
 _SPECIAL = re.compile(r"[*?\[]")
@@ -275,10 +264,7 @@ async def redrive(
 ) -> Redriven:
     """Sends dead letters back to the end of their original partitions, and removes them from their queue.
 
-    Delivery is at least once: each dead letter is sent, then removed. If the removal fails, or the send ends in doubt,
-    the next call sends it again.
-
-    Waits first while the service is storing dead letters, for ``MAX_STORE_WAIT`` seconds; ``left`` counts the others.
+    Each is sent once; after an interruption, repeat the call within a day. See :meth:`~queuey.client.Client.redrive`.
 
     Args:
         client: A client of the application.
@@ -287,62 +273,25 @@ async def redrive(
         ttl: TTL of the messages in seconds. By default the queue decides.
 
     Raises:
-        ClientError: A temporary error. Dead letters that were not sent stay in their queue; a note on the error counts
-            the others. Permanently refused ones stay, too, but do not raise: they are counted in ``left``.
+        ClientError: The service refuses the call or is unavailable. A note on the error counts what was sent before.
 
     Example:
         >>> await redrive(client, DeadLetterFilter(queues=("reports",)), dry_run=True)
-        Redriven(sent={'reports': 2}, moved=0, kept=0, left={}, samples=())
+        Redriven(sent={'reports': 2}, already_sent=0, left={}, samples=(), error=None)
     """
     names = await dead_queues(client, wanted)
-    sources = {*wanted.queues, *(name.removesuffix(SUFFIX) for name in names if holds_dead(name))}
-    total = Redriven(left=await _wait_until_stored(client, sources, 0 if dry_run else MAX_STORE_WAIT))
-    targets: dict[str, Target] = {}
-    queues: dict[str, tuple[int, str] | None] = {}
-    hidden: set[str] = set()
+    total = Redriven()
+    trusted = wanted.dead_queue is not None
     try:
         async for page in _read_pages(client, wanted, names):
-            lookup = await find_queues(client, {letter.queue for letter in page} - queues.keys() - hidden)
-            targets |= lookup.found
-            queues |= {name: (queue.partitions, queue.dead_letter) for name, queue in lookup.found.items()}
-            queues |= dict.fromkeys(lookup.absent)
-            hidden |= lookup.hidden
-            refused = Counter(f"the credential may not see queue {d.queue}" for d in page if d.queue in hidden)
-            visible = [letter for letter in page if letter.queue not in hidden]
-            going, staying = group_by_origin(visible, queues, wanted.dead_queue)
-            total += staying + Redriven(left=dict(refused))
-            for name, indexes in going.items():
-                dead = [visible[index] for index in indexes]
-                total += Redriven({name: len(dead)}) if dry_run else await _send_back(client, targets[name], dead, ttl)
+            places = [(letter.stored_partition, letter.stored_id) for letter in page]
+            total += await client.redrive(page[0].lies_in, places, ttl=ttl, trusted=trusted, dry_run=dry_run)
+            if total.error:
+                break
     except ClientError as error:
-        error.add_note(f"at least {sum(total.sent.values()) + len(error.receipts)} dead letters were sent back before")
+        error.add_note(f"at least {sum(total.sent.values())} dead letters were sent back before")
         raise
     return total
-
-
-async def _send_back(client: AsyncClient, queue: Target, letters: list[DeadLetter], ttl: int | None) -> Redriven:
-    """Sends dead letters back, and removes stored ones. A temporary error is raised; other refused ones stay."""
-    refusal = None
-    try:
-        stored = len(await client.send_many(queue.name, [await _make_outgoing(client, queue, d, ttl) for d in letters]))
-    except ClientError as error:
-        stored, refusal = len(error.receipts), error
-    await client.delete(letters[0].lies_in, [(d.stored_partition, d.stored_id) for d in letters[:stored]])
-    if refusal is None:
-        return Redriven({queue.name: stored})
-    if refusal.temporary:
-        raise refusal
-    return Redriven({queue.name: stored} if stored else {}) + make_unsent_result(letters[stored:], str(refusal))
-
-
-async def _make_outgoing(client: AsyncClient, queue: Target, letter: DeadLetter, ttl: int | None) -> Outgoing:
-    body = await _read_body(
-        client, letter.lies_in, (letter.stored_partition, letter.stored_id), letter.body, is_json=letter.json
-    )
-    partition, key = choose_partition_and_key(letter, kind_of(queue))
-    return Outgoing(
-        **body, partition=partition, key=key, headers=letter.headers, content_type=letter.content_type, ttl=ttl
-    )
 
 
 async def _find_info(client: AsyncClient, queue: str) -> QueueInfo | None:
@@ -352,27 +301,10 @@ async def _find_info(client: AsyncClient, queue: str) -> QueueInfo | None:
         return None
 
 
-async def _wait_until_stored(client: AsyncClient, queues: Iterable[str], seconds: float) -> dict[str, int]:
-    """Waits until all dead letters of these queues are stored. Returns how many are not, by reason."""
-    until = monotonic() + seconds
-    while True:
-        counts: dict[str, int] = {}
-        for queue in queues:
-            try:
-                if count := (await client.job_queue(queue).backlog(1)).publishing:
-                    counts[f"queue {queue} is still storing dead letters. Try again"] = count
-            except ApiError as error:  # The queue is gone, or the caller may not know.
-                if error.temporary:
-                    raise
-        if not counts or monotonic() >= until:
-            return counts
-        await asyncio.sleep(_STORE_WAIT_INTERVAL)
-
-
 async def _read_pages(
     client: AsyncClient, selection: DeadLetterFilter, names: Iterable[str]
 ) -> AsyncIterator[list[DeadLetter]]:
-    """Yields pages of the selected dead letters, at most ``limit`` of each queue. Ignores the read delay."""
+    """Yields lists of the selected dead letters, at most ``limit`` of each queue. Ignores the read delay."""
     partitions: Any = list(selection.partitions) or "*"
     for lies_in in names:
         remaining = selection.limit
@@ -381,7 +313,8 @@ async def _read_pages(
             selected = [letter for letter in letters if letter is not None and selection.matches_letter(letter)][
                 :remaining
             ]
-            yield selected
+            if selected:
+                yield selected
             remaining = None if remaining is None else remaining - len(selected)
             if remaining == 0:
                 break

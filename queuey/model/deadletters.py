@@ -180,7 +180,7 @@ class UnsentDeadLetter(msgspec.Struct, frozen=True, order=True):
     reason: str
 
 
-class Redriven(msgspec.Struct, frozen=True):
+class Redriven(msgspec.Struct, frozen=True, tag_field="status", tag="ok"):
     """Result of a redrive; with ``dry_run`` the expected result.
 
     Attributes:
@@ -208,7 +208,7 @@ class Redriven(msgspec.Struct, frozen=True):
 
 
 def group_by_origin(
-    letters: Sequence[DeadLetter], queues: Mapping[str, tuple[int, str] | None], dead_queue: str | None = None
+    letters: Sequence[DeadLetter], queues: Mapping[str, tuple[int, str]], dead_queue: str | None = None
 ) -> tuple[dict[str, list[int]], Redriven]:
     """Groups dead letters by the queue to which they can be sent back.
 
@@ -217,7 +217,7 @@ def group_by_origin(
 
     Args:
         letters: The dead letters.
-        queues: Number of partitions and option ``dead_letter`` of each original queue; None if the queue is gone.
+        queues: Number of partitions and option ``dead_letter`` of each original queue.
         dead_queue: A queue of dead letters that the operator has named, and that is trusted.
 
     Returns:
@@ -227,9 +227,7 @@ def group_by_origin(
     staying = Redriven()
     for index, letter in enumerate(letters):
         origin = queues[letter.queue]
-        if origin is None:
-            reason = f"queue {letter.queue} is gone"
-        elif letter.lies_in not in {dead_queue, *list_dead_letter_queues(letter.queue, origin[1])}:
+        if letter.lies_in not in {dead_queue, *list_dead_letter_queues(letter.queue, origin[1])}:
             reason = f"dead letters of {letter.queue} do not go to {letter.lies_in}: check them, then name --dead-queue"
         elif not 0 < letter.partition <= origin[0]:
             reason = f"queue {letter.queue} has only {origin[0]} partitions"

@@ -8,7 +8,7 @@ written to the same location since is sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import groupby
@@ -90,18 +90,20 @@ class Redriving:
             ValueError: ``cursor`` is not a cursor.
         """
         if letter_filter.place is not None:
-            messages: Sequence[Message] = await self._messages.fetch(access, [letter_filter.place], charted=False)
-            following = ""
+            letters = await self.fetch(access, [letter_filter.place])
+            read_count, following = len(letters), ""
         else:
             page = RangeRequest(
                 partitions=None, limit=PAGE_SIZE, since=parse_bound(cursor), keeps_read_delay=False, merge=True
             )
             reading = await self._reader.read(access, page)
-            messages, following = reading.messages, make_short_cursor(reading, nearest=min)
-        letters = (decode_stored_dead_letter(message, access.queue.name) for message in messages)
-        return DeadLetterPage(
-            [letter for letter in letters if letter and letter_filter.matches_letter(letter)], len(messages), following
-        )
+            letters = _decode(access, reading.messages)
+            read_count, following = len(reading.messages), make_short_cursor(reading, nearest=min)
+        return DeadLetterPage(list(filter(letter_filter.matches_letter, letters)), read_count, following)
+
+    async def fetch(self, access: QueueAccess, places: Sequence[Location]) -> list[DeadLetter]:
+        """Returns the dead letters at some locations, without messages that are not dead letters."""
+        return _decode(access, await self._messages.fetch(access, places, charted=False))
 
     async def send_back(
         self,
@@ -132,8 +134,10 @@ class Redriving:
             try:
                 accesses[name] = await enter(name)
                 allowed += own
-            except (NotAllowed, NotFound) as refusal:
+            except NotFound as refusal:
                 outcome += make_unsent_result(own, str(refusal))
+            except NotAllowed as refusal:
+                outcome += make_unsent_result(own, f"queue {name}: {refusal}")
         rows = {name: (target.queue.partitions, target.queue.dead_letter) for name, target in accesses.items()}
         going, staying = group_by_origin(allowed, rows, trusted)
         outcome += staying
@@ -181,6 +185,11 @@ class Redriving:
         if changed := next((error for error in results if isinstance(error, QueueChanged)), None):
             raise changed  # The call is repeated; the keys make sure that each is stored once.
         return results
+
+
+def _decode(access: QueueAccess, messages: Iterable[Message]) -> list[DeadLetter]:
+    letters = (decode_stored_dead_letter(message, access.queue.name) for message in messages)
+    return [letter for letter in letters if letter is not None]
 
 
 def _origin(letter: DeadLetter) -> str:

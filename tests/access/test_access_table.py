@@ -49,6 +49,7 @@ BODIES: dict[str, dict[str, Any]] = {
     **{f"POST /v1/{{app}}/{{queue}}/claims/{what}": {"receipts": []} for what in ("ack", "renew", "release")},
     "POST /v1/{app}/{queue}/claims/state": {"states": {}},
     "POST /v1/{app}/_groups/{group}/members/{member}": {},
+    "POST /v1/{app}/{queue}/redrive": {"ids": [ID]},
 }
 QUERIES = {"GET /v1/{app}/{queue}": {"delay": 0}, "POST /v1/{app}/{queue}/claims": {"ttl": 0}}
 """Queries that make requests answer at once and change nothing for the next caller."""

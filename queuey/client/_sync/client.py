@@ -41,6 +41,7 @@ from queuey.client.http.attempts import RetryPolicy, Timing
 from queuey.client.http.servers import DEFAULT_APPLICATION, opener
 from queuey.client.receipts import open_journal
 from queuey.client.results import CreatedQueue, Message, NamePage, Queue, QueuePage, RawMessage, Receipt, Unread
+from queuey.model.deadletters import Redriven
 
 if TYPE_CHECKING:
     import ssl
@@ -440,6 +441,30 @@ class Client(Reading):
         """Deletes messages by id, whether or not they exist."""
         for call in message_calls.delete(queue, message_calls.list_locations(locations)):
             self._sender.run(call)
+
+    def redrive(
+        self,
+        queue: str,
+        letters: MessageLocation | Iterable[MessageLocation],
+        *,
+        ttl: Seconds | None = None,
+        trusted: bool = False,
+        dry_run: bool = False,
+    ) -> Redriven:
+        """Sends dead letters back to the ends of the partitions that they came from, each once, and removes them.
+
+        Args:
+            queue: The queue of dead letters.
+            letters: Locations of dead letters in this queue. Others are ignored.
+            ttl: TTL of the messages. By default their queue decides.
+            trusted: Also send letters to queues that keep their dead letters elsewhere: they may be forged.
+            dry_run: Only report what would be done.
+        """
+        done, places = Redriven(), message_calls.list_locations(letters)
+        for call in message_calls.redrive(queue, places, ttl, trusted=trusted, dry_run=dry_run):
+            if not done.error:
+                done += self._sender.run(call)
+        return done
 
     # -- claims
 

@@ -31,6 +31,7 @@ from queuey.client.calls.call import (
 from queuey.client.calls.send_calls import named_path
 from queuey.client.errors import InvalidAnswer
 from queuey.client.results import Message, Page, QueueRead, RawMessage, Receipt
+from queuey.model.deadletters import Redriven
 
 IDS_PER_CALL = 200
 """Max ids in a request line. The line stays below the 8 KiB that proxies commonly accept."""
@@ -152,6 +153,18 @@ def delete(queue: str, locations: Iterable[MessageLocation]) -> Iterator[Call[No
     segment = queue_segment(queue)
     for texts in _id_chunks(locations):
         yield Call("DELETE", f"{segment}/{texts}", ignore_answer, repeatable=True)
+
+
+def redrive(
+    queue: str, locations: Iterable[MessageLocation], ttl: Seconds | None, *, trusted: bool, dry_run: bool
+) -> Iterator[Call[Redriven]]:
+    path = f"{queue_segment(queue)}/redrive"
+    options = {"trusted": trusted, "dry_run": dry_run} | (
+        {} if ttl is None else {"ttl": int(number_text("ttl", seconds(ttl)))}
+    )
+    for texts in _id_chunks(locations):
+        body = {"ids": texts.split(","), **options}
+        yield Call("POST", path, make_parser(Redriven), headers=JSON, content=encode(body), repeatable=True)
 
 
 def get_raw(queue: str, location: MessageLocation) -> Call[RawMessage]:
