@@ -112,12 +112,7 @@ def measure(
 
 
 def run_measure(
-    entry: Measure,
-    *,
-    quick: bool,
-    seed: int,
-    parent: Path | None = None,
-    node: Node | None = None,
+    entry: Measure, *, quick: bool, seed: int, parent: Path | None = None, node: Node | None = None
 ) -> Report:
     """Runs one measure in its own workspace, which is removed afterwards. A :class:`Skip` becomes a skipped report.
 
@@ -152,11 +147,7 @@ def disk_directory() -> Path:
     Raises:
         Void: This machine has no such directory.
     """
-    for candidate in (
-        Path(tempfile.gettempdir()),
-        Path("/var/tmp"),
-        platformdirs.user_cache_path("queuey-bench"),
-    ):
+    for candidate in (Path(tempfile.gettempdir()), Path("/var/tmp"), platformdirs.user_cache_path("queuey-bench")):
         candidate.mkdir(parents=True, exist_ok=True)
         if os.access(candidate, os.W_OK) and file_system_type(candidate) not in {"tmpfs", "ramfs"}:
             return candidate

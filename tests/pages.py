@@ -79,10 +79,7 @@ RUN_BY = {
         "Backup and restore": "tests/deploy/test_backup.py",
         "Passwords and TLS": "tests/deploy/test_cassandra_samples.py",
     },
-    "docs/operations.md": {
-        "Backup and restore": "tests/acceptance/test_docs.py",
-        "Keys": TYPED,
-    },
+    "docs/operations.md": {"Backup and restore": "tests/acceptance/test_docs.py", "Keys": TYPED},
     "docs/pipeline.md": {"Pipe": "tests/spark/pipeline/test_pipe.py"},
     "docs/qdo.md": {"": "tests/qdo/test_docs.py"},
     "docs/qdo-cli.md": {"": TYPED},

@@ -12,17 +12,7 @@ from queuey.model.ids import Position
 
 ON_STORES = settings(max_examples=20 if settings().derandomize else settings().max_examples)
 """For tests whose examples each create a queue on a store: fewer examples in ``make test``."""
-CORNER_TICKS = (
-    0,
-    1,
-    0xFFFF_FFFF,
-    1 << 32,
-    (1 << 48) - 1,
-    1 << 48,
-    ids.EPOCH_TICKS,
-    ids.TICKS_MAX - 1,
-    ids.TICKS_MAX,
-)
+CORNER_TICKS = (0, 1, 0xFFFF_FFFF, 1 << 32, (1 << 48) - 1, 1 << 48, ids.EPOCH_TICKS, ids.TICKS_MAX - 1, ids.TICKS_MAX)
 CORNER_LOWS = (ids.LOW_MIN, ids.LOW_MIN + 1, -1, 0, 1, 0x7F, 0x80, 0xFF, 0x100, ids.LOW_MAX - 1, ids.LOW_MAX)
 
 

@@ -94,10 +94,7 @@ def centrifugo(directory: Path, count: int) -> Iterator[Streams]:
     }
     (directory / "config.json").write_text(json.dumps(settings), "utf-8")
     command = [str(program), "--config", str(directory / "config.json")]
-    with (
-        launched("centrifugo", command, port, directory) as process,
-        contextlib.closing(Caller(port)) as caller,
-    ):
+    with launched("centrifugo", command, port, directory) as process, contextlib.closing(Caller(port)) as caller:
         process.wait_until_serving(START_SECONDS)
 
         def publish(number: int, text: str) -> None:
@@ -121,10 +118,7 @@ def durable_streams(directory: Path, count: int) -> Iterator[Streams]:
     script, port = _install_reference_server(), free_port()
     command = ["node", str(script), str(port), str(directory / "streams")]
     headers = {"Content-Type": "text/plain"}
-    with (
-        launched("durable-streams", command, port, directory) as process,
-        contextlib.closing(Caller(port)) as caller,
-    ):
+    with launched("durable-streams", command, port, directory) as process, contextlib.closing(Caller(port)) as caller:
         process.wait_until_serving(START_SECONDS)
         names = [f"/inbox{number:05}" for number in range(count)]
         for name in names:

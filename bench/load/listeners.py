@@ -72,9 +72,7 @@ async def listen(plan: ListenPlan) -> ReceivedMessages:
     async def open_one(path: str) -> None:
         ask = request("GET", path, headers={"Accept": "text/event-stream"}).encode()
         _, listener = await loop.create_connection(
-            lambda: Listener(ask, heard, asyncio.Event(), pattern),
-            "127.0.0.1",
-            plan["port"],
+            lambda: Listener(ask, heard, asyncio.Event(), pattern), "127.0.0.1", plan["port"]
         )
         await listener.begun.wait()
         listeners.append(listener)

@@ -215,10 +215,7 @@ def _compare(bench: Bench, sides: dict[str, Side]) -> Report:
     notes = [f"{name}: commit {describe_commit(tree)}" for name, tree in find_both_checkouts().items()]
     verdicts: list[Verdict] = []
     for what in jobs["now"]:
-        calls: dict[str, Callable[[], Sample]] = {
-            "now": jobs["now"][what],
-            "before": jobs["before"][what],
-        }
+        calls: dict[str, Callable[[], Sample]] = {"now": jobs["now"][what], "before": jobs["before"][what]}
         bench.print_progress(what)
         bench.interleave(calls, 1)
         samples = bench.interleave(calls, sides["now"].rounds)

@@ -64,8 +64,7 @@ class Ours:
         service.fill(store, read_queue, texts, FILLED_MESSAGES)
         places = service.page_starts(store, read_queue, BATCH)
         self._reads = traffic.gets(
-            [f"{service.BASE}/{READ}?limit={BATCH}&since={place}" for place in places[:-1]],
-            BATCH,
+            [f"{service.BASE}/{READ}?limit={BATCH}&since={place}" for place in places[:-1]], BATCH
         )
 
     @classmethod

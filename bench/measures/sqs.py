@@ -197,11 +197,7 @@ def receive_and_delete(side: Side, count: int, connections: int, *, many: bool) 
         "before": f'{{"QueueUrl":"{url(QUEUE)}",{before}',
         "each": entry,
         "after": after,
-        "signed": {
-            "key": side.key,
-            "action": "DeleteMessageBatch" if many else "DeleteMessage",
-            "path": side.path,
-        },
+        "signed": {"key": side.key, "action": "DeleteMessageBatch" if many else "DeleteMessage", "path": side.path},
     }
     return claims.run_cycles(side.server, dialect, count, connections)
 

@@ -42,15 +42,7 @@ class Peer:
     address: str
     process: Metered | None = None
 
-    def load(
-        self,
-        operation: Operation,
-        *,
-        callers: int,
-        seconds: float,
-        batch: int = 1,
-        count: int = 0,
-    ) -> Sample:
+    def load(self, operation: Operation, *, callers: int, seconds: float, batch: int = 1, count: int = 0) -> Sample:
         """Runs callers concurrently; each caller makes one call after the other.
 
         Args:

@@ -48,11 +48,7 @@ def prepare(
 
 
 def serve(
-    nodes: Nodes,
-    directory: Path,
-    *,
-    keyspace: str = KEYSPACE,
-    environment: Mapping[str, str] | None = None,
+    nodes: Nodes, directory: Path, *, keyspace: str = KEYSPACE, environment: Mapping[str, str] | None = None
 ) -> contextlib.AbstractContextManager[Process]:
     store = {"--store": nodes.store_url(keyspace)}
     return service.serve_store(directory, store, environment=environment)

@@ -26,11 +26,7 @@ from queuey.spark.session import session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CONF = {
-    "spark.default.parallelism": "2",
-    "spark.driver.memory": "512m",
-    "spark.sql.shuffle.partitions": "2",
-}
+CONF = {"spark.default.parallelism": "2", "spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"}
 BUCKET_SECONDS = 1
 """Short, so that what the demo has just sent lies in buckets that are over."""
 _CLASS = " + ".join(f"if(mag >= {bound}, 1, 0)" for bound in chart.BOUNDS)
@@ -52,9 +48,7 @@ def main(data: str, queue: str, replayed: str, receipts: str, directory: str, dr
     spark = session(master="local[2,4]", conf={**CONF, "spark.local.dir": directory}, name="demo")
     try:
         kept = archive(
-            spark,
-            ArchiveOptions(store=store, selection=Subscribe((queue,)), to=place, seconds=BUCKET_SECONDS),
-            _silent,
+            spark, ArchiveOptions(store=store, selection=Subscribe((queue,)), to=place, seconds=BUCKET_SECONDS), _silent
         )
         hours = count_notices(spark, place)
         Path(drawing).write_text(chart.draw(hours))

@@ -20,10 +20,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "work": ("work:work", "Handle the messages of queues, sharing their partitions with the other workers of a group."),
-    "status": (
-        "status:status",
-        "Show the members of a group, the owners of its partitions, its offsets and its lag.",
-    ),
+    "status": ("status:status", "Show the members of a group, the owners of its partitions, its offsets and its lag."),
     "groups": ("status:groups", "List the groups of the coordination service."),
     "offsets": ("offsets:app", "Show the offsets of a group, or change them while the group has no members."),
     "deadletter": ("deadletter:app", "List dead letters, and send them back to their queues."),

@@ -35,8 +35,7 @@ Recipe = Annotated[
 LockPath = Annotated[str | None, typer.Option(help="The lock path of the queue's consumers.", show_default="no locks")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Max number to move.", show_default="all")]
 NodeLimit = Annotated[
-    int,
-    typer.Option(min=10_000, help="Max bytes of a transaction: the servers' jute.maxbuffer less 5 percent."),
+    int, typer.Option(min=10_000, help="Max bytes of a transaction: the servers' jute.maxbuffer less 5 percent.")
 ]
 
 

@@ -156,8 +156,7 @@ async def forget(settings: WorkSettings, partition: Numbers = None, dry_run: Dry
 async def prune(
     settings: WorkSettings,
     former: Annotated[
-        str | None,
-        typer.Option("--service", help="Remove all offsets of this former store instead."),
+        str | None, typer.Option("--service", help="Remove all offsets of this former store instead.")
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,

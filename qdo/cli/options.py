@@ -28,11 +28,8 @@ from queuey.terminal.commands import (
 from queuey.terminal.struct_options import make_config_option, make_setting_option
 
 COORDINATION = ("coordination",)
-"""The setting of the coordination service."""
 GROUP = ("group", *COORDINATION)
-"""Settings that choose a group."""
 QUEUES = ("queue", "pattern")
-"""Settings that choose queues."""
 _MAIN_SETTINGS = frozenset({*GROUP, *QUEUES, "claim", "processes", "threads", "attempts", "metrics"})
 """Settings at the top of the help of ``qdo work``."""
 

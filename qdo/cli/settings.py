@@ -27,7 +27,6 @@ from queuey.settings.setting_values import (
 )
 
 SERVICE = ("url", "app", "key", "profile", "ca")
-"""Settings that choose the service and the credentials."""
 POSITIONAL, _SECRET = "handler", "key"
 _PANELS = {
     "Which service": " ".join(SERVICE),

@@ -6,7 +6,6 @@ import asyncio
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from time import time
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 _CLEAR_SCREEN = "\x1b[2J\x1b[H"
 MAX_CONCURRENT_QUEUES = 8
-"""Max concurrent requests for the lag of queues."""
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
@@ -99,22 +97,17 @@ async def status(
     settings: WorkSettings,
     lag: Annotated[bool, typer.Option(help="Measure the lag, which needs the service.")] = True,
     watch: Annotated[float | None, times.duration("Repeat at this interval until Ctrl-C.", minimum=0.1)] = None,
-    metrics: Annotated[bool, typer.Option("--metrics", help="Print metrics for Prometheus once.")] = False,
 ) -> None:
     """Show the members of a group, the owners of its partitions, its offsets and lag; with --json one document.
 
     With ZooKeeper it needs the service only for the lag. Exits with 1 if the group does not exist.
     """
-    if metrics and (output.is_json_chosen() or watch is not None):
-        raise typer.BadParameter("It prints metrics once: leave out --json and --watch.", param_hint="--metrics")
     async with open_group(settings) as coordinator:
         while True:
             group_status = await measure_group(coordinator, settings, lag=lag)
             if watch is not None and not output.is_json_chosen() and sys.stdout.isatty():
                 print(_CLEAR_SCREEN, end="")
-            if metrics:
-                output.write(make_metrics(group_status))
-            output.show(group_status, _explain_unknown_lag(group_status) if metrics else _describe_group(group_status))
+            output.show(group_status, _describe_group(group_status))
             if watch is None and not group_status.known:
                 raise typer.Exit(1)
             if watch is None or output.is_output_closed():
@@ -191,42 +184,6 @@ async def _add_lag(group_status: GroupStatus, client: AsyncClient) -> list[Parti
     ]
 
 
-def make_metrics(group_status: GroupStatus) -> bytes:
-    from prometheus_client import CollectorRegistry, generate_latest
-    from prometheus_client.core import GaugeMetricFamily, Metric
-    from prometheus_client.registry import Collector
-
-    labels = ("group", "application", "queue", "partition")
-    messages = GaugeMetricFamily("qdo_group_lag_messages", "Messages behind the committed offset.", labels=labels)
-    age = GaugeMetricFamily("qdo_group_lag_seconds", "Age of the oldest of these messages, or 0.", labels=labels)
-    families = [messages, age]
-    for partition in group_status.partitions:
-        if partition.lag is not None:
-            place = group_status.group, partition.app, partition.queue, str(partition.partition)
-            messages.add_metric(place, partition.lag)
-            age.add_metric(place, partition.lag_seconds or 0.0)
-    unowned = sum(partition.owner is None for partition in group_status.partitions)
-    for name, text, number in (
-        ("members", "Members of the group.", len(group_status.members)),
-        ("partitions", "Partitions with an offset, an owner or a next owner.", len(group_status.partitions)),
-        ("unowned_partitions", "Partitions without an owner.", unowned),
-        ("status_seconds", "Time of these metrics, in seconds since 1970.", time()),
-        ("lag_known", "1 if the lag of all partitions is known, else 0.", group_status.lag is not None),
-    ):
-        families.append(GaugeMetricFamily(f"qdo_group_{name}", text, labels=("group",)))
-        families[-1].add_metric((group_status.group,), number)
-
-    class Families(Collector):
-        """Collects the families directly: gauges of this process could be written to multiprocess files."""
-
-        def collect(self) -> list[Metric]:
-            return [*families]
-
-    registry = CollectorRegistry()
-    registry.register(Families())
-    return generate_latest(registry)
-
-
 def _describe_group(group_status: GroupStatus) -> Iterator[Block]:
     if not group_status.known:
         yield ToStderr(
@@ -240,7 +197,8 @@ def _describe_group(group_status: GroupStatus) -> Iterator[Block]:
     yield (
         f"{group_status.group}: {owners} {owned} of {format_count(len(group_status.partitions), 'partition')}{behind}"
     )
-    yield from _explain_unknown_lag(group_status)
+    if group_status.lag_unknown:
+        yield ToStderr(f"The lag is not known: {group_status.lag_unknown}")
     services = {row.service for row in group_status.partitions}
     if group_status.service:
         yield f"The store of the service is {group_status.service}."
@@ -257,11 +215,6 @@ def _describe_group(group_status: GroupStatus) -> Iterator[Block]:
         yield output.table(
             PartitionStatus, group_status.partitions, *(["service"] if len(services) > 1 else []), *shown
         )
-
-
-def _explain_unknown_lag(group_status: GroupStatus) -> Iterator[Block]:
-    if group_status.lag_unknown:
-        yield ToStderr(f"The lag is not known: {group_status.lag_unknown}")
 
 
 class GroupCounts(msgspec.Struct, frozen=True):

@@ -13,7 +13,6 @@ from queuey.client import AsyncClient, ClientError, OffsetConflict, order_of
 log = logging.getLogger("qdo.consumer")
 
 MAX_TRIES = 5
-"""Max attempts while others record offsets concurrently."""
 
 
 class OffsetMirror(PartitionListener):

@@ -46,15 +46,12 @@ from queuey.client.errors import InvalidRequest, KeyReused
 
 MAX_BATCH_NODES = 100
 MAX_BATCH_MESSAGES = 1000
-"""Max messages of a request to Queuey."""
 MAX_BATCH_BYTES = 256 * 1024
 """Max bytes of the items of a batch; a larger item is a batch of its own. ZooKeeper allows about 1 MB a request."""
 MAX_DELAY = 33_554_432
-"""Max delay in Queuey, in seconds."""
 LOCK_TIMEOUT = 30.0
 """Timeout for locks of consumers, in seconds since the last item that was moved or skipped."""
 RETRY_INTERVAL = 0.5
-"""Interval between two attempts at locked items, in seconds."""
 MAX_SAMPLES = 20
 PRIORITY_HEADER, ID_HEADER = "curator-priority", "curator-id"
 
@@ -377,10 +374,7 @@ class Drain:
         """
         try:
             receipts = await self._client.send_many(
-                staged.target.queue,
-                make_messages(staged),
-                idempotency_key=path.rpartition("/")[2],
-                after=self._latest,
+                staged.target.queue, make_messages(staged), idempotency_key=path.rpartition("/")[2], after=self._latest
             )
         except InvalidRequest as error:
             if isinstance(error, KeyReused) or error.in_doubt:

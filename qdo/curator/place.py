@@ -101,7 +101,6 @@ async def open_place(url: str, path: str, *, session_timeout: float | None = Non
 
 
 MAX_PREVIEW_CHARS = 100
-"""Max characters of a message that are shown."""
 MAX_SHOWN_MESSAGES = 100
 """Max messages of a node that are shown; a node of a megabyte may hold 200,000."""
 

@@ -29,7 +29,6 @@ MAX_FAILURES = 100
 RECOUNT_RATIO = 10
 """Ratio of the room in a queue to the puts after which its nodes are counted again."""
 COUNT_INTERVAL = 0.1
-"""Interval between two counts of a full queue, in seconds."""
 
 
 class Put(NamedTuple):

@@ -31,10 +31,7 @@ class AssignmentPlan(NamedTuple):
 
 
 def assign(
-    members: Mapping[str, Mapping[Queue, int]],
-    previous: Mapping[Partition, str],
-    *,
-    reserved: Container[str] = (),
+    members: Mapping[str, Mapping[Queue, int]], previous: Mapping[Partition, str], *, reserved: Container[str] = ()
 ) -> dict[Partition, str]:
     """Returns the new owner of each partition.
 

@@ -89,10 +89,7 @@ class CallbackListener(PartitionListener):
     """
 
     def __init__(
-        self,
-        on_assign: Callback | None = None,
-        on_revoke: Callback | None = None,
-        on_lost: Callback | None = None,
+        self, on_assign: Callback | None = None, on_revoke: Callback | None = None, on_lost: Callback | None = None
     ) -> None:
         self._callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
         self._turn = asyncio.Lock()

@@ -30,7 +30,6 @@ from queuey.client.lookup import find_queues, rights_for
 log = logging.getLogger("qdo.consumer")
 
 LIST_PAGE_SIZE = 1000
-"""Number of queues in one page of a list."""
 MAX_REPORTED_QUEUES = 5000
 """Max queues that a member reports, hidden ones included: with the longest names they fit into a node of ZooKeeper."""
 MIN_LOOK_UP_INTERVAL = 1.0

@@ -19,7 +19,6 @@ from queuey.client import order_of
 log = logging.getLogger("qdo.consumer")
 
 _MAX_NAMED_MEMBERS = 3
-"""Max members that an error names."""
 
 
 class OffsetMove(msgspec.Struct, frozen=True):

@@ -52,7 +52,6 @@ log = logging.getLogger(__name__)
 Request = tuple[SessionOffset, str | None]
 """The held offset of a row with its note, and the id to record."""
 MAX_NAMED = 5
-"""Max partitions that an error names."""
 
 
 class Ownership:

@@ -166,7 +166,6 @@ HEADER_LENGTH = len(MARK + b"1" + PLAIN)
 MAX_PLAIN_BYTES = 400
 """Max bytes of a value that is stored without compression."""
 MAX_NAME_LENGTH = 1000
-"""Max characters of a group's or a member's name."""
 
 Value = TypeVar("Value", bound=msgspec.Struct)
 _encode = msgspec.json.Encoder(order="deterministic").encode

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("qdo.worker")
 
 CRON_FIELDS = 5
-"""Number of fields of a cron expression."""
 MIN_INTERVAL = 10
 """Min value of ``every``, in seconds."""
 _REFUSALS = (InvalidRequest, NotAllowed, QueueNotFound)

@@ -49,16 +49,13 @@ from queuey.client.lookup import rights_for
 logger = logging.getLogger("qdo.worker")
 
 MAX_CLAIMED = 1000
-"""Max messages that a worker claims at a time."""
 MAX_CLAIM_WAIT = 20.0
-"""Max seconds for which a claim request waits for messages."""
 MAX_UNBEGUN_SECONDS = 0.2
 """Max seconds for which a claimed message waits for a handler before it is released, and max seconds of a run."""
 
 MIN_POLL_INTERVAL = 0.5
 """Min interval between the starts of claim requests that return no messages, in seconds."""
 STATES_INTERVAL = 1.0
-"""Interval between requests that set states, in seconds."""
 INTERRUPTED_DELAY_SECONDS = 1.0
 """Interval until a message whose handler was interrupted is delivered again, in seconds."""
 

@@ -50,7 +50,6 @@ _RECORDING_SECONDS = 5.0
 _LEEWAY_SECONDS = 1.0
 """Min seconds beyond both timeouts, so that the worker releases the partitions before the consumer gives up."""
 _MAX_SHOWN = 5
-"""Max partitions named in a log record."""
 
 
 class Dispatcher(PartitionListener):

@@ -69,7 +69,6 @@ def delivery() -> Delivery:
 
 
 MAX_STATE_BYTES = 4096
-"""Max bytes of a state, as JSON."""
 
 state_setter: ContextVar[Callable[[bytes], None]] = ContextVar("state_setter")
 """Called with the state, as JSON, of the message that this thread or task handles."""

@@ -27,7 +27,6 @@ MAX_CHECKED_QUEUES = 100
 RETRY_PAUSES = RetryPolicy(deadline=0.0, base=0.25, cap=5.0)
 """Pauses while the service does not respond. The client itself does not repeat requests."""
 MAX_SHOWN = 10
-"""Max missing rights that an error names."""
 GROUP_OPTION = "a group of the service"
 """The option that needs the right to claim, in the text of errors."""
 

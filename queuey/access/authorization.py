@@ -33,7 +33,6 @@ from queuey.web.admission.scheduling import ANONYMOUS
 from queuey.web.requests import Request
 
 MAX_CACHED = 4096
-"""Max cached headers."""
 MAX_STALE = 30.0
 """Max seconds for which requests still count for a cached caller after its cache entry has expired."""
 MAX_HEADER = 20 * 1024
@@ -57,7 +56,6 @@ class QueueLister(Protocol):
 
 
 CONSUMER_ACTIONS: tuple[Action, ...] = ("read", "claim")
-"""Actions on a queue that a member of a consumer group needs."""
 
 
 class Authenticator:

@@ -24,14 +24,11 @@ SESSION_SECONDS = 8 * 3600
 """Max seconds of a session; the ledger keeps entries longer."""
 TOKEN_BYTES = 32
 LINK_SECONDS = 300
-"""Seconds for which a login link is valid."""
 LINK_BYTES = 16
 _ONLY_INDEX = 0
 """Index of a session's only entry in the ledger."""
 MAX_KEY_SECONDS = 366 * 86_400
-"""Max lifetime of a key in seconds."""
 MAX_NOTE_LENGTH = 100
-"""Max characters of a note."""
 
 
 class Keys:

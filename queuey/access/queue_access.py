@@ -32,7 +32,6 @@ Check = Callable[[Queue], Awaitable[None]]
 
 
 MAX_ATTEMPTS = 5
-"""Max attempts of a call while the row keeps changing."""
 
 
 async def allow(_queue: Queue) -> None:

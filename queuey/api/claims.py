@@ -15,9 +15,7 @@ from queuey.model.time_parsing import format_duration, format_instant
 from queuey.model.titles import age, instant, titled
 
 MAX_CLAIMS = 1000
-"""Max messages that a request claims, shows or settles."""
 MAX_QUEUES = 10
-"""Max queues that a request claims from."""
 MAX_WORKER, MAX_ERROR, MAX_TEXT = 64, 200, 4096
 """Max characters of a worker's name, and of the error and the text of a reason."""
 MAX_WITH_REASON = 100

@@ -9,11 +9,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from queuey.api.values import Count, Id, Partition, Wait
 
 MAX_RESULT = 16_384
-"""Max bytes of a result as JSON."""
 MAX_RESULTS = 100
 """Max results in a request; each is a separate write."""
 MAX_JOBS = 100
-"""Max jobs in a request."""
 
 JobInfoStatus = Literal[
     "waiting",

@@ -10,7 +10,6 @@ from queuey.api.messages import ScheduledMessage
 from queuey.api.values import Id, Partition, Seconds, text_choice
 
 MAX_EXPRESSION = 200
-"""Max characters of a cron expression."""
 MIN_INTERVAL, MAX_INTERVAL = 10, 366 * 86_400
 """Min and max interval of a schedule, in seconds."""
 Cron = Annotated[

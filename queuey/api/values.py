@@ -11,12 +11,10 @@ from queuey.model.partitions import MAX_PARTITIONS
 from queuey.model.titles import instant, titled
 
 Id = Annotated[
-    str,
-    Meta(pattern="^[0-9a-f]{32}$", max_length=32, description="32 lower-case hex digits of a version 1 UUID"),
+    str, Meta(pattern="^[0-9a-f]{32}$", max_length=32, description="32 lower-case hex digits of a version 1 UUID")
 ]
 Timestamp = Annotated[
-    str,
-    Meta(pattern=r"^-?[0-9]{1,12}\.[0-9]{7}$(?!\n)", description="Seconds since 1970, with seven decimals"),
+    str, Meta(pattern=r"^-?[0-9]{1,12}\.[0-9]{7}$(?!\n)", description="Seconds since 1970, with seven decimals")
 ]
 Count = Annotated[int, Meta(ge=0)]
 Partition = Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)]

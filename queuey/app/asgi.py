@@ -25,7 +25,6 @@ Scope = dict[str, Any]
 """An ASGI scope: a request without its body."""
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-"""Sends the next part of a response."""
 
 CLOSE_TIMEOUT = 10.0
 """Timeout for the store to finish accepted writes, in seconds."""

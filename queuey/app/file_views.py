@@ -71,7 +71,6 @@ ORIGIN = re.compile(r"https?://[\w.\[\]:-]{1,260}", re.ASCII)
 
 
 _CLIENT = {name: (files("queuey") / "javascript" / name).read_bytes() for name in ("queuey.js", "queuey.d.ts")}
-"""Files of the browser client."""
 
 LINKS = {
     "api": "/v1/",

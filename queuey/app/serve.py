@@ -58,7 +58,6 @@ CLOSE_SHARE = 0.25
 LEAVE_TIMEOUT = 1.0
 """Timeout for background work, and for answers to other workers, in seconds."""
 HEARTBEAT_INTERVAL = 1.0
-"""Interval of heartbeats, in seconds."""
 _KEPT_VARIABLES = frozenset(
     {"HOME", "LANG", "LC_ALL", "PATH", "SQLITE_TMPDIR", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR", "TZ", "USER"}
 )

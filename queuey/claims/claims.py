@@ -66,7 +66,6 @@ MAX_PENDING_IDS = 100
 """Max ids in the pending requests to one partition before a claim starts at another one. Larger entries gain little
 and leave the other partitions idle."""
 MAX_CONCURRENT_WRITES = 4
-"""Max concurrent writes of one request."""
 RETRY_INTERVAL = 1.0
 """Interval in seconds after which a waiting claim is retried that skipped messages which may be free."""
 

@@ -53,17 +53,13 @@ LEASE_SECONDS = 60
 MAX_STEP_SECONDS = 10.0
 """Max seconds of a step, approximately; the next step continues its search."""
 MAX_CONCURRENT_PARTITIONS = 8
-"""Max partitions that are searched at the same time."""
 MAX_SEARCH_DELAY = 60
 """Max seconds between the expiry of a message that was posted after a search and the next search."""
 MIN_STEP_INTERVAL = 1.0
-"""Min interval in seconds between two steps."""
 REST_RATIO, MAX_REST = 100, 3600.0
 """Pause after a step that found no expired messages: its ratio to the time of the step, and its max seconds."""
 MAX_RECORDS = 10_000
-"""Max queues whose records a process remembers."""
 _MAX_ATTEMPTS = 20
-"""Max attempts at a change that conflicts with concurrent ones."""
 
 
 class ExpiryRecord(msgspec.Struct, frozen=True, array_like=True):

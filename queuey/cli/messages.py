@@ -1,4 +1,4 @@
-"""``queuey read``, ``tail``, ``get``, ``delete``, ``peek`` and ``size``.
+"""``queuey read``, ``tail``, ``get``, ``delete`` and ``peek``.
 
 They select messages by time, by id or name, or those that are not acknowledged.
 """
@@ -33,8 +33,7 @@ Early = Annotated[
 ]
 _POSITION_HELP = f"Position: {time_parsing.ACCEPTED_FORMS}."
 Ids = Annotated[
-    list[str] | None,
-    typer.Argument(help="Messages: ids, in any partition, or partition:id.", show_default=False),
+    list[str] | None, typer.Argument(help="Messages: ids, in any partition, or partition:id.", show_default=False)
 ]
 Name = Annotated[str | None, typer.Option(help="Name of a message, instead of ids.")]
 
@@ -243,13 +242,6 @@ def peek(
 ) -> None:
     """Print the oldest unacknowledged messages, claimed or not; with --json one per line. Claims nothing."""
     show(client.job_queue(queue).peek(limit), raw=raw)
-
-
-@on_existing
-def size(client: Client, queue: Queue) -> None:
-    """Print the number of unacknowledged messages."""
-    size = client.job_queue(queue).size()
-    output.show(size, f"{'' if size.exact else 'about '}{size.size}")
 
 
 def _require_ids_or_name(ids: list[str] | None, name: str | None, otherwise: str) -> None:

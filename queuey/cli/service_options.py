@@ -46,8 +46,7 @@ _OPTIONS = {
     "ca": _make_option(Path, "Certificates to trust (PEM).", "$QUEUEY_CA or the system's", "QUEUEY_CA"),
 }
 _RECEIPTS = Annotated[
-    Path | None,
-    typer.Option(help="File to append a JSON line to for each stored message, for queuey pipeline audit."),
+    Path | None, typer.Option(help="File to append a JSON line to for each stored message, for queuey pipeline audit.")
 ]
 _USER_RIGHTS_HINT = (
     "a user's token gives access to the user's own queues by name, and cannot list queues;"

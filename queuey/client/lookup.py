@@ -13,9 +13,7 @@ from queuey.client.errors import InvalidRequest, NotAllowed, QueueNotFound
 from queuey.client.results import Queue
 
 MAX_PAGE = 1000
-"""Max queues in one page of the list."""
 MAX_NAMES = 100
-"""Max names in one request for rights."""
 
 
 class Lookup(msgspec.Struct, frozen=True):

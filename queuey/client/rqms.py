@@ -36,7 +36,6 @@ RETRY_POLICY = RetryPolicy(base=0.5)
 STEP_TIMEOUT = 10.0
 """Timeout of each step, in seconds."""
 FETCH_INTERVAL = 0.5
-"""Interval between two fetches without a task, in seconds."""
 
 
 class Item(dict[str, Any]):

@@ -29,7 +29,6 @@ FAILURES_FIELDS = frozenset({"start"})
 SCHEDULES_FIELDS = frozenset({"start"})
 LOG_FIELDS = frozenset({"cursor", "queue"})
 PAGE_SIZE = 100
-"""Max names on a page."""
 MAX_APPLICATIONS, MAX_QUEUES = 20, 10
 """Max applications on a page with figures, and max queues of each that are counted."""
 SEARCH_TIMEOUT = 1.0
@@ -40,7 +39,6 @@ MAX_SEARCHED = 1000
 MAX_SAMPLED = 20
 """Max queues of dead letters that one page of failures reads."""
 MAX_REASONS = 100
-"""Max reasons on a page."""
 
 MESSAGE_DETAILS = frozenset({"error", "shape", "message_key"})
 """Details of audit entries that were copied from messages."""

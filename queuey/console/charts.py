@@ -29,7 +29,6 @@ SAMPLE_INTERVAL = 60.0
 SPAN_SECONDS = {"5m": 300, "1h": 3600}
 """Seconds that charts show, by name in the address."""
 TABLE_ROWS = 10
-"""Number of rows in the table with the data of the charts."""
 MAX_COUNTED = 1000
 """Max jobs that are counted; more are estimated."""
 FIELDS = frozenset({"tiles"})

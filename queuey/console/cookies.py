@@ -15,9 +15,7 @@ from queuey.web.requests import PROXY_PREFIXES, Request
 from queuey.web.responses import Header
 
 SESSION_COOKIE, VISITOR_COOKIE = "queuey-console", "queuey-console-login"
-"""Names of the cookie of a session, and of the cookie of a login form."""
 LOGIN_FORM_TIMEOUT = 3600
-"""Timeout of a login form, in seconds."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 

@@ -20,7 +20,6 @@ from queuey.web.responses import Response
 FIELDS = frozenset({"start"})
 LIST_FIELDS = frozenset({"start", "lag"})
 PAGE_SIZE = 20
-"""Max groups on a page."""
 READ_TIMEOUT = 1.0
 """Timeout in seconds for reading the groups of a page."""
 MIN_LAG_SECONDS = 60.0

@@ -27,13 +27,11 @@ from queuey.web.responses import Response
 from queuey.web.validators import Errors
 
 PAGE_SIZE = 50
-"""Max messages on a page."""
 SCAN_SIZE = 500
 """Max messages that one request of a scan reads."""
 MAX_SCANNED = 100_000
 """Max messages that a scan reads before the user must continue it."""
 MAX_TEXT = 200
-"""Max characters of the text to search for."""
 MAX_PARTITIONS = 16
 """Max partitions read together unless one is chosen."""
 FIELDS = frozenset(

@@ -27,13 +27,11 @@ from queuey.web.responses import Response
 
 FIELDS = frozenset({"queue"})
 MAX_QUEUES = 50
-"""Max queues that an overview counts."""
 MAX_PARTITIONS = 400
 """Max partitions that are counted for one page, over all its queues."""
 COUNT_TIMEOUT = 1.0
 """Timeout for counting queues, and for reading groups, in seconds."""
 MAX_SHOWN = 10
-"""Max queues, groups and reasons in the tables of an overview."""
 MAX_SAMPLED = 3
 """Max queues of dead letters that an overview reads."""
 

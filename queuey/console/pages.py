@@ -58,16 +58,13 @@ FILE_TYPES = {
     "vendor/uPlot-1.6.32.min.js": "text/javascript",
     "vendor/uPlot-1.6.32.min.css": "text/css",
 }
-"""The types of all static files."""
 FILE_ROUTE = "/console/static/{hash}/{name:.+}"
 MAX_SHOWN = 64 * 1024
 """Max characters of a body on a page."""
 MAX_HEX_BYTES = 4096
-"""Max bytes of a hex dump."""
 MAX_DEPTH = 32
 """Max depth of JSON that is indented; deeper JSON would be mostly indentation."""
 MAX_PREVIEW = 200
-"""Max characters of a body in a list."""
 TABS: tuple[tuple[str, str, Action | None], ...] = (
     ("Overview", "", None),
     ("Queues", "_queues", "measure"),
@@ -79,7 +76,6 @@ TABS: tuple[tuple[str, str, Action | None], ...] = (
 )
 """Pages of an application: text, name in the address, and the right that they need with at least one queue."""
 MACROS = ("table", "sort_head", "next_page", "codes", "badge", "tile", "spark")
-"""Macros that are available in every template."""
 _HEX_LINE_BYTES = 16
 _NOT_PRINTABLE = re.compile(r"[^ -~]")
 _BRACKETS = re.compile(r"[\[\]{}]")

@@ -22,9 +22,7 @@ from queuey.web.responses import Response
 MAX_COUNTED = charts.MAX_COUNTED
 """Max jobs that are counted; more are estimated."""
 MAX_JOBS, MAX_WORKERS = 20, 50
-"""Max outstanding jobs and max workers in the lists."""
 MAX_REASONS = 3
-"""Max reasons of dead letters on the overview."""
 MAX_GROUPS = 10
 """Max groups on a page, as the lag of each is computed for every partition."""
 NO_RIGHT_TEXT = "You have no right to see it here."

@@ -26,7 +26,6 @@ from queuey.web.validators import show
 T = TypeVar("T")
 _ADDRESS = re.compile(r"(?:\[.*\]|[0-9.]+)(?::[0-9]*)?")
 MAX_ATTEMPTS = 3
-"""Max attempts to open or create a queue that others delete meanwhile."""
 
 
 class FacadeCredentials:

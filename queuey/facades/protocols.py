@@ -15,7 +15,6 @@ from queuey.model.extras import install_command
 from queuey.settings import Include
 
 BUILT_IN_FACADES: dict[str, type[Facade]] = {"emodb": EmodbFacade, "mq": MqFacade, "rqms": RqmsFacade}
-"""Facades that need no further library."""
 
 
 def load_facade_class(name: str) -> type[Facade]:

@@ -15,9 +15,7 @@ from queuey.settings.setting_values import NUMBER
 MAX_FACADE_BODY = 4 * 1024 * 1024
 """Max bytes of a message of MQ or RQMS and of a request of SQS; ``max_body`` does not lower it."""
 KEYLESS_FACADES = ("mq", "rqms")
-"""Facades without credentials."""
 PREFIXED_FACADES = (*KEYLESS_FACADES, "sqs")
-"""Facades that are served under a path prefix."""
 
 _OWN_PATHS = ("/v1/", "/docs/", "/metrics/", "/console/")
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):[0-9]{1,5}")

@@ -28,9 +28,7 @@ class _Sortable(Hashable, Protocol):
 
 
 M = TypeVar("M", bound=_Sortable)
-"""A member."""
 Q = TypeVar("Q", bound=_Sortable)
-"""A queue."""
 _NOBODY, _RESERVED = -1, -2
 _MAX_PASSES = 30
 """Max passes over all pools in the first step; the chains even out what remains."""
@@ -41,10 +39,7 @@ different queues reach it. Their assignment is balanced, but may move more parti
 
 
 def assign(
-    members: Mapping[M, Mapping[Q, int]],
-    previous: Iterable[tuple[tuple[Q, int], M]],
-    *,
-    reserved: Container[M] = (),
+    members: Mapping[M, Mapping[Q, int]], previous: Iterable[tuple[tuple[Q, int], M]], *, reserved: Container[M] = ()
 ) -> dict[tuple[Q, int], M]:
     """Returns the owner that each partition is to have.
 

@@ -20,9 +20,7 @@ MAX_ATTEMPTS = 20
 MAX_OWNERS_STATE_AGE = 0.5
 """Max age in seconds of the state by which owners are decided."""
 MAX_CONCURRENT_QUEUES = 8
-"""Max queues that a call works on concurrently."""
 MAX_CACHED_QUEUES = 1000
-"""Max queues whose rows are kept in memory."""
 
 GiveBacks = Mapping[int, tuple[int, int]]
 """By partition, the member that gives it back and the epoch of its ownership."""

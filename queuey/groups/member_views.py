@@ -31,11 +31,8 @@ from queuey.web.responses import Response, json_response
 from queuey.web.validators import Errors, read_object
 
 MAX_HEARTBEAT = 1 << 20
-"""Max bytes of a heartbeat."""
 MAX_PATTERN = 100
-"""Max characters of a pattern of queues."""
 MAX_NUMBER_DIGITS = 18
-"""Max digits of a member's public number."""
 
 
 class GroupViews(Views):

@@ -25,7 +25,6 @@ from queuey.model.rights import MemberCredential
 from queuey.storage import Store
 
 MAX_ATTEMPTS = 20
-"""Max attempts at a change when other processes interfere."""
 MAX_STATE_AGE = 2.0
 """Max age in seconds of the state by which requests are answered. It is refreshed before a refusal."""
 

@@ -20,7 +20,6 @@ _MESSAGE = b"%b%08x%b%07d%b%b%b"
 _FIRST = b'{"message_id":"'
 _NEXT = b',{"message_id":"'
 EARLY_FIELD = b',"early":true'
-"""Field of messages above the horizon."""
 _MAX_CACHED_TAILS = 1024
 
 _tails: dict[Meta, bytes] = {}

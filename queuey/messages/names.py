@@ -33,7 +33,6 @@ from queuey.runtime.metrics import Metrics
 from queuey.storage import Store
 
 MAX_ATTEMPTS = 8
-"""Max attempts at a change that conflicts with concurrent ones."""
 RETRY_INTERVAL = 0.05
 """Pause after the first attempt, in seconds, approximately; it grows with each attempt."""
 TURN_TIMEOUT = 5.0

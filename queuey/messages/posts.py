@@ -42,9 +42,7 @@ MIN_KEY_SECONDS = 60
 """Min seconds for which a key is remembered: posts of short-lived messages are also repeated."""
 
 MAX_REPEAT_RATIO = 0.1
-"""Max ratio of repeated posts to all posts."""
 MAX_COUNTED_POSTS = 10_000
-"""Max posts of an interval that are counted."""
 REPEATS_INTERVAL = 1.0
 """Interval in seconds over which posts and repeats are counted."""
 MAX_SECONDS_AHEAD = 1.0

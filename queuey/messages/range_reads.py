@@ -23,9 +23,7 @@ from queuey.storage import Store
 from queuey.storage.deadlines import GivenUp
 
 MAX_SHORT_MESSAGES = 256
-"""Max messages of a short read."""
 MAX_SHORT_BYTES = 256 * 1024
-"""Max bytes of the answer to a short read."""
 _RESERVED_BYTES = 16 * 1024
 """Bytes of a short answer that are reserved for the last message and the frame."""
 

@@ -26,7 +26,6 @@ from queuey.web.validators import Errors, bad_json
 
 T = TypeVar("T")
 Ranges = list[tuple[str, RangeRequest]]
-"""Names of queues, with the range to read of each."""
 BOUNDS = ("since", "after", "before", "until")
 
 

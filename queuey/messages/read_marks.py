@@ -82,7 +82,6 @@ class UnreadCount(msgspec.Struct, frozen=True):
 
 
 NOT_REPORTED = 0, UnreadCount({}, 0, more=True)
-"""Stands for the missing report of a queue."""
 
 
 class UnreadUseCases:

@@ -39,7 +39,6 @@ MAX_FOLLOWED = 16
 """Max queues of a stream with read marks that notify it so."""
 NOW = "now"
 QueuePartition = tuple[str, int]
-"""Name of a queue and number of a partition in it."""
 
 
 class Cursor:
@@ -135,7 +134,6 @@ class Event(NamedTuple):
 
 
 StreamRead = tuple[list[Event], list[tuple[str, QueueyError]]]
-"""Messages, and the queues that can no longer be read, with the errors."""
 
 
 class OpenStreams:

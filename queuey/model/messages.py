@@ -94,7 +94,6 @@ TtlOption = Annotated[
     int, option("ttl", "Seconds that messages live; the default is the service's.", ge=1, le=MAX_TTL, seconds=True)
 ]
 MAX_DESCRIPTION = 200
-"""Max characters of a queue's description."""
 DescriptionOption = Annotated[
     str, option("description", "The purpose of the queue, for people.", line=True, max_length=MAX_DESCRIPTION)
 ]
@@ -251,7 +250,6 @@ class PostKey(msgspec.Struct, frozen=True, gc=False):
 
 
 MAX_KEY_LENGTH = 255
-"""Max characters of an idempotency key."""
 
 
 class PostResult(msgspec.Struct, frozen=True, gc=False):
@@ -267,7 +265,6 @@ class PostResult(msgspec.Struct, frozen=True, gc=False):
 
 
 MAX_NAME_LENGTH = 255
-"""Max characters of the name of a message."""
 _BLANK_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 """Characters that are printable for Python and yet show nothing."""
 

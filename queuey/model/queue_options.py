@@ -10,7 +10,6 @@ from queuey.model.partitions import MAX_PARTITIONS
 from queuey.model.titles import Unit, duration, limit
 
 MAX_DELIVERIES = 1000
-"""Max value of the option ``max_deliveries``."""
 MAX_CLAIMED = 1_000_000
 MAX_CLAIMED_PER_KEY = 1000
 MAX_READ_DELAY = 3600

@@ -50,11 +50,8 @@ _OWNER_ONLY_ACTIONS: frozenset[Action] = frozenset({"send", "overwrite", "admin"
 _READ_ACTIONS: frozenset[Action] = frozenset({"read", "measure"})
 
 MAX_NAME_LENGTH = 200
-"""Max characters of a principal's name."""
 MAX_PATTERNS = 20
-"""Max patterns of a scope."""
 MAX_PATTERN_LENGTH = 100
-"""Max characters of a pattern."""
 
 _ACCESS_KEY = re.compile(r"QK[A-Z2-7]{18}")
 _APPLICATION = re.compile(r"app:[\w.\-]+")
@@ -264,7 +261,6 @@ class MemberCredential(msgspec.Struct, frozen=True):
 
 
 ANYBODY = Caller()
-"""A caller without a credential."""
 
 
 def parse_scope(allow: Iterable[str] = (), queues: Iterable[str] = ()) -> Scope | None:

@@ -10,9 +10,7 @@ import msgspec
 from queuey.model.texts import printable, shorten
 
 MAX_NAME, MAX_ARGUMENTS = 80, 80
-"""Max characters of a task's name and of its arguments."""
 HIDDEN = "…"
-"""Shown instead of secret arguments."""
 
 
 class _Call(msgspec.Struct, forbid_unknown_fields=True):

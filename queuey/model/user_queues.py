@@ -23,7 +23,6 @@ from hashlib import sha256
 from queuey.model.deadletters import SUFFIX
 
 MAX_QUEUE_NAME = 50
-"""Max characters of a queue's name."""
 MAX_USER_NAME = 255
 """Max characters of a user's name at its issuer."""
 

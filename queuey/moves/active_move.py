@@ -59,7 +59,6 @@ MAX_COUNTED = 1000
 """Max messages counted when a move starts; more are estimated."""
 
 MAX_ATTEMPTS = 3
-"""Max attempts when a row turns out to be outdated."""
 TURN_INTERVAL = 0.2
 """Interval in seconds between turns at a partition whose last messages are not certain yet."""
 

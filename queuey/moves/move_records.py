@@ -20,9 +20,7 @@ from queuey.model.messages import Queue, Record
 from queuey.storage import Store, change_record
 
 KIND = "move"
-"""Kind of the records of running moves."""
 _ENDED_KIND = "ended move"
-"""Kind of the records of ended moves."""
 MAX_RUNNING = 10
 """Max running moves of one application; a few more if several start at the same moment."""
 MAX_RUNNING_TOTAL = 100
@@ -30,7 +28,6 @@ MAX_RUNNING_TOTAL = 100
 MAX_LISTED = 100
 """Max moves of an application that are kept after their end, the latest ones."""
 _MAX_ATTEMPTS = 20
-"""Max attempts at a change when other processes interfere."""
 
 _ID = re.compile("[0-7][0-9a-f]{15}", re.ASCII)
 

@@ -33,7 +33,6 @@ from queuey.storage import Store
 M = TypeVar("M", bound=Move)
 T = TypeVar("T")
 MAX_ACTIVE_MOVES = 8
-"""Max moves that one process works on at a time."""
 REST_RATIO, MAX_REST = 0.25, 0.1
 """Pause after a chunk, for other requests: its ratio to the time of the chunk, and its max in seconds."""
 

@@ -28,7 +28,6 @@ from queuey.storage import Store
 ENTRY_TTL = 366 * 86_400
 """Seconds for which an entry is kept."""
 PAGE_SIZE = 100
-"""Max entries of a page."""
 MAX_SCANNED = 2000
 """Max entries that are read for a page, even if the reader may see none of them."""
 _JSON_META = Meta("application/json", (), json=True)
@@ -101,11 +100,7 @@ class AuditLog:
     """
 
     def __init__(
-        self,
-        store: Store,
-        messages: MessageUseCases,
-        reader: Reader,
-        clock: Callable[[], float] = time.time,
+        self, store: Store, messages: MessageUseCases, reader: Reader, clock: Callable[[], float] = time.time
     ) -> None:
         self._store = store
         self._messages = messages

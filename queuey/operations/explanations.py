@@ -38,7 +38,6 @@ MAX_EXPLAINED_PARTITIONS = 10
 """Max partitions in which one id is explained. Only PUT and Spark store messages with one id in several partitions."""
 
 MAX_GROUPS = 20
-"""Max consumer groups whose lag is shown."""
 MAX_LAGS = 400
 """Max partitions whose lag is counted, over all groups."""
 _NO_TRACE_TEXT = (

@@ -29,7 +29,6 @@ T = TypeVar("T")
 MAX_SCANNED = 500
 """Max messages that one step of a scan reads; the byte limit of a page may end it sooner."""
 MAX_SAMPLED = 100
-"""Max messages in a sample of sizes or dead letters."""
 
 NO_META = Meta()
 MAX_COMPARED_LENGTH = 500

@@ -15,7 +15,6 @@ from queuey.spark.options import Pattern, Selection, StoreOptions, Subscribe
 from queuey.storage import Store
 
 PAGE_SIZE = 1000
-"""Max queues in a listing."""
 
 
 class NameRange(msgspec.Struct, frozen=True):

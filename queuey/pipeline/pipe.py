@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 PREVIEW_ROWS = 10
-"""Max rows of a preview."""
 STOP_TIMEOUT = 30.0
 """Timeout for the running micro-batch when the job stops, in seconds."""
 _START_TIMEOUT = 60.0

@@ -43,7 +43,6 @@ MIN_RETRY_INTERVAL = 0.5
 
 logger = logging.getLogger(__name__)
 Name = tuple[str, str]
-"""Application and name of a record."""
 
 
 def order_in_turns(items: Iterable[T], application: Callable[[T], str]) -> list[T]:

@@ -24,7 +24,6 @@ from queuey.storage.deadlines import Deadline, Done, Home, LoopCalls, start_and_
 S = TypeVar("S")
 T = TypeVar("T")
 THREAD_COUNT = 8
-"""Number of threads for blocking calls."""
 TURN_MEASUREMENT_INTERVAL = 0.02
 """Interval in seconds between measurements of the loop; they cost an idle worker up to 0.4 % of a core."""
 MIN_LONG_TURN_REPORT_SECONDS = 60.0

@@ -38,7 +38,6 @@ class WakeSource(NamedTuple):
 
 
 Key = tuple[Any, ...]
-"""Queue (qid), version of its row, partitions, and trigger."""
 Subscription = tuple[Queue, Sequence[int], WakeSource]
 
 

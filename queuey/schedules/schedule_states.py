@@ -32,7 +32,6 @@ from queuey.runtime.due_work import MAX_SECONDS_AHEAD
 from queuey.schedules.timetables import Timetable, find_next_instant, iterate_instants
 
 KIND = "schedule"
-"""Kind of the due-work records."""
 MAX_LATE_SECONDS = 60
 """Max seconds by which a tick may fire late; after that it is missed."""
 MAX_CAUGHT_UP = 100
@@ -46,9 +45,7 @@ KEY_SECONDS = 86_400
 FIRING_TIMEOUT = 5
 """Seconds after which other processes continue a firing."""
 MAX_CACHED_TIMETABLES = 4096
-"""Max timetables whose next instants are cached."""
 MAX_ERROR_LENGTH = 200
-"""Max characters of the error of an outcome."""
 
 Missed = Literal["skip", "catch_up"]
 State = Literal["published", "skipped", "failed", "unknown"]

@@ -48,13 +48,9 @@ MAX_SCHEDULES = 1000
 MAX_BODY_BYTES = 16 << 10
 """Max bytes of a message's body. Each tick reads and writes it, and a record may have it twice."""
 MAX_NAME_LENGTH = 100
-"""Max characters of a name."""
 MAX_LISTED = 100
-"""Max schedules in one page of a list."""
 MAX_NEXT_INSTANTS = 5
-"""Max next instants in a report."""
 _MAX_ATTEMPTS = 20
-"""Max attempts at a change that conflicts with concurrent ones."""
 _FIRE_RETRY_INTERVAL = 0.1
 """Interval in seconds between attempts to fire while another process is posting."""
 QUEUE_GONE_TEXT = "the queue was purged or created again while the message was being posted"

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "queuey.extensions"
 OWN_EXTENSIONS = ("console", "facades")
-"""The extensions of this distribution. Each has a setting of its name."""
 Include = Callable[[Any], None]
 """Adds views to a Pyramid configuration. See ``docs/extending.md``."""
 

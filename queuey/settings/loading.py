@@ -153,11 +153,7 @@ def check(settings: Settings, sources: Mapping[str, str]) -> None:
             refuse(mistake, *names)
     trusted = {issuer.issuer for issuers in settings.users.values() for issuer in issuers}
     if DEV_ISSUER in trusted and not is_loopback(settings.host):
-        refuse(
-            "Setting users trusts the issuer of `queuey dev`, so host must be a loopback address.",
-            "host",
-            "users",
-        )
+        refuse("Setting users trusts the issuer of `queuey dev`, so host must be a loopback address.", "host", "users")
     if settings.connections < settings.threads:
         refuse("Setting connections must not be below threads.", "connections", "threads")
     if settings.max_batch_bytes < settings.max_body:

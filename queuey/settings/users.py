@@ -30,7 +30,6 @@ _HOST = re.compile(r"[a-z0-9\-]+(?:\.[a-z0-9\-]+)*")
 DEV_ISSUER = "http://localhost/queuey-dev"
 """The issuer of ``queuey dev``, whose keys anybody on this machine may have created. See docs/inbox.md."""
 MAX_ISSUERS = 16
-"""Max issuers of one application."""
 
 
 class UserIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -76,7 +75,6 @@ class UserIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 Users = Mapping[str, tuple[UserIssuer, ...]]
-"""Trusted issuers by application."""
 
 
 def read_users(value: object, base: Path | None) -> Users:

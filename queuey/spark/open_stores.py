@@ -24,9 +24,7 @@ from queuey.spark.options import Assign, Pattern, Selection, StoreOptions
 from queuey.storage import Store, bridge
 
 PAGE_SIZE = 1000
-"""Max queues in a listing."""
 _MAX_SHOWN = 10
-"""Max applications in an error message."""
 
 _open_stores: dict[tuple[int, StoreOptions], Store] = {}
 _lock = threading.Lock()

@@ -30,7 +30,6 @@ DEFAULT_LEAD = 10.0
 MAX_LEAD = 3600.0
 MAX_RATE = 1e9
 MAX_NAME = 200
-"""Max characters in the name of a run or a group."""
 
 _STORE_SETTINGS = frozenset({"store", "data", "sync", "deadline", "readers", "default_ttl", "max_body"})
 """Settings of stores and messages that are also options, in addition to all settings for Cassandra."""

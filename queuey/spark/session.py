@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 MIN_JAVA_VERSION = 17
-"""Min major version of Java for Spark 4."""
 DROPPED_ARGUMENT = "--add-modules=jdk.incubator.vector"
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')

@@ -13,7 +13,6 @@ from queuey.model.ids import Position
 
 T = TypeVar("T")
 QueuePartition = tuple[str, int]
-"""The queue's name and the partition number."""
 
 
 class QueueSlice(msgspec.Struct, frozen=True, gc=False):

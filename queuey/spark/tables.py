@@ -32,7 +32,6 @@ WRITE_OPTIONS_KEY = "queuey.write"
 """Metadata keys for the options of a table for reading, and of a table for writing."""
 
 _OPTION_PREFIX = "option."
-"""Prefix of a table's options among its properties."""
 _READ_COMMENTS = {
     "value": "the body; text is UTF-8",
     "queue": "the name of the queue",

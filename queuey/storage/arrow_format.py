@@ -30,7 +30,6 @@ from queuey.model.messages import Message, Meta, stored_meta
 from queuey.storage.new_messages import check_text
 
 SCHEMA_WITHOUT_BODIES = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("ticks", "low", "expires")])
-"""``SCHEMA`` without bodies."""
 SCHEMA = pa.schema(
     [*SCHEMA_WITHOUT_BODIES, pa.field("body", pa.binary(), nullable=False), pa.field("meta", pa.binary())]
 )

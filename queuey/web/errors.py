@@ -32,9 +32,7 @@ STATUSES: dict[type[Exception], int] = {
 }
 """Statuses by error class; the most specific class decides. Any other error is a defect, and answers 500."""
 
-HEADERS_BY_STATUS: dict[int, tuple[Header, ...]] = {
-    415: (("Accept-Encoding", "identity"),),
-}
+HEADERS_BY_STATUS: dict[int, tuple[Header, ...]] = {415: (("Accept-Encoding", "identity"),)}
 """Headers by status."""
 
 NO_SUCH_RESOURCE = "404 Not Found\n\nThe resource could not be found.\n"

@@ -20,7 +20,6 @@ ALLOWED_HEADERS = (
 MAX_PREFLIGHT_AGE = 7200
 """Interval for which a browser caches a preflight, in seconds; Chromium's maximum."""
 MAX_CUSTOM_HEADERS = 16
-"""Max custom headers in a preflight."""
 CUSTOM_HEADER_PREFIX = "x-header-"
 
 

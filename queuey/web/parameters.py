@@ -112,10 +112,7 @@ PATH_PARAMETERS = (
     Parameter(name="schedule", place="path", about="Schedule", schema=pattern_schema("[A-Za-z0-9._:@-]{1,100}")),
     Parameter(name="group", place="path", about="Consumer group", schema=pattern_schema("[A-Za-z0-9._:@-]{1,100}")),
     Parameter(
-        name="member",
-        place="path",
-        about="Member of a group: the `member` of its join",
-        schema=pattern_schema("[^/]+"),
+        name="member", place="path", about="Member of a group: the `member` of its join", schema=pattern_schema("[^/]+")
     ),
 )
 

@@ -27,7 +27,6 @@ T = TypeVar("T")
 MAX_SHORT_BODY = 64 * 1024
 """Max bytes of a body that is parsed on the event loop."""
 BODY_TIMEOUT = 120
-"""Timeout for a body to arrive, in seconds."""
 OWN_HEADER_PREFIX = "x-header-"
 """Prefix of headers that are stored with a message."""
 
@@ -49,7 +48,6 @@ _DECODED_NAMES = {
         *("user-agent", "x-message-key", "x-partition", "x-ttl"),
     )
 }
-"""Decoded names of frequent headers."""
 
 
 class RequestServices(Protocol):

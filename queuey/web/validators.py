@@ -30,7 +30,6 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,80}")
 _DECIMAL = re.compile(r"-?(?:[0-9]{1,80}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _MAX_SHOWN = 80
-"""Max characters of a value or number in an error text."""
 
 REQUIRED = "Required"
 

@@ -74,10 +74,7 @@ def check_parts_reported(out: str) -> None:
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [
-        ("parts.FEED = parts.FEED.with_name('missing')", "missing"),
-        (LOSE, "did not come back"),
-    ],
+    [("parts.FEED = parts.FEED.with_name('missing')", "missing"), (LOSE, "did not come back")],
     ids=["no feed", "lost"],
 )
 def test_demo_fails_aloud(tmp_path: Path, change: str, words: str) -> None:

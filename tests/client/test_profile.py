@@ -88,8 +88,7 @@ def test_a_profile_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> 
 
 
 @pytest.mark.parametrize(
-    "content",
-    ['url = "u"\nkey = s3cret', 'key = "s3cret"', 'url = 5\napplication = "a"\nkey = "s3cret"', "\xff", ""],
+    "content", ['url = "u"\nkey = s3cret', 'key = "s3cret"', 'url = 5\napplication = "a"\nkey = "s3cret"', "\xff", ""]
 )
 def test_a_broken_profile_is_refused_without_showing_it(tmp_path: Path, content: str) -> None:
     """The error names the file and never quotes the line that may hold the key."""

@@ -9,14 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from queuey.client import (
-    InvalidArgument,
-    Message,
-    Query,
-    QueueNotFound,
-    Receipt,
-    ServiceUnavailable,
-)
+from queuey.client import InvalidArgument, Message, Query, QueueNotFound, Receipt, ServiceUnavailable
 from queuey.model import ids
 from tests.client.conftest import Connect
 from tests.client.scripted import Script, claims, message_id, ok, page

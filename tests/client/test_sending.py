@@ -126,11 +126,7 @@ def test_a_failed_batch_tells_what_was_stored_before(connect: Connect) -> None:
     assert [receipt.id for receipt in caught.value.receipts] == [message_id(n) for n in range(1, 1001)]
 
 
-@given(
-    sizes=st.lists(st.integers(0, 300), max_size=60),
-    count=st.integers(1, 20),
-    room=st.integers(60, 400),
-)
+@given(sizes=st.lists(st.integers(0, 300), max_size=60), count=st.integers(1, 20), room=st.integers(60, 400))
 def test_batches_lose_nothing_and_keep_the_limits(sizes: list[int], count: int, room: int) -> None:
     """Batches hold all messages in order, within both limits unless one message alone exceeds them."""
     batcher = Batcher(count, room)

@@ -7,15 +7,7 @@ from typing import Any
 import pytest
 
 from queuey.app.service import App
-from queuey.client import (
-    AsyncClient,
-    Conflict,
-    GroupNotFound,
-    InvalidArgument,
-    OffsetConflict,
-    Outgoing,
-    QueueNotFound,
-)
+from queuey.client import AsyncClient, Conflict, GroupNotFound, InvalidArgument, OffsetConflict, Outgoing, QueueNotFound
 from tests.client.live import LOCAL, LOCAL_KEY, Bridge
 
 Queuey = Any

@@ -9,12 +9,7 @@ from typing import Literal, get_type_hints
 import pytest
 
 import queuey.client
-from queuey.client import (
-    Query,
-    ReadOptions,
-    SendOptions,
-    errors,
-)
+from queuey.client import Query, ReadOptions, SendOptions, errors
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.send_calls import Outgoing
 from queuey.client.credentials import tokens

@@ -70,8 +70,7 @@ def test_a_moment_has_the_absolute_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "text"),
-    [(0, "0"), (9999, "9,999"), (12_345, "12.3k"), (1_500_000, "1.5M"), (2_000_000_000, "2.0G")],
+    ("number", "text"), [(0, "0"), (9999, "9,999"), (12_345, "12.3k"), (1_500_000, "1.5M"), (2_000_000_000, "2.0G")]
 )
 def test_compact_numbers(number: int, text: str) -> None:
     """A large number has few digits, and all of them under the pointer."""
@@ -130,14 +129,7 @@ def test_hostile_texts_are_escaped(text: str) -> None:
     assert not re.search(r"<(script|img)\b|<svg (?!class)", html)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '"' + '\\"' * 32_000,
-        '"a"' + " " * 64_000,
-        '{"a":' * 12_000,
-    ],
-)
+@pytest.mark.parametrize("text", ['"' + '\\"' * 32_000, '"a"' + " " * 64_000, '{"a":' * 12_000])
 def test_large_json_is_bounded(text: str) -> None:
     """However a body is made, it takes little time and few elements."""
     begin = time.process_time()

@@ -50,21 +50,8 @@ MORE: list[Wave] = [
     (Step("pause", "node-1", LATE), Step("pause", "node-3", LATE)),
     (Step("pause", "node-2", LONGER), Step("pause", "node-3", LONGER)),
 ]
-FEW = {
-    "acknowledged": 100,
-    "refused": 1,
-    "unknown": 1,
-    "shown": 300,
-    "during_faults": 8,
-}
-MANY = {
-    "acknowledged": 300,
-    "refused": 3,
-    "unknown": 3,
-    "none_late": 1,
-    "shown": 900,
-    "during_faults": 20,
-}
+FEW = {"acknowledged": 100, "refused": 1, "unknown": 1, "shown": 300, "during_faults": 8}
+MANY = {"acknowledged": 300, "refused": 3, "unknown": 3, "none_late": 1, "shown": 900, "during_faults": 20}
 """Minimum counts of a run."""
 
 

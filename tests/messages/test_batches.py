@@ -187,10 +187,7 @@ MEANINGLESS: dict[str, tuple[Case, str]] = {
     "offsets": (("PUT", "q/offsets/g", {"partitions": {"1": {"offset": ID, "expect": ID}}}, {}), "expect"),
     "read mark": (("PUT", "q/read", {"until": ID, "backwards": True}, {}), "backwards"),
     "move": (("POST", "_moves", {"from": "q", "to": "p", "limit": 5}, {}), "limit"),
-    "schedule": (
-        ("PUT", "_schedules/s", {"queue": "q", "every": 60, "message": {"body": "x", "tll": 5}}, {}),
-        "0.tll",
-    ),
+    "schedule": (("PUT", "_schedules/s", {"queue": "q", "every": 60, "message": {"body": "x", "tll": 5}}, {}), "0.tll"),
 }
 """Requests, and the meaningless field in each."""
 

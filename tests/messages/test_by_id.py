@@ -51,14 +51,7 @@ def test_put_refuses_like_post(owner: Caller, queue: str) -> None:
         assert owner("PUT", path, b"x" * (256 * 1024 + 1)).status == 413
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        f"2%3A{ID}%2C{OTHER}",
-        f"%202:{ID}%20,%20{OTHER}",
-        f"02:{ID},1:{OTHER}",
-    ],
-)
+@pytest.mark.parametrize("path", [f"2%3A{ID}%2C{OTHER}", f"%202:{ID}%20,%20{OTHER}", f"02:{ID},1:{OTHER}"])
 def test_forms_of_ids(owner: Caller, queue: str, path: str) -> None:
     """Partition and case, raw or percent-encoded separators, and spaces around ids make no difference."""
     owner("PUT", f"{queue}/2:{ID}", "a")

@@ -34,12 +34,7 @@ def test_post_answers_with_the_place(owner: Caller) -> None:
     assert re.fullmatch(r"[0-9]{10}\.[0-9]{7}", posted["timestamp"])
     assert posted["partition"] == 1
     [read] = owner.get("q").messages
-    assert read == {
-        "message_id": posted["key"],
-        "timestamp": posted["timestamp"],
-        "partition": 1,
-        "body": "hello",
-    }
+    assert read == {"message_id": posted["key"], "timestamp": posted["timestamp"], "partition": 1, "body": "hello"}
 
 
 @given(body=st.binary(min_size=1, max_size=200) | st.text(min_size=1).map(str.encode))

@@ -183,12 +183,7 @@ def test_what_is_asked_wrongly_is_refused(owner: Caller, run: Run, path: str, qu
 
 @pytest.mark.parametrize("what", ["stops", "rights", "deleted"])
 def test_the_end_of_a_stream(
-    owner: Caller,
-    run: Run,
-    app: App,
-    store: Store,
-    stopping: threading.Event,
-    what: str,
+    owner: Caller, run: Run, app: App, store: Store, stopping: threading.Event, what: str
 ) -> None:
     """When the service, the right or the queue ends, the reader is told why, and nothing is left."""
     owner.create("q", type="public")
@@ -409,12 +404,7 @@ class Losing:
 
 
 @pytest.mark.parametrize(
-    ("loss", "query"),
-    [
-        ("deleted", "queues=q&"),
-        ("deleted", "read_marks=1"),
-        ("rights", "queues=q,p"),
-    ],
+    ("loss", "query"), [("deleted", "queues=q&"), ("deleted", "read_marks=1"), ("rights", "queues=q,p")]
 )
 def test_a_lost_queue_is_reported_and_followed_again(
     owner: Caller, app: App, store: Store, query: str, loss: str

@@ -70,10 +70,7 @@ def running(data: Path, logs: Path, count: int, seed: int) -> Iterator[Landscape
         _furnish(cassandra.open_store(url))
         _furnish(sqlite.open_store(data / "data"))
         options: dict[str, Sequence[str]] = {"sqlite": [], "cassandra": ["--store", url]}
-        groups = {
-            "sqlite": {},
-            "cassandra": {"--coordination": f"zookeeper://{ensemble.connect_string}/soak"},
-        }
+        groups = {"sqlite": {}, "cassandra": {"--coordination": f"zookeeper://{ensemble.connect_string}/soak"}}
         landscape = Landscape([], [], [], [], nodes.nodes, ensemble.nodes)
         for store, chosen in options.items():
             services = [Service(f"{store} {fate} service", data, chosen) for fate in FATES]

@@ -11,11 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ALLOWED = {
-    "tests/suite/test_architecture.py",
-    "tests/replacing.py",
-    "tests/model/test_messages.py",
-}
+ALLOWED = {"tests/suite/test_architecture.py", "tests/replacing.py", "tests/model/test_messages.py"}
 """These rules, the helper for replacements and its test, and a test that fields cannot be set."""
 PATCHED = re.compile(
     r"(?:\bpatch(?:\.(?:object|multiple|dict))?|\b_*(?:set|del)attr_*)\(\s*(?:type\()?[\"']?(\w+)"

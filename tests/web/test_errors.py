@@ -76,12 +76,7 @@ def test_media_types_that_a_client_accepts(accept: str, expected: bool) -> None:
 )
 @pytest.mark.parametrize("headers", [{}, PROBLEM], ids=["v1", "problem"])
 def test_store_failures(
-    owner: Caller,
-    between: InterposedStore,
-    error: StoreUnavailable,
-    outcome: str,
-    wait: str,
-    headers: dict[str, str],
+    owner: Caller, between: InterposedStore, error: StoreUnavailable, outcome: str, wait: str, headers: dict[str, str]
 ) -> None:
     """When the store fails, the answer is 503 with Retry-After and the outcome of the write."""
     owner.create("q")
@@ -105,10 +100,7 @@ def test_outcomes_of_a_batch(owner: Caller, between: InterposedStore, headers: d
 
 @pytest.mark.parametrize("headers", [{}, PROBLEM], ids=["v1", "problem"])
 def test_a_defect_tells_nothing_but_an_id(
-    owner: Caller,
-    between: InterposedStore,
-    caplog: pytest.LogCaptureFixture,
-    headers: dict[str, str],
+    owner: Caller, between: InterposedStore, caplog: pytest.LogCaptureFixture, headers: dict[str, str]
 ) -> None:
     """An unexpected exception is a JSON 500 with an id, under which the log has everything."""
     owner.create("q")

@@ -223,10 +223,7 @@ class ZooKeeperCoordinator:
         return {partition: offset for partition, offset in decoded.items() if offset.id is not None}
 
     async def set_offsets(
-        self,
-        offsets: Mapping[Partition, str | None],
-        *,
-        expected: Mapping[Partition, str | None] | None = None,
+        self, offsets: Mapping[Partition, str | None], *, expected: Mapping[Partition, str | None] | None = None
     ) -> None:
         """Moves offsets from outside the group, all offsets of a queue or none. None as an id removes the offset.
 

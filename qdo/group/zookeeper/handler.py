@@ -342,11 +342,7 @@ class Handler:
         return Wire(connection, self._lease)
 
     def select(
-        self,
-        readers: Iterable[Any],
-        writers: Iterable[Any],
-        _: Iterable[Any],
-        timeout: float | None = None,
+        self, readers: Iterable[Any], writers: Iterable[Any], _: Iterable[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Waits like ``select.select``, but raises TimeoutError as in :meth:`_check_timeouts`.
 

@@ -32,7 +32,6 @@ from qdo.group.zookeeper.tree import State
 MAX_CONNECT_PAUSE = 0.5
 """Max pause between two connection attempts, in seconds; kazoo's default is up to an hour."""
 LEASE_CHECKS_PER_TIMEOUT = 4
-"""Number of checks of the lease per session timeout."""
 
 log = logging.getLogger("qdo.zookeeper")
 # At DEBUG, kazoo logs its requests, including passwords.

@@ -94,7 +94,6 @@ class PacketHeads:
 PING = struct.pack(">iii", 8, -2, 11)
 MAX_READ_BYTES = 65_536
 PINGS_PER_SESSION = 3
-"""Number of pings per session timeout."""
 CHECK_INTERVAL = 1.0
 """Interval between two checks before the session begins, in seconds."""
 WOULD_BLOCK_ERRORS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)

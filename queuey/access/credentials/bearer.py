@@ -23,9 +23,7 @@ from queuey.settings import UserIssuer
 from queuey.storage.deadlines import in_thread
 
 MAX_TOKEN = 8192
-"""Max characters of a token."""
 MAX_KEYS = 64
-"""Max keys in a set."""
 RSA_BITS = range(2048, 8193)
 _MAX_EXPONENT = 1 << 33
 _TOKEN_TYPES = frozenset({"jwt", "at+jwt", "application/at+jwt"})

@@ -30,9 +30,7 @@ from queuey.settings import UserIssuer
 from queuey.storage.deadlines import in_thread
 
 MAX_ASSERTION_LENGTH = 8192
-"""Max characters of an assertion."""
 MAX_KEY_BITS = 4096
-"""Max bits of a number in a key."""
 _ALGORITHMS: Mapping[str, tuple[hashes.HashAlgorithm, int]] = {
     "DS128": (hashes.SHA1(), 20),  # noqa: S303 - as BrowserID has it
     "DS256": (hashes.SHA256(), 32),

@@ -14,7 +14,6 @@ from queuey.model.user_queues import queue_name
 from queuey.settings import UserIssuer, Users
 
 Trusted = Sequence[tuple[str, UserIssuer]]
-"""Applications and the issuers that they trust."""
 
 
 class User(NamedTuple):

@@ -51,7 +51,6 @@ MIN_TURN_SECONDS, MAX_TURN_SECONDS = 0.004, 0.1
 MAX_ROTATION_SECONDS = 1.0
 """Max seconds until every partition has had its turn, unless turns would be shorter than ``MIN_TURN_SECONDS``."""
 MAX_QUEUES = 10_000
-"""Max queues whose rotation is remembered."""
 
 LastConflict = Callable[[int], float]
 """Returns the boot time at which another process was last found at work on a partition."""

@@ -35,7 +35,6 @@ MAX_LETTERS = 50
 TOO_MANY_DELIVERIES_ERROR = "TooManyDeliveries"
 """Error class of dead letters that were delivered too often."""
 MAX_CONCURRENT_BATCHES = 8
-"""Max concurrent batches in which expired messages are published."""
 KEY_TTL = 7 * 86_400
 """Number of seconds for which the key of a dead letter is remembered. A letter published again later may be stored
 twice."""

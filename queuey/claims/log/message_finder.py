@@ -55,9 +55,7 @@ CHAIN_RETRY_INTERVAL = 0.1
 MAX_KNOWN_IN_CHAIN = 2000
 """Max known messages in a chain before reads above the front, because polls wait for it."""
 MAX_PAGE_MESSAGES = 1000
-"""Max messages of one read."""
 MAX_COPIES = 2000
-"""Max copies remembered of one scan."""
 WAITING_MESSAGE_BYTES = 300
 """Cost of a waiting message in bytes of memory, approximately."""
 MAX_SCAN_PAGES = 64

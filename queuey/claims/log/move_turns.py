@@ -15,11 +15,9 @@ from queuey.model.ids import FIRST, LOW_MIN, Position
 from queuey.model.messages import Message, Queue, Slice, bytes_of, rendered_bytes
 
 MAX_CHUNK_MESSAGES = MAX_ENTRY_IDS
-"""Max messages of a chunk."""
 MAX_CHUNK_BYTES = 1 << 20
 """Max bytes of a chunk's messages, not counting the last one."""
 FETCH_BATCH_SIZE = 32
-"""Number of messages fetched at a time."""
 MAX_COPIES = MAX_ABOVE
 """Max copies that a turn at a dedup queue skips."""
 

@@ -9,7 +9,6 @@ import msgspec
 from queuey.model.ids import FIRST, Position
 
 FORMAT = 1
-"""Version of the encoding of entries and snapshots."""
 ClaimGroup = tuple[int, list[Position]]
 """Expiry of claims (milliseconds since 1970), and the claimed messages."""
 

@@ -21,7 +21,6 @@ from queuey.model.ids import Position
 from queuey.model.messages import Message, bytes_at_most, position_of, rendered_bytes
 
 MAX_ENTRY_IDS = 1000
-"""Max ids in one entry."""
 
 Delay = float | Callable[[ClaimReceipt, int], float]
 """Seconds until a released message may be delivered again, or a function of a receipt and its number of deliveries."""
@@ -80,7 +79,6 @@ class EntryDraft:
             self._places = Places(state, limits, now, self.expiry_limit, self.is_live, self._changed)
         self._timing = timing
         self.size = 0
-        """Approximate number of ids in the entry."""
         self._finals: dict[Position, None] = {}
         self._outs: dict[Position, str] = {}
         self._superseded: dict[Position, None] = {}
@@ -90,7 +88,6 @@ class EntryDraft:
         self.groups: list[ClaimGroup] = []
         """Deliveries, a group for each caller."""
         self.workers: list[str] = []
-        """Worker name of each group's caller."""
         self.keys: list[list[int]] = []
         """Digests of the keys of each group's messages, in queues that keep keys."""
         self.lapsed: dict[Position, LastDelivery] = {}

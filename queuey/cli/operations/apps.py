@@ -53,8 +53,7 @@ Queues = Annotated[
     ),
 ]
 Owner = Annotated[
-    str,
-    typer.Argument(help=f"Name of the application, or {OPERATORS} for operators' keys.", show_default=False),
+    str, typer.Argument(help=f"Name of the application, or {OPERATORS} for operators' keys.", show_default=False)
 ]
 
 
@@ -137,8 +136,7 @@ def rotate(
     key: Annotated[str | None, typer.Option(help="Replace only this key.", show_default="all")] = None,
     note: Note = "",
     expires: Annotated[
-        float | None,
-        times.duration("Lifetime of the new key, such as 30d.", show_default="as the old ones"),
+        float | None, times.duration("Lifetime of the new key, such as 30d.", show_default="as the old ones")
     ] = None,
 ) -> None:
     """Create a new key with the limits of the old ones, which expire after a grace period.
@@ -271,12 +269,7 @@ def _create_key(
 
 
 def _add_access_key(
-    store_at: ConfiguredStore,
-    store: Store,
-    name: str,
-    expires: float | None,
-    note: str,
-    scope: Scope | None,
+    store_at: ConfiguredStore, store: Store, name: str, expires: float | None, note: str, scope: Scope | None
 ) -> None:
     """Creates and prints an access key of SQS. Its id is put before the note, so that the list of keys shows it."""
     try:

@@ -50,10 +50,7 @@ class Start(NamedTuple):
 
 Facade = Annotated[
     Literal["emodb", "mq", "rqms", "sqs"] | None,
-    typer.Option(
-        "--facade",
-        help="Serve only a facade, at /, for clients of another system: emodb, mq, rqms or sqs.",
-    ),
+    typer.Option("--facade", help="Serve only a facade, at /, for clients of another system: emodb, mq, rqms or sqs."),
 ]
 App = Annotated[str | None, typer.Option("--app", help="Application that facades serve.", show_default="queuey")]
 

@@ -44,8 +44,7 @@ def pipe(
         str, typer.Option("--from", help="Where to begin without a checkpoint: earliest, latest, -1h.")
     ] = "latest",
     watermark: Annotated[
-        int | None,
-        times.duration("Max delay of messages for a group by time: 10m.", maximum=MAX_TTL, whole=True),
+        int | None, times.duration("Max delay of messages for a group by time: 10m.", maximum=MAX_TTL, whole=True)
     ] = None,
     update: Annotated[
         bool, typer.Option("--update", help="Write groups whenever they change, not when they are complete.")

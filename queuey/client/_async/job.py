@@ -250,11 +250,7 @@ async def send_all(send: AsyncSendCall, calls: Iterable[Call[None]], within: flo
 
 
 async def send_work(
-    send: AsyncSendCall,
-    claims: HeldClaims,
-    work: Work,
-    clock: Callable[[], float],
-    report: Callable[[Exception], None],
+    send: AsyncSendCall, claims: HeldClaims, work: Work, clock: Callable[[], float], report: Callable[[Exception], None]
 ) -> None:
     """Renews or acknowledges claims. Repeats the release of claims that were released while a renewal was running.
 

@@ -245,11 +245,7 @@ def send_all(send: SendCall, calls: Iterable[Call[None]], within: float | None =
 
 
 def send_work(
-    send: SendCall,
-    claims: HeldClaims,
-    work: Work,
-    clock: Callable[[], float],
-    report: Callable[[Exception], None],
+    send: SendCall, claims: HeldClaims, work: Work, clock: Callable[[], float], report: Callable[[Exception], None]
 ) -> None:
     """Renews or acknowledges claims. Repeats the release of claims that were released while a renewal was running.
 

@@ -39,7 +39,6 @@ Seconds = float | timedelta
 """A length of time: a number of seconds, or a timedelta."""
 
 JSON: Mapping[str, str] = {"content-type": "application/json"}
-"""Headers of a call whose body is JSON."""
 
 _TEXT_LIMIT = 500
 """Max characters kept of each text in an error answer."""

@@ -68,7 +68,6 @@ class _Jobs(msgspec.Struct, frozen=True):
 
 
 Receipts = dict[str, list[str]]
-"""Receipts by queue."""
 
 
 def check_queue_names(queues: str | Iterable[str]) -> tuple[str, ...]:

@@ -6,14 +6,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from queuey.api.groups import (
-    GroupInfo,
-    GroupNames,
-    Heartbeat,
-    HeartbeatAnswer,
-    Joined,
-    NewMember,
-)
+from queuey.api.groups import GroupInfo, GroupNames, Heartbeat, HeartbeatAnswer, Joined, NewMember
 from queuey.client.calls.call import JSON, Call, encode, ignore_answer, make_parser, number_text, queue_segment
 from queuey.client.calls.progress_calls import group_segment, member_id
 

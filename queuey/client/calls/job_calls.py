@@ -31,7 +31,6 @@ MAX_RESULTS_BYTES = 131_072
 JobResult = bytes | int
 """A result as JSON, or the size in bytes of a result that is too large to send."""
 JobResults = Mapping[str, JobResult]
-"""Results by receipt."""
 
 
 def encode_result(value: object) -> JobResult | None:

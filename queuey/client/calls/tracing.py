@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from queuey.model.task_calls import ShownCall
 
 MAX_HEADERS = 16
-"""Max headers of a message."""
 
 Operation = Literal["send", "receive", "settle", "process"]
 

@@ -19,7 +19,6 @@ MIN_TTL = 2.0
 MAX_WAIT = 20.0
 """Max seconds that the server holds a claim open."""
 MAX_LIMIT = 1000
-"""Max messages of a claim."""
 FIRST_LIMIT = 1
 """Max messages of the first claim of a loop, and of the first one after the queue was empty or a job took long."""
 _MIN_POLL_INTERVAL = 0.5
@@ -84,11 +83,7 @@ class Claiming:
     """
 
     def __init__(
-        self,
-        queues: Sequence[str],
-        idle: Seconds | None,
-        clock: Callable[[], float],
-        options: ClaimOptions,
+        self, queues: Sequence[str], idle: Seconds | None, clock: Callable[[], float], options: ClaimOptions
     ) -> None:
         self._queues = queues
         self._limit = int(number_text("limit", options.get("limit", 1)))
@@ -108,7 +103,6 @@ class Claiming:
         self._clock = clock
         self._last = clock()
         self.requested_at = self._last
-        """The time of the last claim request."""
         self.finished: list[HeldClaim] = []
         """Claims to acknowledge with the next request."""
         self._acknowledged = self._last

@@ -48,7 +48,6 @@ RENEW_AHEAD_SECONDS = 30.0
 """Max seconds before its expiry at which a token is replaced."""
 
 COMMAND_TIMEOUT = 30.0
-"""Timeout of a command, in seconds."""
 
 # RFC 9110, section 11.2: token68.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")

@@ -24,7 +24,6 @@ from queuey.model.messages import MAX_TTL, Location
 from queuey.operations.redrive import DeadLetterPage, RedriveFilter
 
 MAX_BODY = 32 * 1024
-"""Max characters of a test message."""
 MAX_CHARACTER_BYTES = 12
 """Max bytes of a character in a form: four, each percent-encoded."""
 REDRIVE_TIMEOUT, PLAN_TIMEOUT = 5.0, 0.5

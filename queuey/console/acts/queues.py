@@ -25,7 +25,6 @@ from queuey.web import validators
 from queuey.web.validators import Errors
 
 CHANGEABLE_OPTIONS = tuple(name for name, option in option_metas().items() if (option.extra or {})["changes"])
-"""Options that can be changed."""
 
 NO_OFFSET = "none"
 

@@ -13,7 +13,6 @@ import ssl
 import threading
 
 HEAD_TIMEOUT = 10
-"""Timeout for the head of a request, in seconds."""
 MAX_HEAD_BYTES = 8 * 1024
 MAX_CONNECTIONS = 64
 """Max open connections; further ones are closed."""

@@ -37,7 +37,6 @@ MAX_QUEUE_NAME = len(_SYSTEM_PREFIX) + MAX_NAME + len(_DEDUP_SUFFIX)
 _NAME = re.compile(rf"(?!_(?!_))(?!\.{{1,2}}$)[a-z0-9.:@_-]{{1,{MAX_NAME}}}", re.ASCII)
 
 ID_LENGTH = 40
-"""Number of characters of an id."""
 _ID = re.compile(r"([0-9a-f]{4})([0-9a-f]{32})([0-9a-f]{4})", re.ASCII)
 _MOVE_STATUSES = {"running": "IN_PROGRESS", "cancelling": "IN_PROGRESS", "done": "COMPLETE"}
 """State of a move -> its status for EmoDB's clients; any other state is ``ERROR``."""

@@ -23,9 +23,7 @@ ROOT = "/ostrich"
 SERVICES = {"emodb-queue-1": "/queue/1", "emodb-dedupq-1": "/dedupq/1"}
 """EmoDB's services and their paths. The registered name has the cluster in front."""
 SESSION_TIMEOUT = 10.0
-"""Timeout of the ZooKeeper session, in seconds."""
 MAX_RETRY_DELAY = 5.0
-"""Max pause between attempts to connect, in seconds."""
 CHECK_INTERVAL = 10.0
 """Interval between checks that the nodes still exist, in seconds."""
 

@@ -20,7 +20,6 @@ from queuey.web.responses import encode
 from queuey.web.validators import JSON_ERRORS, BadField, show
 
 MAX_CLAIM_SECONDS = 3600
-"""Max time of a claim, in seconds."""
 MAX_POLLED = 1000
 DEFAULT_CLAIM_SECONDS = 30
 DEFAULT_LIMIT = 10
@@ -29,7 +28,6 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 MAX_MESSAGE = 30_720
 """Max bytes of a message, not counting white space between its parts."""
 MAX_QUEUES = 1000
-"""Max queues in a batch."""
 MAX_COMMAS = 1_000_000
 """Max commas in a batch, which bounds the memory of many short messages."""
 _JSON = Meta("application/json", json=True)

@@ -30,11 +30,9 @@ from queuey.web.responses import JSON, Response, json_response
 MAX_CLAIMED = 20_000
 """Max live claims of a queue; polls of a queue at the limit return nothing."""
 MAX_CACHED_COUNTS = 4096
-"""Max queues whose numbers of claims are cached."""
 
 NEW_QUEUE_PARTITIONS = 8
 DEFAULT_TTL = 14 * 86_400
-"""Default time to live of messages, in seconds."""
 MAX_IDS = 1000
 """Max ids acknowledged or renewed in one call of the use case."""
 KINDS: dict[str, Kind] = {"queue": "plain", "dedupq": "dedup"}

@@ -22,7 +22,6 @@ from queuey.settings import SecretName, Settings
 FILE_NAME = "sqs.secret"
 """File in the data directory with the secret of a deployment on SQLite that does not configure one."""
 MIN_SECRET_LENGTH = 32
-"""Min characters of the deployment's secret."""
 _ID_HASH_PREFIX, _SECRET_HASH_PREFIX = b"sqs access key\0", b"sqs secret\0"
 """Prefixes of an id before it is hashed, so that no other kind of key has the same hash."""
 

@@ -25,9 +25,7 @@ MAX_VISIBILITY, MAX_WAIT, MAX_DELAY = 43_200, 20, 900
 NO_PERMISSIONS_TEXT = "permissions belong to access keys here: queuey app key-add --sqs --allow … --queues …"
 MAX_TAGS = 50
 MAX_SOURCES = 10
-"""Max queues in a RedriveAllowPolicy."""
 MAX_NAME = 80
-"""Max characters of a queue's name."""
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _ARN = re.compile(r"arn:[a-z-]+:sqs:[a-z0-9-]*:[0-9]{12}:([A-Za-z0-9._-]{1,85})")
 
@@ -260,13 +258,11 @@ _PARSERS: dict[str, Callable[[str, str, Changes], None]] = {
     "RedriveAllowPolicy": _read_redrive_allow_policy,
     "SqsManagedSseEnabled": _ignore_valid_boolean,
 }
-"""Parsers of the attributes that can be set, by name."""
 _FIFO_PARSERS: dict[str, Callable[[str, str, Changes], None]] = {
     **dict.fromkeys(_CHOICE_ATTRIBUTES, _read_choice),
     "FifoQueue": _refuse_kind_change,
     "ContentBasedDeduplication": _read_by_content,
 }
-"""Parsers of the attributes that can be set on FIFO queues only."""
 
 
 # Showing

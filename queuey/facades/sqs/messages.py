@@ -40,7 +40,6 @@ _TYPE = re.compile(r"(String|Number|Binary)(\.[\x21-\x7e ]+)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _MAX_TYPE_LENGTH = 256
 MAX_TRACE_LENGTH = 1024
-"""Max characters of X-Ray's trace header."""
 
 DEDUP_INTERVAL = 300
 """Interval for which a deduplication id is remembered, in seconds."""

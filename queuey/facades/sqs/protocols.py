@@ -23,7 +23,6 @@ TARGET_PREFIX = "AmazonSQS."
 MAX_FIELDS = 2000
 """Max fields of a form. A batch of ten messages with ten attributes each has about 450."""
 MAX_DEPTH = 8
-"""Max dots that split a field's name."""
 _REQUEST_ID_HEADER = "x-amzn-requestid"
 
 _LIST_NAMES = {

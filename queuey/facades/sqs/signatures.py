@@ -25,9 +25,7 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 MAX_SKEW = 900
 """Max skew of a client's clock, and max age of a request with a signed header, in seconds."""
 MAX_VALIDITY = 604_800
-"""Max validity of a signature in a query, in seconds."""
 MAX_FIELDS = 200
-"""Max fields of a signed query."""
 _SIGNATURE_HEADER = re.compile(
     rf"{ALGORITHM} +Credential=([^, ]+), *SignedHeaders=([^, ]+), *Signature=([^, ]+)", re.ASCII
 )

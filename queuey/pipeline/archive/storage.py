@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_FILE_ROWS = 5_000_000
-"""Max messages in one file."""
 LISTING_WAITS = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Successive waits, in seconds, for a listing to show the files that were just written."""
 _SORT_COLUMNS = ("queue", "bucket", "partition", "position")

@@ -19,7 +19,6 @@ from queuey.spark.options import Pattern, StoreOptions
 from queuey.storage import Store, bridge
 
 PAGE_SIZE = 500
-"""Max messages in a page."""
 
 
 class DeadLetterUnit(msgspec.Struct, frozen=True, gc=False):

@@ -47,7 +47,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_TRIES = 7
-"""Max attempts of a call while the store is unavailable."""
 FIRST_RETRY_PAUSE = 0.1
 """Interval before the second attempt, in seconds; doubles with each attempt."""
 MAX_MOVES = 10

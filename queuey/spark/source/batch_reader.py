@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DEFAULT_TASKS = 200
-"""Default number of tasks of a read; more slices are grouped."""
 MAX_PLANNED = 100
 """Max queues that are divided by their number of messages; with more queues, each partition is one slice."""
 ROWS_PER_TASK = 50_000

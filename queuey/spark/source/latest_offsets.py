@@ -15,7 +15,6 @@ from queuey.spark.slices import QueuePartition
 from queuey.storage import Store, bridge
 
 MAX_TRIES = 5
-"""Max attempts to read a queue that changes at the same time."""
 
 
 class QueueHorizon(NamedTuple):

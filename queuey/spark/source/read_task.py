@@ -23,7 +23,6 @@ from queuey.storage import Store, bridge
 log = logging.getLogger(__name__)
 
 MAX_BATCH_ROWS = 10_000
-"""Max rows of a record batch."""
 MAX_BATCH_BYTES = 8 << 20
 """Max bytes of the bodies in a record batch, approximately."""
 READ_TIMEOUT = 30.0

@@ -25,7 +25,6 @@ from queuey.spark.start_and_end import EARLIEST, parse_partition_numbers
 
 VERSION = 1
 DEFAULT_TASKS = 200
-"""Default number of input partitions of a micro-batch."""
 
 
 class ScannedTo(NamedTuple):

@@ -21,12 +21,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from queuey.app import opening
@@ -47,13 +42,11 @@ from queuey.spark.start_and_end import EARLIEST, LATEST, At
 from queuey.storage import Store, bridge
 
 REQUEST_INTERVAL = 10.0
-"""Interval between two requests to the store, in seconds."""
 IDLE_INTERVAL = 0.1
 """Interval before an empty answer, in seconds: without a trigger interval Spark would call again after 10 ms."""
 IDLE_FRACTION = 4
 """Max age of an idle position: the queue's TTL divided by this number."""
 _MAX_SHOWN = 3
-"""Max names in an error message."""
 
 
 class StreamLag:

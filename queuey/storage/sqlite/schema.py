@@ -24,8 +24,6 @@ from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOp
 
 APPLICATION_ID = 0x51756575
 """Code of Queuey's files in the header of SQLite databases: ``Queu``."""
-_EARLY_APPLICATION_ID = 0x51554559
-"""Code in files of development versions before 0.2: ``QUEY``."""
 FORMAT = 1
 """Version of the tables. Each change of them raises it."""
 CREATE_TABLES = """
@@ -268,13 +266,10 @@ def require_format(connection: Connection, path: Path) -> None:
     if (application, number) == (APPLICATION_ID, FORMAT):
         return
     driver.keep_log(connection, path)
-    if application not in {APPLICATION_ID, _EARLY_APPLICATION_ID}:
+    if application != APPLICATION_ID:
         raise StoreIncompatible(f"{path} is a database of another program")
-    if application == APPLICATION_ID and number > FORMAT:
-        text = f"{path} has format {number}; this version of queuey knows format {FORMAT}. Choose another --data"
-        raise StoreIncompatible(text)
-    text = f"{path} was written by a development version before 0.2, and was not changed"
-    raise StoreIncompatible(f"{text}. Archive its queues with that version, or start anew with another --data")
+    text = f"{path} has format {number}; this version of queuey knows format {FORMAT}. Choose another --data"
+    raise StoreIncompatible(text)
 
 
 def _read_pragma(connection: Connection, name: str) -> int:

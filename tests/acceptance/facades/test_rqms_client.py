@@ -166,8 +166,7 @@ def test_foreach_that_goes_on(queue: Queue, caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["http://rqms.example", "http://rqms/", "rqms.example/tasks", "http://rqms/t?x=1", "ftp://x/t"],
+    "url", ["http://rqms.example", "http://rqms/", "rqms.example/tasks", "http://rqms/t?x=1", "ftp://x/t"]
 )
 def test_addresses_that_are_none(url: str) -> None:
     """An address without a server or a queue is refused before anything is sent."""
@@ -191,10 +190,7 @@ def test_arguments_that_cannot_be(queue: Queue, network: Network) -> None:
 
 def test_refusals_and_other_servers(network: Network) -> None:
     """A refusal has a reason; an answer that is not of RQMS is an error, not a task."""
-    with (
-        Queue("http://rqms/rqms/_private", transport=network) as queue,
-        pytest.raises(ClientError, match="begin"),
-    ):
+    with Queue("http://rqms/rqms/_private", transport=network) as queue, pytest.raises(ClientError, match="begin"):
         queue.put(1)
     other = httpx2.MockTransport(lambda _: httpx2.Response(200, text="<html>"))
     with Queue(URL, transport=other) as queue, pytest.raises(InvalidAnswer):

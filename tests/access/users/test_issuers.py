@@ -275,11 +275,7 @@ def test_a_key_that_was_taken_back_is_good_for_a_while(
 
 
 def test_an_answer_that_takes_too_long_is_given_up(
-    reader: Bearer,
-    issuer: Issuer,
-    server: KeyServer,
-    keys: IssuerDocument[KeySet],
-    clock: Clock,
+    reader: Bearer, issuer: Issuer, server: KeyServer, keys: IssuerDocument[KeySet], clock: Clock
 ) -> None:
     """Its time is bounded although bytes still come; when the issuer is well again, its users are let in."""
     server.behaviour = "drip"

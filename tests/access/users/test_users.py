@@ -81,20 +81,7 @@ def test_capitals_of_the_scheme_do_not_count(owner: Caller, issuer: Issuer, app:
     assert Caller(app, "BEARER x").get(mine).status == 401
 
 
-NASTY = [
-    "ann",
-    "ann.dead",
-    "ANN",
-    "*",
-    "ann\x00",
-    "a/b",
-    "a~2fb",
-    "../ann",
-    "{user}",
-    "é",
-    "e\u0301",
-    "x" * 61,
-]
+NASTY = ["ann", "ann.dead", "ANN", "*", "ann\x00", "a/b", "a~2fb", "../ann", "{user}", "é", "e\u0301", "x" * 61]
 
 
 def test_each_user_has_one_queue_of_all(owner: Caller, issuer: Issuer, app: App) -> None:
@@ -245,11 +232,7 @@ class TestSeveral:
             yield {"queuey": (trusted, second), "guest": (guests,)}
 
     def test_the_same_name_of_another_issuer_is_another_user(
-        self,
-        owner: Caller,
-        issuer: Issuer,
-        other: Issuer,
-        app: App,
+        self, owner: Caller, issuer: Issuer, other: Issuer, app: App
     ) -> None:
         """Each issuer's ``ann`` has a queue of her own."""
         for name in (inbox(issuer), inbox(other)):
@@ -259,11 +242,7 @@ class TestSeveral:
         assert [theirs.get(inbox(issuer)).status, theirs.get(inbox(other)).status] == [403, 200]
 
     def test_a_user_of_one_application_is_nobody_to_another(
-        self,
-        owner: Caller,
-        guest: Caller,
-        issuer: Issuer,
-        app: App,
+        self, owner: Caller, guest: Caller, issuer: Issuer, app: App
     ) -> None:
         """A token is for the applications of its audience, also where a queue of another one names the user."""
         name = user_name(issuer.name, "ann")

@@ -1,4 +1,4 @@
-"""``queuey put``, ``get``, ``delete``, ``peek`` and ``size``."""
+"""``queuey get``, ``delete`` and ``peek``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,6 @@ from queuey.client import Client
 from tests.commands import Run
 
 NO_ID = "0123456789ab11e88000000000000001"
-
-
-def test_put_is_send(run: Run, client: Client, queue: str) -> None:
-    """``put`` stores a message with the options of ``send``."""
-    assert run("put", queue, "six pears", "--ttl", "7d").code == 0
-    (message,) = client.read_all(queue, merge=True)
-    assert message.body == "six pears"
 
 
 def test_get_and_delete_by_id(run: Run, client: Client, queue: str) -> None:
@@ -42,20 +35,19 @@ def test_an_id_of_several_messages(run: Run, client: Client, queue: str) -> None
 
 def test_get_and_delete_by_name(run: Run, queue: str) -> None:
     """The message of a name is printed and deleted; without one the exit code of ``get`` is 1."""
-    run("put", queue, "since Sunday", "--name", "reindex")
+    run("send", queue, "since Sunday", "--name", "reindex")
     assert run("get", queue, "--name", "reindex", "--raw").out == b"since Sunday\n"
     assert run("delete", queue, "--name", "reindex").code == 0
     ended = run("get", queue, "--name", "reindex")
     assert (ended.code, ended.err) == (1, f"queuey: Queue {queue!r} has no message named 'reindex'.\n")
 
 
-def test_peek_and_size(run: Run, client: Client, queue: str) -> None:
-    """Both count messages that are not acknowledged, claimed or not, and claim nothing."""
+def test_peek(run: Run, client: Client, queue: str) -> None:
+    """It prints messages that are not acknowledged, claimed or not, and claims nothing."""
     client.send_many(queue, ["a", "b"])
     (claimed,) = client.job_queue(queue).receive(1)
-    assert run("size", queue).text == "2\n"
     assert len(run("peek", queue, "--json").json_lines) == 2
     assert len(run("peek", queue, "--limit", "1", "--raw").text.splitlines()) == 1
     client.job_queue(queue).ack(claimed)
-    assert run("size", queue, "--json").json["size"] == 1
+    assert len(run("peek", queue, "--json").json_lines) == 1
     assert client.job_queue(queue).counts().claimed == 0

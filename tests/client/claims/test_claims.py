@@ -13,13 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from queuey.client import (
-    ClaimLost,
-    ConnectionLost,
-    InvalidArgument,
-    InvalidRequest,
-    RetryPolicy,
-)
+from queuey.client import ClaimLost, ConnectionLost, InvalidArgument, InvalidRequest, RetryPolicy
 from queuey.client.calls.claim_calls import name_this_process
 from tests.client.scripted import Script, async_client, break_connection, claims, settlement
 

@@ -83,9 +83,7 @@ def impatient(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
 
 
 @pytest.mark.parametrize(
-    "serve",
-    [drip_body, drip_head, drip(b"HTTP/1.1 102 P\r\n\r\n" * 99, 0.01)],
-    ids=["body", "head", "interim answers"],
+    "serve", [drip_body, drip_head, drip(b"HTTP/1.1 102 P\r\n\r\n" * 99, 0.01)], ids=["body", "head", "interim answers"]
 )
 def test_deadline_of_an_answer_that_never_ends(impatient: Callable[[str], Any], serve: Serve) -> None:
     """A server that always sends something is given up at the deadline, with what that means for a write."""

@@ -9,13 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from queuey.client import (
-    InvalidAnswer,
-    Message,
-    NotAllowed,
-    QueueNotFound,
-    RetryPolicy,
-)
+from queuey.client import InvalidAnswer, Message, NotAllowed, QueueNotFound, RetryPolicy
 from queuey.client.calls import live_reads
 from queuey.client.calls.live_reads import EarlyMessages
 from tests.client.conftest import Connect

@@ -13,15 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from queuey.client import (
-    ClientError,
-    NotAuthenticated,
-    Receipt,
-    ResultTimeout,
-    RetryPolicy,
-    TokenError,
-    TransportError,
-)
+from queuey.client import ClientError, NotAuthenticated, Receipt, ResultTimeout, RetryPolicy, TokenError, TransportError
 from queuey.client.calls.live_reads import Streaming
 from tests.client.conftest import Connect
 from tests.client.outages.service import FAULTS, FIRST, BrokenStream, Outage

@@ -335,11 +335,7 @@ def test_a_link_of_another_site_begins_no_login(app: App, browser: Browser, prov
 
 @pytest.mark.parametrize("behaviour", ["fail", "grow", "hang"])
 def test_a_provider_that_does_not_exchange_codes(
-    browser: Browser,
-    provider: OpenIdProvider,
-    users: Users,
-    store: Store,
-    behaviour: Behaviour,
+    browser: Browser, provider: OpenIdProvider, users: Users, store: Store, behaviour: Behaviour
 ) -> None:
     """Whatever it does instead of an answer, the login ends with an error page, and the next one may succeed."""
     answer = read_redirect(begin_login(browser, provider))

@@ -28,15 +28,7 @@ from queuey.runtime.waiters import Waiter, Watchers
 from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.backends import APP, Backend, Clock
 from tests.blocking import BlockingNames, blocking
-from tests.contract.samples import (
-    append_bodies,
-    bodies,
-    count_outbox,
-    eventually,
-    fill_queue,
-    make_queue,
-    new_message,
-)
+from tests.contract.samples import append_bodies, bodies, count_outbox, eventually, fill_queue, make_queue, new_message
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 

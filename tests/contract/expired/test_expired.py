@@ -18,13 +18,7 @@ from queuey.runtime.event_loop import Core
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking, post
-from tests.contract.samples import (
-    dead_letters,
-    eventually,
-    idle_service,
-    make_queue,
-    messages_in_partition,
-)
+from tests.contract.samples import dead_letters, eventually, idle_service, make_queue, messages_in_partition
 from tests.replacing import replace_in
 
 TTL = 100

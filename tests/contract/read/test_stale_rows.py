@@ -12,12 +12,7 @@ from queuey.model.messages import OffsetChange, Queue, QueueSpec
 from queuey.storage import Store, bridge
 from tests.backends import APP
 from tests.contract.catalogue.test_lifecycle import CALLS, PLACE
-from tests.contract.samples import (
-    append_bodies,
-    bodies_in_partition,
-    make_queue,
-    new_message,
-)
+from tests.contract.samples import append_bodies, bodies_in_partition, make_queue, new_message
 
 OF_A_QUEUE = [
     *("update_queue", "delete_queue", "purge_queue", "append", "append on a loop", "append_once", "put", "fetch"),

@@ -131,13 +131,7 @@ def test_visibility(sqs: Sqs, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hours", "seconds", "allowed"),
-    [
-        (0, 43_200, True),
-        (1, 39_700, False),
-        (12.5, 1, False),
-        (12.5, 0, True),
-    ],
+    ("hours", "seconds", "allowed"), [(0, 43_200, True), (1, 39_700, False), (12.5, 1, False), (12.5, 0, True)]
 )
 def test_visibility_in_all(sqs: Sqs, url: str, hours: float, seconds: int, *, allowed: bool) -> None:
     """A message is hidden for at most 12 hours since it was received, however often that is extended."""

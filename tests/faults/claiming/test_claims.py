@@ -42,11 +42,7 @@ def test_workers_of_one_service(tmp_path: Path, record_property: Record, plan: P
     verify(plan, lambda: run.run(plan, rest=0.5), record_property)
 
 
-PAUSES: Wave = (
-    Step("pause", "web-1", 6.0),
-    Step("pause", "node-2", 2.0, at=1.0),
-    Step("kill", "web-2", 0.5, at=2.0),
-)
+PAUSES: Wave = (Step("pause", "web-1", 6.0), Step("pause", "node-2", 2.0, at=1.0), Step("kill", "web-2", 0.5, at=2.0))
 """A web process is paused for longer than claims last. Meanwhile a node is paused and another web process killed."""
 DEATH: Wave = (Step("kill", "node-3", 1.0), Step("pause", "web-3", 3.0, at=0.5))
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from queuey.client import Client
 from tests.commands import Run
-from tests.qdo.cli.conftest import GROUP, Group, ServiceGroup
+from tests.qdo.cli.conftest import Group, ServiceGroup
 from tests.servers.processes import ending
 from tests.servers.served import Served, environment
 
@@ -45,36 +42,6 @@ def test_what_belongs_to_another_store_is_told_apart(run: Run, group: Group, que
     both = run("status")
     assert both.text.count("f" * 32) == 1
     assert "f" * 32 in both.err
-
-
-def metrics(text: str) -> dict[tuple[str, ...], float]:
-    """Parses a text in Prometheus' format, by name, group, queue and partition."""
-    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    labels = ("group", "queue", "partition")
-    return {(one.name, *(one.labels[each] for each in labels if each in one.labels)): one.value for one in samples}
-
-
-def test_metrics_without_workers(
-    run: Run, group: Group, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Prometheus gets the lag of a group without running workers, and a metric that says if the lag is missing."""
-    sent = [client.send(queue, str(number), partition=1) for number in range(4)]
-    alone = client.send(queue, "alone", partition=2)
-    group.record({group.partition(queue, 1): sent[1].id, group.partition(queue, 2): alone.id})
-    values = metrics(run("status", "--metrics").text)
-    assert values["qdo_group_lag_messages", GROUP, queue, "1"] == 2
-    assert values["qdo_group_lag_messages", GROUP, queue, "2"] == 0
-    assert values["qdo_group_lag_seconds", GROUP, queue, "1"] > 0
-    assert values["qdo_group_lag_seconds", GROUP, queue, "2"] == 0
-    names = ("members", "partitions", "unowned_partitions", "lag_known")
-    assert [values[f"qdo_group_{name}", GROUP] for name in names] == [0, 2, 2, 1]
-    assert values["qdo_group_status_seconds", GROUP] == pytest.approx(time.time(), abs=60)
-    monkeypatch.setenv("QUEUEY_PROFILE", "/nowhere/profile.toml")
-    ended = run("status", "--metrics")
-    values = metrics(ended.text)
-    assert (values["qdo_group_lag_known", GROUP], values["qdo_group_partitions", GROUP]) == (0, 2)
-    assert not [key for key in values if key[0] == "qdo_group_lag_messages"]
-    assert "/nowhere/profile.toml" in ended.err
 
 
 def test_watch_goes_on_until_interrupted(served: Served, service_group: ServiceGroup) -> None:

@@ -14,11 +14,7 @@ from tests.qdo.consumer.controlled_transport import asked_waits
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"page": 7, "prefetch_messages": 20},
-        {"page": 1, "prefetch_messages": 1},
-        {"prefetch_bytes": 1},
-    ],
+    [{"page": 7, "prefetch_messages": 20}, {"page": 1, "prefetch_messages": 1}, {"prefetch_bytes": 1}],
     ids=["small pages", "one at a time", "hardly any bytes"],
 )
 async def test_everything_is_handed_out_once_and_in_order(system: System, settings: dict[str, Any]) -> None:

@@ -114,8 +114,6 @@ BACKENDS = {"simulated": make_simulated, "zookeeper": make_zookeeper}
 once = pytest.mark.parametrize("backend", ["simulated"], indirect=True)
 """For tests of group state alone, which is the same on every tree that passes ``test_tree.py``: one tree is enough."""
 from_outside = pytest.mark.parametrize(
-    "backend",
-    [pytest.param("zookeeper", marks=pytest.mark.needs_programs)],
-    indirect=True,
+    "backend", [pytest.param("zookeeper", marks=pytest.mark.needs_programs)], indirect=True
 )
 """For tests with members in other processes, which cannot reach the simulated tree."""

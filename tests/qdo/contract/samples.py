@@ -8,16 +8,7 @@ QUEUE = Queue("queuey.example.org:5000", "acme", "orders")
 OTHER_QUEUE = Queue("queuey.example.org:5000", "acme", "bills")
 PARTITION = Partition(QUEUE, 1)
 
-NAMES = (
-    "a/b",
-    "100%",
-    "..",
-    "zookeeper",
-    "with space\tand tab\nand line",
-    "größe-数量-🐇",
-    "-" * 1000,
-    "e\u0301",
-)
+NAMES = ("a/b", "100%", "..", "zookeeper", "with space\tand tab\nand line", "größe-数量-🐇", "-" * 1000, "e\u0301")
 
 
 def first_partitions(count: int, queue: Queue = QUEUE) -> list[Partition]:

@@ -97,11 +97,7 @@ async def test_nodes_have_data_and_versions(tree: Tree) -> None:
     assert await link.read([path]) == [None]
     assert await link.apply(
         [(Create(path, b"0"),), (SetData(path, b"1", 0),), (SetData(path, b"2", ANY_VERSION),)]
-    ) == [
-        Applied((0,)),
-        Applied((1,)),
-        Applied((2,)),
-    ]
+    ) == [Applied((0,)), Applied((1,)), Applied((2,))]
     (node,) = await link.read([path])
     assert node is not None
     assert (node.data, node.version, node.session) == (b"2", 2, 0)

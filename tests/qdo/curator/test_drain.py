@@ -47,14 +47,7 @@ def test_everything_is_moved_in_order(run: Run, curator: CuratorQueue, client: C
     curator.put(b"a", b"b", b"c")
     ended = run("curator", "drain", curator.path, queue, "--json")
     assert ended.code == 0, ended.err
-    assert ended.json == {
-        "items": 121,
-        "messages": 123,
-        "held": 0,
-        "left": 0,
-        "samples": [],
-        "dry_run": False,
-    }
+    assert ended.json == {"items": 121, "messages": 123, "held": 0, "left": 0, "samples": [], "dry_run": False}
     assert bodies(client, queue) == [*map(str, range(120)), "a", "b", "c"]
     assert (curator.names(), curator.state_nodes()) == ([], [])
 

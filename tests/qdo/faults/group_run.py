@@ -98,12 +98,7 @@ class GroupRun:
             undo.enter_context(self._webs.serving())
             account, urls = self._webs.account, [f"http://127.0.0.1:{web.port}" for web in self._webs.addresses]
             self._profile = profile = Profile(url=",".join(urls), application=account.application, key=account.key)
-            client = Client(
-                profile.url,
-                key=profile.key,
-                application=profile.application,
-                timeout=30.0,
-            )
+            client = Client(profile.url, key=profile.key, application=profile.application, timeout=30.0)
             undo.callback(client.close)
             queues = Queues(client, self._counts)
             mute, restart = self._make_exclusive_faults("pause", "kill")

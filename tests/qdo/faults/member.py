@@ -54,12 +54,7 @@ def make_worker(job: Job, client: AsyncClient, coordinator: AnyCoordinator, jour
         patterns=job.patterns,
         member=job.member,
         settings=ConsumerSettings(
-            page=100,
-            prefetch_messages=500,
-            wait=2.0,
-            discover=1.0,
-            grace=job.grace,
-            revoke_timeout=job.revoke_timeout,
+            page=100, prefetch_messages=500, wait=2.0, discover=1.0, grace=job.grace, revoke_timeout=job.revoke_timeout
         ),
         on_assign=notices.assigned,
         on_revoke=notices.revoked,
@@ -102,11 +97,7 @@ def coordinator_of(job: Job, client: AsyncClient) -> AnyCoordinator:
     if job.coordination:
         return open_coordinator(job.coordination, job.group, session_timeout=job.session_timeout)
     return ServiceCoordinator(
-        client,
-        job.group,
-        session_timeout=job.session_timeout,
-        revoke_timeout=job.revoke_timeout,
-        grace=job.grace,
+        client, job.group, session_timeout=job.session_timeout, revoke_timeout=job.revoke_timeout, grace=job.grace
     )
 
 

@@ -176,12 +176,7 @@ def test_without_grace_nobody_is_waited_for() -> None:
     assert set(plan_assignment(group(A, C), SIX, before, 1.0, 10.0).target.owners.values()) == {"a", "c"}
 
 
-@given(
-    st.lists(
-        st.tuples(st.booleans(), st.sampled_from(NAMES), st.booleans(), st.integers(0, 6)),
-        max_size=25,
-    )
-)
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from(NAMES), st.booleans(), st.integers(0, 6)), max_size=25))
 def test_absent_members_neither_gain_nor_lose(history: list[tuple[bool, str, bool, int]]) -> None:
     """An absent member keeps exactly its partitions, the others share evenly, and the result is stable."""
     seen = dict.fromkeys(QUEUES[:2], 5)

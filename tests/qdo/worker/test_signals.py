@@ -45,21 +45,9 @@ def start(running: Served, workers: Workers) -> Iterator[Start]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "number"),
-    [
-        ("tasks", signal.SIGTERM),
-        ("processes", signal.SIGTERM),
-        ("threads", signal.SIGINT),
-    ],
-    ids=str,
+    ("kind", "number"), [("tasks", signal.SIGTERM), ("processes", signal.SIGTERM), ("threads", signal.SIGINT)], ids=str
 )
-async def test_the_first_signal_drains(
-    workers: Workers,
-    start: Start,
-    tmp_path: Path,
-    kind: str,
-    number: int,
-) -> None:
+async def test_the_first_signal_drains(workers: Workers, start: Start, tmp_path: Path, kind: str, number: int) -> None:
     """The first signal drains: the message in hand is finished and recorded, no other begins, and the code is 0."""
     queue = await workers.system.queue()
     go_on = tmp_path / "go_on"

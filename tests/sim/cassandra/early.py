@@ -203,12 +203,7 @@ class EarlyStorm(PostStorm):
         self.read_early(StreamReader, site, 0, queue or self.queue)
 
     def read_early(
-        self,
-        kind: type[EarlyReader],
-        site: Site,
-        partition: int,
-        queue: Queue,
-        before: EarlyReader | None = None,
+        self, kind: type[EarlyReader], site: Site, partition: int, queue: Queue, before: EarlyReader | None = None
     ) -> EarlyReader:
         """Starts an early reader and returns it.
 

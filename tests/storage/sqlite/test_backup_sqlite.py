@@ -399,9 +399,6 @@ def test_a_full_disk_is_that_of_the_backup(data: Path, tmp_path: Path) -> None:
     def full(*_: object) -> None:
         raise apsw.FullError("database or disk is full")
 
-    with (
-        replace(backup._vacuum_into, full),
-        pytest.raises(StoreFull, match=f"no space left for {tmp_path / 'b'}"),
-    ):
+    with replace(backup._vacuum_into, full), pytest.raises(StoreFull, match=f"no space left for {tmp_path / 'b'}"):
         backup.back_up(data, tmp_path / "b", OPTIONS, ignore_progress)
     assert find_leftover_files(tmp_path) == []

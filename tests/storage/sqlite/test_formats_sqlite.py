@@ -17,8 +17,6 @@ from tests.storage.sqlite.test_backup_sqlite import data, ignore_progress
 from tests.storage.sqlite.test_copies_sqlite import OPENINGS, OPTIONS, Opening
 
 __all__ = ["data"]
-EARLY = 0x51554559
-EARLY_REFUSAL = "was written by a development version before 0.2, .*Archive .* with that version, or start anew with"
 
 
 def restore_over(directory: Path, tmp_path: Path) -> None:
@@ -36,12 +34,11 @@ ALL_OPENINGS: dict[str, Opening] = {
 @pytest.mark.parametrize(
     ("application", "number", "reason", "has_log"),
     [
-        (EARLY, 1, EARLY_REFUSAL, True),
-        (schema.APPLICATION_ID, schema.FORMAT - 1, EARLY_REFUSAL, False),
+        (schema.APPLICATION_ID, schema.FORMAT - 1, f"has format {schema.FORMAT - 1}.*Choose another --data", False),
         (schema.APPLICATION_ID, schema.FORMAT + 1, f"has format {schema.FORMAT + 1}.*Choose another --data", True),
         (0x12345678, schema.FORMAT, "is a database of another program", False),
     ],
-    ids=["early", "lower", "newer", "another program"],
+    ids=["lower", "newer", "another program"],
 )
 def test_of_another_kind(
     data: Path, tmp_path: Path, application: int, number: int, reason: str, what: str, *, has_log: bool

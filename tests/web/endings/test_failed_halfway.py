@@ -49,11 +49,7 @@ async def read_outcome(gateway: Gateway, number: int) -> tuple[bytes, int, objec
     [("PUT", make_name_path), ("DELETE", make_name_path), ("POST", lambda number: f"{schedule_path(number)}/run")],
 )
 def test_failed_halfway(
-    app: App,
-    owner: Caller,
-    method: str,
-    path: Callable[[int], str],
-    error: type[QueueyError],
+    app: App, owner: Caller, method: str, path: Callable[[int], str], error: type[QueueyError]
 ) -> None:
     """Whichever job of a request fails: after an error with the outcome ``none`` everything is as before."""
     for number in range(1, MAX_JOBS):

@@ -178,10 +178,7 @@ def test_paths_lead_to_resources(app: App, path: str, name: str, match: dict[str
 
 @pytest.mark.parametrize("outcome", ["none", "unknown"])
 def test_writes_that_do_not_end_are_given_up(
-    app: App,
-    owner: Caller,
-    between: InterposedStore,
-    outcome: Outcome,
+    app: App, owner: Caller, between: InterposedStore, outcome: Outcome
 ) -> None:
     """A write in the loop that is not done in time is 503 with its outcome; its later end has no effect."""
     owner.create("q")

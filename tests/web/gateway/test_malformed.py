@@ -149,14 +149,7 @@ def test_endless_body_is_not_read(owner: Caller, queue: str) -> None:
     assert 1000 * (len(pieces) - len(request.pieces)) <= longest + 1000
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/queuey/q/1/2",
-        "/v1/%FF",
-        "/v1/queuey/q/offsets/a/b",
-    ],
-)
+@pytest.mark.parametrize("path", ["/v1/queuey/q/1/2", "/v1/%FF", "/v1/queuey/q/offsets/a/b"])
 def test_paths_that_lead_nowhere(owner: Caller, queue: str, path: str) -> None:
     """An unknown path is a plain 404, also when it is not UTF-8."""
     reply = owner("GET", path)

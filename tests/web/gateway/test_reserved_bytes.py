@@ -76,10 +76,7 @@ def _item(body: str | bytes, number: int) -> dict[str, Any]:
 @example(long=["\x01" * BODY] * 40, tiny=0)
 @example(long=["x"], tiny=900)
 def test_answers_fit_into_what_is_reserved_for_them(
-    app: App,
-    owner: Caller,
-    long: list[str | bytes],
-    tiny: int,
+    app: App, owner: Caller, long: list[str | bytes], tiny: int
 ) -> None:
     """Ranges, ids, reads of many queues, merged ones, peek, claims and HEAD count all that the answer has."""
     if owner.get("q").status == 200:

@@ -56,10 +56,7 @@ GOOD: dict[str, tuple[bytes, list[tuple[int, str]]]] = {
         [(200, "POST /p a"), OK],
     ),
     "a length with spaces": (post(b"Content-Length:  3 \r\n", b"abc") + GET, [(200, "POST /p abc"), OK]),
-    "a body that is a request": (
-        post(b"Content-Length: %d\r\n" % len(SMUGGLED), SMUGGLED) + GET,
-        [AS_BODY, OK],
-    ),
+    "a body that is a request": (post(b"Content-Length: %d\r\n" % len(SMUGGLED), SMUGGLED) + GET, [AS_BODY, OK]),
     "chunks": (post_chunked(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n") + GET, [(200, "POST /p abcde"), OK]),
     "a size in hex": (post_chunked(b"A\r\n0123456789\r\n0\r\n\r\n") + GET, [(200, "POST /p 0123456789"), OK]),
     "an extension": (post_chunked(b"3;a=b\r\nabc\r\n0;c\r\n\r\n") + GET, [(200, "POST /p abc"), OK]),
@@ -70,10 +67,7 @@ GOOD: dict[str, tuple[bytes, list[tuple[int, str]]]] = {
     ),
     "chunked in capitals": (
         post(b"transfer-encoding: CHUNKED\r\n", b"1\r\na\r\n0\r\n\r\n") + GET,
-        [
-            (200, "POST /p a"),
-            OK,
-        ],
+        [(200, "POST /p a"), OK],
     ),
     "h2c with a length": (
         post(

@@ -168,8 +168,8 @@ def find_pending(
     checksums = {migration.number: migration.checksum for migration in files}
     if edited := [name for number, name, checksum in recorded if checksums.get(number, checksum) != checksum]:
         raise StoreIncompatible(
-            f"keyspace {keyspace} cannot be used: it was made by a development version before 0.2 (with another "
-            f"{edited[0]}.cql), and was not changed. Archive its queues with that version, or start anew in another one"
+            f"keyspace {keyspace} cannot be used: it was made with another {edited[0]}.cql, and was not changed. "
+            "Archive its queues with that version, or start anew in another one"
         )
     if newer := [name for number, name, _ in recorded if number not in checksums]:
         raise StoreIncompatible(

@@ -12,7 +12,6 @@ from queuey.model.messages import Acknowledgement
 from queuey.storage.cassandra.cluster import Driver, Rows, Statement, StatementRequest
 
 ASK_TIMEOUT = 3.0
-"""Timeout of a node's answer, in seconds."""
 
 _NAMES = (
     "commitlog_sync",

@@ -51,7 +51,6 @@ _MAX_FAILURES = 3
 _MAX_DELETES_IN_FLIGHT = 100
 """Max deletes in flight: the nodes have other work to do."""
 _BUCKETS_PER_TURN = 2000
-"""Number of buckets that one turn of the loop handles."""
 
 
 class PendingDelete(msgspec.Struct, frozen=True):
@@ -126,7 +125,6 @@ class GarbageCollector:
         self._remove_logs = remove_logs
         self._closing = closing
         self.reaped = 0
-        """Number of pending deletes whose messages were removed."""
         if options.reap_interval is not None:
             driver.loop.call(driver.loop.later, options.reap_interval, self._begin_run)
 

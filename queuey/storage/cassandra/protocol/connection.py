@@ -56,7 +56,6 @@ class NodeConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader()
         self._waiting: dict[int, tuple[Receive, Any]] = {}
-        """By stream, the callback for the answer, and the result's columns."""
         self._free: list[int] = []
         self._used = 0
         """Number of streams ever used. Free ones are reused first."""

@@ -20,11 +20,9 @@ from queuey.storage.cassandra.protocol.requests import UNSET, Rows
 PROTOCOL = 4
 RESULT, PREPARE, EXECUTE, BATCH = 0x08, 0x09, 0x0A, 0x0D
 VOID = struct.pack(">i", 1)
-"""A result without rows."""
 ROWS = struct.pack(">ii", 2, 4), struct.pack(">ii", 2, 5)
 """Beginnings of a result with rows, without a further page or a description of its columns (of one table or not)."""
 PAGE_ROWS = 5000
-"""Max rows of one page of an answer."""
 MAX_ANSWER_BYTES = 256 << 20
 """Max bytes of an answer. Cassandra itself sends less."""
 

@@ -19,7 +19,6 @@ Rows = list[Any]
 
 Call = tuple["Statement", Sequence[Any]]
 Decode = Callable[[bytes], Rows]
-"""Decodes the rows of a result's body."""
 Done = Callable[[Rows | None, StoreUnavailable | None], None]
 """Called once, in any thread, with the rows (None for a plain write) or the error."""
 

@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 MAX_FIRST_ROWS = 64
 """Max rows of the first lookup: nearly all partitions have fewer."""
 MAX_FURTHER_ROWS = 500
-"""Max rows of each further lookup, per width."""
 BUCKETS_LIKE_A_LOOKUP = 16
 """Number of buckets that need as much memory as the rest of a lookup."""
 RECORD_TTL_MARGIN = 7200
@@ -53,7 +52,7 @@ Key = tuple[int, int]
 
 SELECT_FIRST = Statement(
     "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ? LIMIT "
-    f"{MAX_FIRST_ROWS}",
+    f"{MAX_FIRST_ROWS}"
 )
 _SELECT_WIDTH = Statement(
     "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ? AND "
@@ -74,7 +73,6 @@ _RECORD_BUCKET = Statement(
 SET_LOW_WATERMARK = Statement("UPDATE bucket_index USING TTL ? SET low_watermark = ? WHERE qid = ? AND partition = ?")
 
 STATEMENTS_TO_PREPARE = (SELECT_FIRST, _SELECT_WIDTH, _SELECT_UPWARDS, _SELECT_DOWNWARDS, SET_LOW_WATERMARK)
-"""Statements to prepare ahead."""
 
 
 class BucketLookup(NamedTuple):

@@ -30,16 +30,13 @@ PROCESS_TIMEOUT = 4.0
 """Max seconds without a row while a process is writing. After that it has ended: late rows have come by then, also
 those of clocks that are behind. A process taken for ended by mistake costs its watchers one more poll."""
 MAX_WAITING_KEYS = 200_000
-"""Max keys that wait to be recorded."""
 MAX_ROW_KEYS, MAX_ROWS = 4_096, 16_000
 """Max keys of a row, and max rows that are read of one shard and minute."""
 ROWS_PER_TURN = 2_000
 """Max rows of an answer that one turn of the loop handles."""
 SPACING = 0.05
-"""Min seconds between two rows of a process."""
 REQUEST_TIMEOUT = 1.0
 _KEY_BYTES = 9
-"""Number of bytes of a key."""
 _TICKS_PER_MINUTE = ticks(60.0)
 
 _ADD_ROW = Statement("INSERT INTO recent_writes (minute, shard, at, process, keys) VALUES (?, ?, ?, ?, ?)")
@@ -47,7 +44,6 @@ _SELECT_SINCE = Statement(
     f"SELECT at, process, keys FROM recent_writes WHERE minute = ? AND shard = ? AND at >= ? LIMIT {MAX_ROWS}"
 )
 STATEMENTS_TO_PREPARE = (_ADD_ROW, _SELECT_SINCE)
-"""Statements to prepare ahead."""
 
 
 class Recorded(NamedTuple):

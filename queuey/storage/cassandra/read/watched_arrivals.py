@@ -99,23 +99,19 @@ class PolledArrivals:
         self._readings = 0
         """Number of successful reads of the record since it was last unreadable or unused."""
         self._missed = False
-        """The last read of the record failed."""
         self._stored_at: ExpiringCache[int, float] = ExpiringCache(clock.boottime, lambda: FIRST_WINDOW, MAX_PLANNED)
         """By partition, when a message was stored last, while the record is read."""
         self._next_due = math.inf
         """The earliest ``due`` of a watch."""
         self._turns = 0
         self._early: set[Watch] = set()
-        """Watches of early readers. Other threads add to it; the loop only checks whether it is empty."""
         self._read_at = -math.inf
-        """When the record was read last."""
         self._polls = 0
         self._steps = 0
         """Watches and keys that were handled in this turn of the loop."""
         self._shown: list[tuple[float, int]] = []
         """A heap: when stored messages are shown, with their partition."""
         self._planned: set[tuple[float, int]] = set()
-        """The members of ``_shown``."""
         self._arriving: list[tuple[float, int]] = []
         """A heap: when delayed messages of this process become due, with their partition."""
         self.watches = Watches()

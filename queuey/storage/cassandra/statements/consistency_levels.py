@@ -22,7 +22,6 @@ from queuey.storage.cassandra.time.clock import ticks
 from queuey.storage.cassandra.time.timing_in_force import TimingInForce
 
 Copies = Mapping[str, int]
-"""Number of copies by data centre."""
 Meeting = Literal["everywhere", "locally", "never"]
 """``locally``: only if the write and the read use the same data centre."""
 

@@ -65,12 +65,10 @@ class DocumentStatements:
 
 
 Change = Callable[[], Awaitable[StatementRequest]]
-"""Returns the request of one attempt."""
 
 MIN_PAUSE, FIRST_MAX_PAUSE, MAX_PAUSE = 0.01, 0.04, 0.5
 """Bounds of the pauses, in seconds. Each pause is random, up to a maximum that doubles each time."""
 MIN_TIMEOUT = 0.1
-"""Min timeout of one attempt, in seconds."""
 MAX_TURN_SECONDS = 5.0
 """Max seconds of a change while others wait for it. A longer one is in doubt."""
 _WAKE_INTERVAL = 0.1
@@ -112,7 +110,6 @@ class LightweightTransactions:
         self._boottime = boottime
         self._turns: dict[Hashable, deque[ChangeTurn]] = {}
         self.doubts = 0
-        """Number of answers that were in doubt."""
 
     async def run(
         self,

@@ -32,7 +32,6 @@ from queuey.storage.cassandra.tables.connected import StoreParts
 _APPLICATIONS = DocumentStatements("applications", "shard, name", "created")
 _SELECT_NAMES = Statement("SELECT name FROM applications WHERE shard = 0 AND name >= ? LIMIT ?")
 _MAX_LIMIT = (1 << 31) - 1
-"""Max limit that Cassandra accepts."""
 
 _KEYS = DocumentStatements("keys", "digest", "application, id, created, expires, note, scope")
 _ENTRIES = DocumentStatements("application_keys", "application, id", "digest")

@@ -49,7 +49,6 @@ STATEMENTS_TO_PREPARE = (
     _SELECT_SNAPSHOT,
     _DELETE_OLDER_SNAPSHOTS,
 )
-"""Statements that are prepared when the store connects."""
 
 _TIMEOUT_MESSAGE = "Cassandra did not give the claim log in time"
 _MAX_READ_ATTEMPTS = 5

@@ -63,12 +63,7 @@ def test_curator_takes_what_python_puts(
 
 @pytest.mark.parametrize(("kind", "more"), KINDS, ids=[kind for kind, _ in KINDS])
 def test_python_takes_what_curator_puts(
-    nodes: Nodes,
-    client: Kazoo,
-    java: JavaCurator,
-    heard: RecordedCalls,
-    kind: str,
-    more: tuple[Any, ...],
+    nodes: Nodes, client: Kazoo, java: JavaCurator, heard: RecordedCalls, kind: str, more: tuple[Any, ...]
 ) -> None:
     """Messages of Curator's producers come in the order of the recipe, also those of one node."""
     java.open(kind, nodes.path, nodes.lock_path)

@@ -36,12 +36,7 @@ def test_logins(tmp_path: Path) -> None:
     assert parse("zookeeper://h").login is None
     assert [
         parse(f"zookeeper://{rest}").nodes_are_private for rest in ("h", "u:p@h", "h?private=yes", "u:p@h?private=no")
-    ] == [
-        False,
-        True,
-        True,
-        False,
-    ]
+    ] == [False, True, True, False]
 
 
 def test_tls() -> None:

@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from qdo import (
-    Claims,
-    InvalidArgument,
-    StopWorker,
-    Worker,
-    WorkerSettings,
-    delivery,
-    set_state,
-)
+from qdo import Claims, InvalidArgument, StopWorker, Worker, WorkerSettings, delivery, set_state
 from queuey.client import AsyncJobQueue, Message
 from tests.qdo.worker.claiming.conftest import Errands
 from tests.qdo.worker.claiming.test_claims import wait_until_drained
