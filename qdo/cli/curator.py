@@ -178,7 +178,6 @@ def _describe_left(count: int, samples: list[Left], what: str) -> Iterator[ToStd
 
 
 def _in_chroot(place: QueuePlace, path: str) -> str:
-    """Returns a path of the same coordination URL as an absolute path on the servers."""
     from qdo.group.zookeeper.connection_options import check_node_path
 
     return place.path.removesuffix(place.shown) + check_node_path("lock_path", path)
@@ -194,7 +193,6 @@ async def _make_target(client: AsyncClient, queue: str) -> DrainTarget:
 
 @asynccontextmanager
 async def _open_place(settings: WorkSettings, path: str) -> AsyncIterator[QueuePlace]:
-    """Connects to a queue; raises InvalidArgument unless the coordination service is ZooKeeper."""
     if settings.coordination is None or not settings.coordination.startswith("zookeeper:"):
         coordination = "none" if settings.coordination is None else repr(settings.coordination)
         raise InvalidArgument(

@@ -71,11 +71,6 @@ async def _print_dead_letters(client: AsyncClient, selection: DeadLetterFilter) 
 
 
 async def _report_missing(client: AsyncClient, selection: DeadLetterFilter) -> None:
-    """Prints notes about queues without dead letters, and about queues that the key may not see.
-
-    Raises:
-        Failed: A queue does not exist and has no dead letters.
-    """
     from msgspec.structs import replace
 
     from qdo.cli.selection import describe_hidden_queues, print_note_if_queues_are_unlisted, suggest_similar

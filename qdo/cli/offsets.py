@@ -181,10 +181,6 @@ async def prune(
 async def _move_offsets(
     settings: WorkSettings, numbers: list[int] | None, find_targets: FindTargets, *, dry_run: bool
 ) -> None:
-    """Moves the offsets of the selected partitions and prints the moves; refuses if the group has members.
-
-    With ``dry_run`` only prints them.
-    """
     async with open_client_and_group(settings) as opened:
         await require_no_members(opened.coordinator)
         partitions = await find_selected(opened, settings, numbers or ())

@@ -25,11 +25,6 @@ class OpenedGroup(NamedTuple):
 
 
 def open_client(settings: WorkSettings, notice: NoticePause | None = output.note_pause) -> AsyncClient:
-    """Returns a client that calls ``notice`` before long pauses.
-
-    Raises:
-        ClientError: The settings do not name a service, or the profile cannot be used.
-    """
     from queuey.client import AsyncClient, AsyncTiming
 
     return AsyncClient(

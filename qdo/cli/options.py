@@ -51,7 +51,6 @@ def _complete_group_names(ctx: typer.Context) -> list[str]:
 
 
 def _complete_names(ctx: typer.Context, ask: Callable[[WorkSettings], Awaitable[Iterable[str]]]) -> list[str]:
-    """Returns names for shell completion, or an empty list after an error or ``COMPLETION_TIMEOUT``."""
     with suppress(ClientError, QdoError, SettingsError, TimeoutError):
         options = {name: ctx.params.get(name) for name in (*settings.SERVICE, *COORDINATION)}
         loaded = load(options, os.environ, ctx.params.get("config"))

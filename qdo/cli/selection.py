@@ -109,10 +109,6 @@ def describe_hidden_queues(names: Iterable[str]) -> str:
 
 
 async def suggest_similar(client: AsyncClient, missing: Collection[str]) -> str:
-    """Returns the end of a sentence about missing queues: a hint with similar names, or a full stop.
-
-    Ignores errors of the service.
-    """
     names: tuple[str, ...] = ()
     with suppress(ClientError):
         names = (await client.name_page(limit=MAX_NAMES)).names

@@ -115,13 +115,11 @@ _STRUCTS: tuple[type[msgspec.Struct], ...] = (WorkSettings, ConsumerSettings, Wo
 
 
 def variable_of(name: str) -> str:
-    """Returns the environment variable; for the service it is that of the client."""
     return ("QUEUEY_" if name in SERVICE else _PREFIX) + name.upper()
 
 
 @cache
 def table() -> dict[str, Setting]:
-    """Returns all settings by name, in the order of the help."""
     lines = {setting.name: setting for struct in _STRUCTS for setting in list_settings(struct)}
     settings = {}
     for panel, names in _PANELS.items():

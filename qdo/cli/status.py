@@ -160,7 +160,6 @@ def _make_member_status(member: Member, partitions: Iterable[PartitionStatus]) -
 
 
 async def _add_lag(group_status: GroupStatus, client: AsyncClient) -> list[PartitionStatus]:
-    """Adds the lag to the partitions of the client's service and application whose queues exist."""
     slots = asyncio.Semaphore(MAX_CONCURRENT_QUEUES)
     behind: dict[tuple[str, int], GroupOffset] = {}
 

@@ -75,10 +75,6 @@ def work(settings: WorkSettings) -> None:
 
 
 async def _serve(settings: WorkSettings) -> int:
-    """Runs the worker until it ends, and returns the exit code.
-
-    It is ``FAILED`` if none of the worker's queues exists or the handler could not be prepared.
-    """
     from qdo.worker.failure import ExitCode
 
     settings = _with_queues_of_jobs(settings)
@@ -130,7 +126,6 @@ async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: Wor
 
 
 def _with_queues_of_jobs(settings: WorkSettings) -> WorkSettings:
-    """Returns the settings; if the handler is a :class:`~qdo.Jobs`, they claim the messages of its queues."""
     from qdo.tasks import Jobs
 
     handler = _load_handler(settings.handler, settings.context)
@@ -140,7 +135,6 @@ def _with_queues_of_jobs(settings: WorkSettings) -> WorkSettings:
 
 
 def _load_handler(handler: str | None, context: str | None) -> object:
-    """Returns the handler. Enables our loggers again in case its modules configure logging."""
     from qdo.worker import handlers
 
     try:
@@ -153,7 +147,6 @@ def _load_handler(handler: str | None, context: str | None) -> object:
 def _make_source(
     settings: WorkSettings, client: AsyncClient, coordinator: AnyCoordinator | None
 ) -> AsyncConsumer | Claims:
-    """Returns a consumer, or claims if there is no coordinator. Claims refuse options that need a group."""
     from qdo.consumer.consumer import AsyncConsumer
     from qdo.worker.claim_source import Claims
 
@@ -358,7 +351,6 @@ class ProcessEnder:
 
     @staticmethod
     def _end_process(worker: Worker, error: BaseException | None) -> None:
-        """Gives up the running work, logs, and always ends the process with the worker's exit code."""
         try:
             worker.give_up()
             if error is not None:

@@ -514,10 +514,6 @@ class AsyncConsumer:
         return self._reader.is_stopped or not self._group.table.connected
 
     async def _hand_out(self, taken: list[BufferedSlice]) -> list[Batch]:
-        """Returns the taken messages as batches, after the loop has sent the next requests.
-
-        Puts them back into the buffer if it is cancelled meanwhile, or nothing may be handed out any more.
-        """
         self._fetcher.kick()
         try:
             for _ in range(YIELDS_BEFORE_HAND_OUT):

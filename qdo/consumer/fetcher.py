@@ -373,10 +373,6 @@ class Fetcher:
         return wants, rests
 
     def _plan(self, wants: list[PartitionOwnership], now: float) -> FetchPlan:
-        """Plans calls within the space that the buffer and the reads in flight leave.
-
-        Plans no polls for a while after the service refused one.
-        """
         room = compute_free_space(
             self._buffer.count + sum(pending_call.expected_messages for pending_call in self._pending_calls),
             self._buffer.size,
@@ -471,10 +467,6 @@ class Fetcher:
                 self._release_from_call(row)
 
     def _fail_call(self, pending_call: InFlightCall, error: Exception) -> None:
-        """Pauses all partitions of a failed call.
-
-        Passes an error that is not temporary to ``failed``, and calls ``missing`` if the credential was refused.
-        """
         self._record_failure("", error)
         if not (isinstance(error, ClientError) and error.temporary):
             self._failed(error)

@@ -192,10 +192,6 @@ class Consumption:
         return Handled(child, self._call_consumer(child, messages))
 
     def _call_consumer(self, child: Child, messages: list[Any]) -> BaseException | None:
-        """Calls the consumer with each message and reports its errors.
-
-        If failed nodes are put back, stops at the first error and returns it.
-        """
         failure: BaseException | None = None
         for message in messages:
             try:

@@ -187,10 +187,6 @@ class Fill:
         return self.result
 
     async def _move_all(self, size: int) -> None:
-        """Claims and moves messages until the limit is reached, or until no message can be claimed.
-
-        Before it gives up, it waits up to ``patience`` seconds for messages that others have claimed.
-        """
         waited = 0.0
         while room := self._max_next_claim:
             began = self._ticks()

@@ -296,10 +296,6 @@ class QueueFinder:
         self.partition_counts = {Queue(*own, name): count for name, count in counts.items()}
 
     async def _find_queues_hidden_from_leader(self, leader: Visibility) -> dict[str, int]:
-        """Returns partition counts of subscribed and held queues that the leader may not see, 0 for missing ones.
-
-        Only the first ``MAX_REPORTED_QUEUES`` by name are returned.
-        """
         counts = await _find_partition_counts(
             self._client, self.own_subscription, self.own_subscription.names | self._held_names()
         )

@@ -250,11 +250,6 @@ class Ownership:
                 listener.recorded(recorded)
 
     def _handle_failed_write(self, rows: list[PartitionOwnership], error: Exception, failures: int) -> float:
-        """Reports a failed write; returns the pause before the next one, or 0 if nothing is pending.
-
-        After CoordinationLost fails the commits whose deadline is before the next write; after other errors fails all
-        and drops their offsets.
-        """
         self._report_failure(error, failures, waited=all(row.waiting_commits for row in rows))
         pause = self._options.pause(failures)
         now = asyncio.get_running_loop().time()

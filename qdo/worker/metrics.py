@@ -1,7 +1,7 @@
 """The Prometheus metrics of a worker.
 
 The worker's loop updates plain numbers, which become metric families only when scraped. So metrics cost almost nothing
-per message, and a worker without a registry does without prometheus-client.
+per message.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, cast
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from qdo.partitions import Partition
 from qdo.worker.executors.in_process import MAX_QUICK_SECONDS
 from qdo.worker.failure import RunResult
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-    from prometheus_client.registry import Collector, CollectorRegistry
 
 BUCKETS = (
     MAX_QUICK_SECONDS,
@@ -62,7 +60,7 @@ _COUNTERS = {
 }
 
 
-class WorkerMetrics:
+class WorkerMetrics(Collector):
     """The metrics of one worker. Only the worker's loop updates them.
 
     Attributes:
@@ -87,11 +85,11 @@ class WorkerMetrics:
         self.lag: Mapping[Partition, int] = {}
         self._registry = registry
         if registry is not None:
-            registry.register(cast("Collector", self))
+            registry.register(self)
 
     def close(self) -> None:
         if self._registry is not None:
-            self._registry.unregister(cast("Collector", self))
+            self._registry.unregister(self)
 
     def record_run(self, queue: str, ran: RunResult, task: str = "") -> None:
         key = queue, self._find_task_label(task) if task else ""
@@ -124,8 +122,6 @@ class WorkerMetrics:
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - an extra
-
         for name, text in _COUNTERS_BY_TASK.items():
             family = CounterMetricFamily(f"qdo_messages_{name}", text, labels=_LABELS)
             for key, count in sorted(self._counts[name].copy().items()):
@@ -152,8 +148,6 @@ class WorkerMetrics:
         yield lag
 
     def _make_histogram(self) -> Metric:
-        from prometheus_client.core import HistogramMetricFamily  # noqa: PLC0415 - an extra
-
         family = HistogramMetricFamily(
             "qdo_handler_seconds", "Time that handled messages spent in the handler.", labels=_LABELS
         )

@@ -273,10 +273,6 @@ class KeyedQueue:
         return gaps
 
     def _gather(self, max_messages: int) -> tuple[list[Message], list[Hashable]]:
-        """Takes up to ``max_messages`` messages key by key, and stops before a key whose message has failed before.
-
-        Returns the messages and their keys, which are no longer ready.
-        """
         taken: list[Message] = []
         keys: list[Hashable] = []
         while self._ready and len(taken) < max_messages and self._ready[0] not in self._attempts:

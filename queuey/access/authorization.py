@@ -154,11 +154,6 @@ class Authenticator:
         return entry
 
     def _parse_credentials(self, header: str) -> list[tuple[str, str]]:
-        """Returns schemes and credentials in their order; skips unknown schemes and blank parts.
-
-        Raises:
-            NotAuthenticated: The header is too long, or has too many parts or credentials.
-        """
         if len(header) > MAX_HEADER:
             text = f"The header Authorization is too long: {len(header)} characters, at most {MAX_HEADER}."
             raise NotAuthenticated(f"{text} Send only the credentials that this service knows.")
@@ -215,7 +210,6 @@ class Authenticator:
                 del self._keys_by_caller[names]
 
     async def _identify(self, reader: CredentialReader, credential: str) -> tuple[Identity, float]:
-        """Reads a credential; returns its identity and the seconds for which it may be cached."""
         now = self._wall()
         identity = await reader.read(credential, now)
         remaining_seconds = math.inf if identity.expires is None else identity.expires - now
@@ -249,7 +243,6 @@ class Authorization:
         self._private = private
 
     async def identify(self, request: Request) -> Caller:
-        """Returns the caller of a request."""
         if request.credential_error is not None:
             raise request.credential_error
         header = request.headers.get("authorization")
@@ -460,7 +453,6 @@ class Authorization:
                     raise
 
     async def require_administrator(self, request: Request, application: str) -> None:
-        """Checks that the caller has ``admin`` for all queues of an application. Raises as :meth:`patterns`."""
         if "*" not in await self.patterns(request, application, "admin"):
             raise NotAllowed("This needs admin for all queues of the application.")
 

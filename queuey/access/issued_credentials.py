@@ -39,7 +39,6 @@ class Keys:
         self._clock = clock
 
     async def list(self, application: str, caller: Caller) -> list[Key]:
-        """Returns the keys that the caller would be allowed to make, oldest first."""
         return [key for key in await self._applications.keys(application) if _is_fewer(key, caller)]
 
     def check(
@@ -74,7 +73,6 @@ class Keys:
         return secret, await self._applications.add_key(application, digest, expires=expires, note=note, scope=scope)
 
     async def find(self, application: str, caller: Caller, name: str) -> Key:
-        """Returns a key that the caller would be allowed to make."""
         for key in await self.list(application, caller):
             if key.id == name:
                 return key
@@ -158,7 +156,6 @@ class Sessions:
         raise NotAuthenticated("This link was used before, or has expired.")
 
     async def find(self, token: str) -> LoginSession:
-        """Returns the session of a token."""
         entry = await self._store.ledger.entry(_session_work(token), _ONLY_INDEX)
         session = None if entry is None else _decode(entry)
         if session is None or session.expires <= self._clock():

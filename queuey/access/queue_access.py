@@ -77,7 +77,6 @@ class QueueAccess:
         self._store = store
 
     async def refresh(self) -> None:
-        """Reads a fresh row and checks the caller against it."""
         queue = await find_queue(self._store, self.queue.application, self.queue.name, fresh=True)
         await self._check(queue)
         self.queue = queue

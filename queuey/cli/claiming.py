@@ -389,7 +389,6 @@ def _send_signal(program: Popen[bytes], number: int) -> None:
 
 
 def _failure_text(code: int) -> str:
-    """Returns how a program failed, by a negative signal or an exit code; empty for the exit code 0."""
     if code >= 0:
         return f"ended with {code}" if code else ""
     names = {number.value: number.name for number in signal.Signals}
@@ -403,7 +402,6 @@ def _write_body(program: Popen[bytes], body: bytes) -> None:
 
 
 def _copy_stderr(program: Popen[bytes], error_output: bytearray) -> None:
-    """Copies standard error to ours until it ends; ``error_output`` keeps only its last bytes."""
     if program.stderr is not None:
         with program.stderr as stream:
             while piece := os.read(stream.fileno(), 1 << 16):
@@ -414,10 +412,6 @@ def _copy_stderr(program: Popen[bytes], error_output: bytearray) -> None:
 
 
 def _end_claims(call: Callable[[list[str]], list[Refused]], receipts: list[str] | None, what: str) -> None:
-    """Calls ``call`` with the receipts, or with those on standard input, and prints how many were accepted.
-
-    Exits with 1 if any is refused. Raises BadParameter without receipts.
-    """
     requested = receipts or sys.stdin.read().split()
     if not requested:
         raise typer.BadParameter("give at least one receipt, as printed by queuey claim", param_hint="receipt")

@@ -65,10 +65,6 @@ def _describe_message(explanation: Explanation, letter: DeadLetter | None, progr
 
 
 def _find_dead_letter(client: Client, queue: str, identifier: str, explanation: Explanation) -> DeadLetter | None:
-    """Finds the message in ``<queue>.dead``, where it keeps its id, in the partition of the identifier or in all.
-
-    Returns None if it is not there or may not be read.
-    """
     from queuey.client import NotAllowed, NotFound
     from queuey.client.deadletters import queue_for, read_dead_letter
 
@@ -85,10 +81,6 @@ def _find_dead_letter(client: Client, queue: str, identifier: str, explanation: 
 
 
 def _read_group_progress(client: Client, queue: str, explanation: Explanation) -> dict[str, bool]:
-    """Returns for each consumer group whether its offsets have reached the message in all partitions with it.
-
-    Returns no groups if no partition stores the message, and at most :data:`MAX_GROUPS`.
-    """
     numbers = {reason.partition for reason in explanation.reasons if reason.code == "expires" and reason.partition}
     position = ids.parse_position(explanation.id)
     progress = {}
@@ -99,7 +91,6 @@ def _read_group_progress(client: Client, queue: str, explanation: Explanation) -
 
 
 def _read_offsets(client: Client, queue: str, names: Sequence[str]) -> list[Offsets]:
-    """Returns the offsets of the first :data:`MAX_GROUPS` groups; leaves out groups that are gone."""
     from queuey.client import GroupNotFound
 
     offsets = []

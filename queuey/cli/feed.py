@@ -105,7 +105,6 @@ def sort_into_batches(
 
 
 def number_lines(stream: Iterable[bytes], *, skip: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Numbers lines from 1, strips their line ends, and skips the first ``skip``."""
     for number, line in enumerate(stream, 1):
         if number > skip:
             yield number, line.rstrip(b"\r\n")

@@ -135,7 +135,6 @@ def report_missing_partitions(client: Client, queue: str, partitions: str) -> No
 
 
 def report_outage(error: ClientError | None) -> None:
-    """Prints that the service cannot be reached, or with None that it answers again."""
     output.print_note(
         "The service answers again." if error is None else f"The service cannot be reached; waiting for it: {error}"
     )
@@ -168,7 +167,6 @@ def body_bytes(body: object) -> bytes:
 
 
 def json_fields(message: Message) -> dict[str, Any]:
-    """Returns the fields that are not empty; a body of bytes becomes base64, with a field ``encoding``."""
     fields = msgspec.to_builtins(message)
     if isinstance(message.body, bytes):
         fields["encoding"] = "base64"
@@ -178,7 +176,6 @@ def json_fields(message: Message) -> dict[str, Any]:
 
 
 def _report_unreadable(client: Client, queue: str, page: Page) -> None:
-    """Prints when the newest stored message becomes readable, if it is above the page's horizon."""
     info = client.info(queue)
     newest = [ids.parse_position(part.newest) for part in info.partition_info.values() if part.newest is not None]
     if not newest or max(newest) < ids.parse_position(page.horizon):
@@ -250,7 +247,6 @@ def _require_ids_or_name(ids: list[str] | None, name: str | None, otherwise: str
 
 
 def _find_places(client: Client, queue: str, ids: Iterable[str]) -> list[str]:
-    """Returns the places to look in: an id without a partition may be in any partition of the queue."""
     requested = list(dict.fromkeys(ids))
     any_bare = any(":" not in text for text in requested)
     numbers = range(1, client.info(queue).partitions + 1) if any_bare else ()
@@ -258,11 +254,6 @@ def _find_places(client: Client, queue: str, ids: Iterable[str]) -> list[str]:
 
 
 def _require_found(queue: str, messages: list[Message], requested: list[str]) -> None:
-    """Ends the command if a message was not found.
-
-    Raises:
-        Failed: Messages are missing; the text names them.
-    """
     existing = {text for message in messages for text in (message.id, f"{message.partition}:{message.id}")}
     if missing := [text for text in requested if text.replace("-", "").lower() not in existing]:
         reason = f"was deleted, has expired, or never existed. To find out: queuey explain {queue} ID"

@@ -75,7 +75,6 @@ def delete(client: Client, queue: Queue, group: Group, yes: Yes = False) -> None
 
 
 def _parse_pair(text: str) -> tuple[int, str]:
-    """Splits ``<partition>=<message id>``. Raises BadParameter for other texts; the id is not checked."""
     number, equals, name = text.partition("=")
     if not (equals and name and number.isdecimal()):
         raise typer.BadParameter(f"{text!r} is not <partition>=<message id>")

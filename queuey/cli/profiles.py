@@ -58,11 +58,6 @@ def profile(
 
 
 def read_key() -> str:
-    """Reads a key from a hidden prompt, or from a line of standard input if that is not a terminal.
-
-    Raises:
-        Failed: The text is not a valid key.
-    """
     if sys.stdin.isatty():
         text = str(typer.prompt("Key (not shown)", hide_input=True, err=True))
     else:

@@ -192,7 +192,6 @@ def resume(client: Client, name: Name) -> None:
 
 
 def _describe(client: Client, queue: Queue) -> Iterator[Block]:
-    """Describes a queue, with the service's defaults for unset fields if the caller may read them."""
     from queuey.client.errors import ClientError
 
     with suppress(ClientError):
@@ -229,7 +228,6 @@ _BACKOFF_COLUMN = ("backoff", _delays_text)
 
 
 def _read_backlog(client: Client, name: str) -> Backlog | None:
-    """Returns the backlog of a queue, or None if its messages cannot be claimed."""
     from queuey.client import Conflict
 
     with suppress(Conflict):
@@ -278,7 +276,6 @@ def cancel(client: Client, move: Identifier) -> None:
 
 
 def _follow_move(moving: Moving) -> None:
-    """Shows progress until the move ends. Exits with 1 unless it is done; Ctrl-C leaves it running."""
     try:
         with bar() as move_bar:
             ended = moving.wait(told=lambda move: move_bar(f"{move.source} to {move.target}", move.moved, move.total))

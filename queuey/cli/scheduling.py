@@ -65,10 +65,6 @@ def _make_message(
     content_type: str | None,
     ttl: int | None,
 ) -> Any:  # noqa: ANN401 - of the client, which is imported late
-    """Returns the whole message, which replaces the schedule's; without a body option its body is empty.
-
-    Refuses both body options, and invalid JSON.
-    """
     from queuey.client import Outgoing
 
     fields: dict[str, Any] = {"key": key, "headers": headers_of(header), "content_type": content_type, "ttl": ttl}

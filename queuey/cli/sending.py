@@ -170,10 +170,6 @@ class _Feeding:
             yield line
 
     def _send(self, batch: Buffered) -> None:
-        """Sends a batch, with the delay that is left of it now, and reports the progress.
-
-        First creates the queue if ``--create`` was given.
-        """
         if self._partitions is not None and batch.queue not in self._known_queues:
             count = self._partitions if self._partitions > 1 else None
             self._client.create_queue(batch.queue, partitions=count)
@@ -202,7 +198,6 @@ class _Feeding:
 def _send_bodies(
     client: Client, queue: str, body: list[str] | None, options: dict[str, Any], due: float | None
 ) -> None:
-    """Sends bodies and prints a receipt for each. ``-`` stands for standard input, as does an empty list."""
     from queuey.client import Outgoing
 
     bodies = [_read_input() if text == _STANDARD_INPUT else text for text in body or [_STANDARD_INPUT]]
@@ -217,10 +212,6 @@ def _send_bodies(
 def _send_named(
     client: Client, queue: str, name: tuple[str, bool], body: list[str] | None, options: dict[str, Any]
 ) -> None:
-    """Sends one body under a name, given with whether it may replace a message. Refuses several bodies.
-
-    Raises Failed if the name belongs to another message, which may not be replaced.
-    """
     from queuey.client import NameTaken
 
     bodies = body or [_STANDARD_INPUT]
@@ -242,7 +233,6 @@ def _show_receipt(receipt: Receipt) -> None:
 
 
 def _read_input() -> str | bytes:
-    """Reads standard input, at most :data:`MAX_INPUT` bytes, as text if it is UTF-8. Refuses an empty one."""
     if sys.stdin.isatty():
         output.print_note("Type the message; end with Ctrl-D:")
     from queuey.cli.feed import text_or_bytes
@@ -276,10 +266,6 @@ def _require_feed_options(
 
 @contextmanager
 def _open_source(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
-    """Opens a file, or standard input for ``-``; yields the stream and its size in bytes, None if unknown.
-
-    Raises Failed if the file cannot be read.
-    """
     if str(source) == _STANDARD_INPUT:
         yield sys.stdin.buffer, None
         return

@@ -55,7 +55,6 @@ _USER_RIGHTS_HINT = (
 
 
 def open_client(options: Mapping[str, Any], **others: Any) -> Client:  # noqa: ANN401 - of the client
-    """Returns a client of the service that the options name; ``others`` are further arguments of the client."""
     from queuey.client import Client
 
     own: dict[str, Any] = {name: options.get(name) for name in ("url", "key", "token_file", "profile")}
@@ -108,11 +107,6 @@ on_existing = partial(connected, existing=True)
 
 
 def _explain_missing(client: Client, error: Exception, values: Iterable[object], *, existing: bool) -> None:
-    """Adds similar names of queues to an error about a missing one, if the credential may list queues.
-
-    Raises:
-        Failed: The queue must exist already.
-    """
     from queuey.client import ClientError
 
     missing = next((value for value in values if isinstance(value, str) and repr(value) in str(error)), "")
@@ -127,7 +121,6 @@ def _explain_missing(client: Client, error: Exception, values: Iterable[object],
 
 
 def complete_queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns queue names from the typed text on; none if the service does not answer in a second."""
     return _complete(ctx, lambda client: client.name_page(start=incomplete or None, limit=MAX_COMPLETIONS).names)
 
 
@@ -136,10 +129,6 @@ def group_names(ctx: typer.Context, incomplete: str) -> list[str]:  # noqa: ARG0
 
 
 def _complete(ctx: typer.Context, read_names: Callable[[Client], Iterable[str]]) -> list[str]:
-    """Returns the completions that ``read_names`` reads with a client, without texts that are not safe in a shell.
-
-    Returns none on an error of the client.
-    """
     from queuey.client import ClientError, RetryPolicy
 
     with (

@@ -174,10 +174,6 @@ async def _post(client: AsyncClient, target: str, outgoing: Outgoing) -> None:
 
 
 async def _create_dead_queue(client: AsyncClient, queue: str, target: str, partition: int) -> None:
-    """Creates a dead-letter queue with the queue's consistency and partitions, and at least ``partition`` of them.
-
-    A queue that exists stays as it is.
-    """
     partitions, consistency = await _read_partitions_and_consistency(client, queue)
     try:
         await client.create_queue(target, partitions=max(partition, partitions), consistency=consistency)

@@ -115,11 +115,6 @@ class Receipt(PostedMessage, frozen=True, dict=True):
         return result
 
     def _source(self, method: str) -> tuple[Any, str]:
-        """Returns the object that queries jobs, and the queue.
-
-        Raises:
-            InvalidArgument: The receipt has no client, or the method is for the other kind of client.
-        """
         source: tuple[Any, str] | None = self.__dict__.get("source")
         if source is None:
             raise InvalidArgument("this receipt has no client: use client.job_queue(queue).status(receipt)")

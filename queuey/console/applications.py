@@ -74,10 +74,6 @@ async def show_applications(page_request: PageRequest) -> Response:
 
 
 async def _count_totals(page_request: PageRequest, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Sums the figures of the first applications, until a timeout; leaves out those without ``measure``.
-
-    Skips deleted applications, and counts at most :data:`MAX_QUEUES` queues of each.
-    """
     totals: dict[str, dict[str, Any]] = {}
     until = time.monotonic() + SEARCH_TIMEOUT
     for name in names[:MAX_APPLICATIONS]:

@@ -239,7 +239,6 @@ class ChartEvents:
 
 
 def mean_rates(cells: Cells) -> tuple[float, float]:
-    """Returns the messages a second sent and taken in the last minute, without the unfinished cell."""
     sent, taken = (sum(ring[-RATE_CELLS - 1 : -1]) / (RATE_CELLS * CELL_SECONDS) for ring in (cells.sent, cells.taken))
     return sent, taken
 
@@ -252,7 +251,6 @@ def sample_depths(service: Service, history: History, wait: Callable[[float], bo
 
 
 async def _record_depths(service: Service, history: History) -> None:
-    """Counts and records the messages of recently used queues. A queue that cannot be counted is only logged."""
     for application, name in history.recently_used():
         try:
             queue = await service.find(application, name)

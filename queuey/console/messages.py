@@ -162,10 +162,6 @@ async def download(page_request: PageRequest) -> Response:
 async def _fetch(
     page_request: PageRequest, access: QueueAccess, partition: int | None, position: ids.Position
 ) -> Message | None:
-    """Returns a message, from the lowest partition if several have the id, or None if none has it.
-
-    Without a partition, it searches all, a few at a time. Charts do not count it as taken.
-    """
     step = max(1, page_request.service.limits.page_bytes // page_request.service.limits.longest)
     numbers = range(1, access.queue.partitions + 1) if partition is None else [partition]
     for start in range(0, len(numbers), step):

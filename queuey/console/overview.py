@@ -246,10 +246,6 @@ class OverviewPages:
 
 
 async def _collect_figures(page_request: PageRequest) -> dict[str, Any]:
-    """Surveys up to :data:`MAX_QUEUES` queues; returns them with totals, workers and reasons of dead letters.
-
-    Raises NotAllowed if the caller may measure no queue.
-    """
     patterns = await page_request.patterns("measure")
     surveyed = await survey_queues(page_request, page_request.application, MAX_QUEUES, time.monotonic() + COUNT_TIMEOUT)
     return {

@@ -268,11 +268,6 @@ def as_client_error(error: QueueyError) -> ApiError:
 
 
 def _store_settings(store: str | Path) -> dict[str, str]:
-    """Returns the settings that select a store.
-
-    Raises:
-        InvalidArgument: The argument is neither a path nor the URL of a store.
-    """
     if isinstance(store, str) and "://" in store:
         if not store.startswith("cassandra://"):
             raise InvalidArgument(f"{store!r} is not a store: give a path, or cassandra://host1,host2/keyspace")

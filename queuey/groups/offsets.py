@@ -46,10 +46,6 @@ class OffsetUseCases:
         self._require_inactive = require_inactive
 
     async def _change(self, access: QueueAccess, group: str, change: Callable[..., Awaitable[T]]) -> T:
-        """Makes a change. If partitions have owners but the group has no members, disowns them and repeats it.
-
-        Raises ``GroupActive`` if it has members, and ``StoreBusy`` if members come and go.
-        """
         version: int | None = None
         for _ in range(MAX_ATTEMPTS):
             try:

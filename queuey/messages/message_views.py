@@ -168,7 +168,6 @@ class MessageViews(Views):
         return drafts, position, hash_content(drafts) if "idempotency-key" in request.headers else b""
 
     def _read_batch(self, request: Request, body: bytes, queue: Queue) -> Sequence[AnyDraft]:
-        """Reads a batch, and counts its messages in the request. Notes headers that only a single message may have."""
         if request.has_own_headers or not request.headers.keys().isdisjoint(_MESSAGE_HEADERS):
             misplaced = [
                 name for name in request.headers if name in _MESSAGE_HEADERS or name.startswith(OWN_HEADER_PREFIX)

@@ -51,7 +51,6 @@ class NameViews(Views):
         return _answer_stored(changed, 201 if changed.stored else 200)
 
     async def replace(self, request: Request, match: Match) -> Response:
-        """Stores a message under a name, whether free or taken (200). Needs ``overwrite``."""
         access = await self._authorization.admit(request, match, "overwrite")
         name, draft = _read_name(match), await request.parse_body(partial(self._read_draft, request))
         return _answer_stored(await access.apply(partial(self._names.replace, name=name, draft=draft)), 200)

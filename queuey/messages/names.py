@@ -177,7 +177,6 @@ class Name:
         return await self._store.names.find_named(self._queue, self._name)
 
     async def write(self, item: NewMessage | None, content: bytes, seen: Named | None) -> Named:
-        """Replaces the message of the name if its row is still ``seen``; else raises ``NameChanged``."""
         return await self._store.names.write_named(self._queue, self._name, item, content, seen)
 
     async def settle(self, seen: Named) -> None:

@@ -99,10 +99,6 @@ class UnreadViews(Views):
         return json_response(api.UnreadQueues(queues=tuple(map(_show_unread, names, results))))
 
     async def _find_names(self, request: Request, application: str, requested: object, errors: Errors) -> Sequence[str]:
-        """Returns the given names without repetitions or, without any, those of all queues that the caller may read.
-
-        Refuses the request if ``requested`` is not a list of names. Puts an error into ``errors`` if they are too many.
-        """
         max_queues = self._limits.max_queues_per_stream
         names = (
             await self._authorization.list_readable_names(request, application, max_queues + 1, self._queues.list)

@@ -202,7 +202,6 @@ class UnreadUseCases:
         return await asyncio.gather(*(self._read_only_slice(queue, pieces) for queue, pieces in slices))
 
     async def _read_only_slice(self, queue: Queue, slices: Sequence[Slice]) -> Page | None:
-        """Returns the first page of unread ids. None unless there is one slice, and if the row is out of date."""
         if len(slices) != 1:
             return None
         try:
@@ -217,7 +216,6 @@ def make_reader_group(reader: str) -> str:
 
 
 def _unread_slices(queue: Queue, marks: Marks, ends: Marks, limit: int) -> list[Slice]:
-    """Returns the slices above the marks and below the ends, without empty ones and partitions that have no end."""
     slices = []
     for number in range(1, queue.partitions + 1):
         lower = ids.following(marks[number]) if number in marks else FIRST

@@ -110,7 +110,6 @@ class StreamViews(Views):
     def _make_stream(
         self, request: Request, kind: type[StreamFields], terms: Mapping[str, Any], queue: str | None
     ) -> tuple[Stream, bool]:
-        """Returns a new stream, and whether it reports read marks. ``Last-Event-ID`` precedes ``since``."""
         errors = Errors()
         fields = self.fields(kind).read(terms, errors)
         partitions = take_partitions(terms.get("partitions"), errors, None)

@@ -256,7 +256,6 @@ class Stream:
         return list(self._sources.values())
 
     def admit(self, access: QueueAccess) -> None:
-        """Adds a queue, which the next attempt reads in any case, or replaces the access to it."""
         if access.queue.name not in self._sources:
             self._unfinished.setdefault(access.queue.name, {})
         self._sources[access.queue.name] = access
@@ -309,7 +308,6 @@ class Stream:
             cursor.marks = {place: position for place, position in cursor.marks.items() if place[0] != name}
 
     def find_ends(self, name: str) -> Marks:
-        """Returns the cursor's positions by partition of a queue, as ends of a count."""
         ends = {number: mark.start for number, mark in self.cursor.make_marks(name).items()}
         return ends if self._partitions is None else {n: ends.get(n, self.cursor.base) for n in self._partitions}
 
@@ -418,7 +416,6 @@ class Stream:
         return events
 
     def _make_early_events(self, readings: Mapping[str, RangeAnswer]) -> list[Event]:
-        """Returns early messages as events; remembers them, so that each is early only once."""
         if not self._early or not readings:
             return []
         cursor = self._early_cursor

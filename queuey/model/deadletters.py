@@ -257,7 +257,6 @@ def queue_for(queue: str, dead_queue: str | None = None) -> str:
 
 
 def list_dead_letter_queues(queue: str, dead_letter: str = "") -> set[str]:
-    """Returns the queues that may have dead letters of a queue: ``<queue>.dead``, and the one of its option."""
     return {queue_for(queue), queue_for(queue, dead_letter)}
 
 
@@ -281,7 +280,6 @@ def matches_patterns(name: str, patterns: tuple[str, ...]) -> bool:
 
 @lru_cache(256)
 def _compile_patterns(patterns: tuple[str, ...]) -> tuple[Callable[[str], object], Callable[[str], object]]:
-    """Returns two matchers: for all patterns, and only for patterns that name dead-letter queues themselves."""
     dead = [pattern for pattern in patterns if pattern.endswith(SUFFIX)]
     every, ends = ("|".join(map(translate, group)) or "(?!)" for group in (patterns, dead))
     return re.compile(every).match, re.compile(ends).match
@@ -451,7 +449,6 @@ def _fits(name: str, text: str) -> bool:
 
 
 def _encode_header_value(text: str) -> str:
-    """Encodes text as a header value. Leading and trailing spaces are encoded too, because HTTP would drop them."""
     inner = quote(text.encode("utf-8", "backslashreplace"), safe=_UNESCAPED_CHARACTERS)
     start, end = len(inner) - len(inner.lstrip()), len(inner) - len(inner.rstrip())
     return "%20" * len(inner) if start == len(inner) else "%20" * start + inner.strip() + "%20" * end

@@ -221,10 +221,6 @@ class GroupLags:
         return await self._collection.read() if self._shown else []
 
     async def _measure(self) -> list[GroupLag]:
-        """Returns the lags of all groups of the shown queues, until their partitions are too many.
-
-        An error ends only the groups of its queue.
-        """
         remaining, lags = MAX_PARTITIONS, list[GroupLag]()
         async for queue in self._shown.find_queues():
             try:

@@ -227,10 +227,6 @@ class History:
         return ring
 
     def _make_room(self, application: str) -> None:
-        """If all rings are in use, removes a quarter of the rings of the application with the most.
-
-        The new ring of ``application`` counts, too.
-        """
         if len(self._rings) < MAX_QUEUES:
             return
         counts = Counter(ring.application for ring in self._rings.values())

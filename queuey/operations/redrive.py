@@ -102,7 +102,6 @@ class Redriving:
         return DeadLetterPage(list(filter(letter_filter.matches_letter, letters)), read_count, following)
 
     async def fetch(self, access: QueueAccess, places: Sequence[Location]) -> list[DeadLetter]:
-        """Returns the dead letters at some locations, without messages that are not dead letters."""
         return _decode(access, await self._messages.fetch(access, places, charted=False))
 
     async def send_back(

@@ -210,13 +210,6 @@ def _error_text(error: Exception) -> str:
 
 
 def _select_output(frame: DataFrame, pipe: Pipe) -> DataFrame:
-    """Drops columns that new messages get anew or that others override, and validates the rest.
-
-    The option ``target`` overrides ``queue``, a TTL overrides ``expires``, and ``key`` overrides ``partition``.
-
-    Raises:
-        OptionError: The columns are not valid for a write.
-    """
     names = {name.lower() for name in frame.columns}
     dropped = {*_SOURCE_COLUMNS}
     if pipe.target is not None:
@@ -265,11 +258,6 @@ def check(pipe: Pipe) -> None:
 
 
 def _find_target(pipe: Pipe) -> Queue | None:
-    """Returns the target, or None if it is to be created.
-
-    Raises:
-        QueueNotFound: The target does not exist, and is not to be created.
-    """
     try:
         return open_stores.find_queue(open_stores.opened(pipe.store), pipe.store, pipe.target or "")
     except QueueNotFound:
@@ -279,12 +267,6 @@ def _find_target(pipe: Pipe) -> Queue | None:
 
 
 def _prepare_target(pipe: Pipe) -> None:
-    """Creates the target if it does not exist, by default with as many partitions as the largest source.
-
-    Raises:
-        QueueNotFound: The target does not exist, and is not to be created.
-        QueueExists: The target does not have the requested number of partitions.
-    """
     if pipe.target is None:
         return
     target = _find_target(pipe)

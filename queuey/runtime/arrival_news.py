@@ -67,10 +67,6 @@ class News:
         self._answer_all()
 
     def _announce_stored(self, moment: int, partitions: Iterable[int]) -> None:
-        """Collects partitions for the other workers, and sends them to each worker that may be asked now.
-
-        A worker for which ``MAX_PARTITIONS`` are collected gets no further ones.
-        """
         now = time.monotonic()
         with self._lock:
             self._moment = max(self._moment, moment)

@@ -276,13 +276,6 @@ def _require_fields(plan_fields: dict[str, Any], *fields: str) -> None:
 def _merge_timetable(
     before: Timetable | None, cron: str | None, zone: str | None, every: int | None, now: float
 ) -> Timetable:
-    """Returns the new timetable. Fields that are None stay; an interval and a cron expression replace each other.
-
-    An unchanged interval keeps its instants.
-
-    Raises:
-        InvalidRequest: The cron expression is not valid, or there is a zone without one.
-    """
     if every is not None:
         return before if before is not None and before.every == every else Timetable(every=every, anchor=int(now))
     if before is not None and cron is None and zone is None:

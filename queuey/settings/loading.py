@@ -86,11 +86,6 @@ def load(
 
 
 def _check_known(key: str, known: Collection[str], where: str) -> None:
-    """Checks that a setting or variable is known.
-
-    Raises:
-        SettingsError: It is unknown; the text suggests a similar name, or says which extension is missing.
-    """
     for extension in OWN_EXTENSIONS:
         if key in {extension, variable_of(extension)} and key not in known:
             owner = f"it belongs to the extension {extension!r}, which is not installed"
@@ -161,10 +156,6 @@ def check(settings: Settings, sources: Mapping[str, str]) -> None:
 
 
 def _check_store(settings: Settings, sources: Mapping[str, str], refuse: Callable[..., None]) -> None:
-    """Refuses an unknown store, a user in its address, and given settings of the other kind of store.
-
-    Also checks the settings for Cassandra.
-    """
     kind = settings.store.partition(":")[0]
     if settings.store != "sqlite" and kind != "cassandra":
         reason = "for SQLite, set the directory with data" if kind == "sqlite" else f"{kind!r} is not known"

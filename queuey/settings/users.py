@@ -218,10 +218,6 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_issuers_agree(issuers: Sequence[UserIssuer]) -> None:
-    """Raises ValueError if an issuer has different keys or logins to the console in two applications.
-
-    Keys are compared by scheme and issuer. Client, secret and scope are compared by issuer, wherever a client is set.
-    """
     places: dict[tuple[str, str], UserIssuer] = {}
     for issuer in issuers:
         first = places.setdefault((issuer.scheme, issuer.issuer), issuer)

@@ -165,11 +165,6 @@ def check_name(name: str) -> None:
 
 
 def _open_existing(options: StoreOptions) -> Store:
-    """Opens a store without its background jobs; for Cassandra, waits up to ``deadline`` seconds for an answer.
-
-    Raises:
-        OptionError: The file of a SQLite store does not exist.
-    """
     settings = read_settings(options)
     remote = opening.is_cassandra(settings)
     if not remote and not opening.store_file_exists(settings):

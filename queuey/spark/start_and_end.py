@@ -153,10 +153,6 @@ def _parse_offset(option: str, value: object) -> Bound:
 
 
 def _parse_timestamp(option: str, value: object) -> Bound:
-    """Returns the first position at a time in milliseconds since 1970.
-
-    Refuses negative numbers: unlike in offsets, -1 and -2 mean nothing.
-    """
     try:
         milliseconds = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else -1
     except ValueError:

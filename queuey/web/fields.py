@@ -110,10 +110,6 @@ def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
 
 
 def _find_inner(kind: inspect.Type) -> tuple[frozenset[str], bool] | None:
-    """Returns the field names of a type's inner structs, and whether these are the values of an object.
-
-    Returns None for a type without inner structs.
-    """
     kind, _ = _unwrap(kind)
     is_map = isinstance(kind, inspect.DictType)
     item = kind.value_type if isinstance(kind, inspect.DictType) else getattr(kind, "item_type", kind)

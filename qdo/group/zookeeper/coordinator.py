@@ -294,11 +294,6 @@ class ZooKeeperCoordinator:
 
     @asynccontextmanager
     async def _open_synced(self, path: str) -> AsyncIterator[Link]:
-        """Yields a link to a server that has applied all earlier changes under a path.
-
-        Raises:
-            CoordinationLost: No link is available, or the link was lost in the body.
-        """
         self._require_open()
         try:
             link = await self._any_link()
@@ -308,11 +303,6 @@ class ZooKeeperCoordinator:
             raise CoordinationLost("the connection to the coordination service was lost during the request") from error
 
     async def _any_link(self) -> Link:
-        """Returns a connected link: the spare one, a member's, or a new one, which becomes the spare.
-
-        Raises:
-            CoordinationLost: No existing link reaches the service now, or a new link could not connect.
-        """
         links = [self._spare] if self._spare is not None else []
         links += [session.link for session in self._sessions]
         for link in links:

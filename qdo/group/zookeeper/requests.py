@@ -156,10 +156,6 @@ class ClientLink(Link):
         await self._request_all([partial(self._client.sync_async, path)])
 
     async def _request_all(self, calls: Sequence[Call]) -> list[Any]:
-        """Sends requests, at most ``MAX_IN_FLIGHT`` at once; returns all answers, None for missing nodes.
-
-        Raises one error for all if a request failed, or the link is not connected.
-        """
         self._require_usable()
         if not calls:
             return []

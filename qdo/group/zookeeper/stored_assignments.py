@@ -252,11 +252,6 @@ class StoredAssignments:
     def _make_transactions(
         self, present: StoredTarget, nodes: Mapping[str, MemberAssignment | None], generation: TargetGeneration
     ) -> Iterator[Change]:
-        """Yields the transactions. The last one puts the target into effect.
-
-        Raises:
-            InvalidArgument: A member's partitions do not fit in one node.
-        """
         assert present.version is not None  # noqa: S101 - the node was created
         writes = [self._make_change(present, member, assigned) for member, assigned in sorted(nodes.items())]
         check: Change = (Check(self._paths.target, present.version),)

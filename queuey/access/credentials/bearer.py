@@ -64,7 +64,6 @@ class KeySet:
             raise ValueError("it has no key that can be used")
 
     def _add(self, fields: Any) -> None:  # noqa: ANN401 - whatever JSON has
-        """Adds a key under each algorithm that it fits; skips keys that are weak or cannot be used."""
         for algorithm in _find_algorithms(fields):
             try:
                 key = jwt.PyJWK({name: fields[name] for name in _PUBLIC_KEY_FIELDS if name in fields}, algorithm)
@@ -83,7 +82,6 @@ class KeySet:
 
 
 def _find_algorithms(key: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever JSON has
-    """Returns the algorithms with which a key may verify; empty for private keys, and for other uses and kinds."""
     if not isinstance(key, dict) or "d" in key or key.get("use", "sig") != "sig":
         return ()
     operations = key.get("key_ops", ["verify"])
@@ -160,7 +158,6 @@ class Bearer:
         return matching
 
     def _verify(self, token: str, issuer: str, name: str | None, algorithm: str) -> None:
-        """Refuses a token whose signature is not valid. If the key is unknown, loads the issuer's keys once more."""
         published = self._keys[issuer]
         keys = published.get()
         key = keys.find(name, algorithm) or published.get_newer_than(keys).find(name, algorithm)
@@ -173,10 +170,6 @@ class Bearer:
 
 
 def _read_header(header: Mapping[str, Any]) -> tuple[str | None, str]:
-    """Returns key id and algorithm.
-
-    Refuses other types of tokens, and fields that change the meaning of the signature.
-    """
     kind, algorithm, name = header.get("typ", "jwt"), header.get("alg"), header.get("kid")
     if not isinstance(kind, str) or kind.lower() not in _TOKEN_TYPES:
         raise InvalidToken("The token is of another type than JWT.")
@@ -210,10 +203,6 @@ def _read_user(issuer: UserIssuer, claims: Mapping[str, Any]) -> str:
 
 
 def _read_roles(issuer: UserIssuer, claims: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the user's roles that the setting knows. The claim may be a list or a single role.
-
-    A missing or malformed claim gives no roles.
-    """
     claim = claims.get(issuer.roles_claim)
     roles = claim if isinstance(claim, list) else [claim]
     return tuple(role for role in issuer.roles if role in roles)

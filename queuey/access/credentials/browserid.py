@@ -164,10 +164,6 @@ class BrowserId:
         return identity_of([User(application, issuer, name) for application, issuer in trusted], expires)
 
     def _find_trusting(self, name: object, audience: object, user: str) -> Trusted:
-        """Returns the applications that trust the issuer for this audience and mail domain.
-
-        Raises ``InvalidAssertion`` if no application does.
-        """
         trusted = self._trusted.get(name) if isinstance(name, str) else None
         if trusted is None:
             raise InvalidAssertion("The assertion's issuer is not trusted here.")

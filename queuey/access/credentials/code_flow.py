@@ -129,11 +129,9 @@ class Provider:
         )
 
     def begin(self, visitor: str, return_to: str) -> LoginAttempt:
-        """Begins a login."""
         return self._make_attempt(visitor, secrets.token_urlsafe(16), return_to)
 
     def resume(self, visitor: str, state: str) -> LoginAttempt | None:
-        """Returns the login with this state, or None if this browser has not begun it at this provider."""
         salt, _, page = state.partition(".")[0].partition("~")
         try:
             return_to = urlsafe_b64decode(page + "=" * (-len(page) % 4)).decode()

@@ -165,7 +165,6 @@ class IssuerDocument(Generic[T]):
         return IssuerUnavailable(text, retry_after=max(1, round(pause)))
 
     def _load(self) -> None:
-        """Loads and parses the document in this thread, and records any error; never raises."""
         value, failure = None, ""
         try:
             value = self._parse(_read_url_or_file(self._place, self.fetch_seconds))
@@ -174,10 +173,6 @@ class IssuerDocument(Generic[T]):
         self._record_load(value, failure)
 
     def _record_load(self, value: T | None, failure: str) -> None:
-        """Records the end of a load and wakes the waiting request.
-
-        After a failure the previous document stays; logs only changes.
-        """
         with self._change:
             if value is not None:
                 self._value, self._loaded = value, self._clock()
@@ -258,7 +253,6 @@ def _make_context(url: str) -> ssl.SSLContext:
 
 @cache
 def _make_trusting_context() -> ssl.SSLContext:
-    """Returns a context with the known authorities, which take about 40 ms of CPU to load."""
     import httpx2  # noqa: PLC0415 - only where an issuer has a URL
 
     return httpx2.create_ssl_context(trust_env=False)

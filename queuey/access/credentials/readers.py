@@ -77,7 +77,6 @@ class ApplicationKeys:
         self._applications = applications
 
     async def read(self, credential: str, now: float) -> Identity:
-        """Returns the identity of a key, also of an expired one."""
         return await self.find(digest_of(credential))
 
     async def find(self, digest: bytes) -> Identity:
@@ -88,7 +87,6 @@ class ApplicationKeys:
 
 
 def _find_rights(key: Key) -> tuple[frozenset[str], tuple[Grant, ...]]:
-    """Returns a key's names and grants."""
     if key.application == OPERATORS:
         return frozenset(), (Grant(None, frozenset({"measure"})),)
     if key.scope is None:

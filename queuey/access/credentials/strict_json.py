@@ -44,7 +44,6 @@ def read_object(content: bytes) -> dict[str, Any]:
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the fields of an object; raises ``ValueError`` if a name is repeated."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError("An object has a name twice.")

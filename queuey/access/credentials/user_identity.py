@@ -62,7 +62,6 @@ def identity_of_login(trusting: Users, login: UserLogin, expires: float) -> Iden
 
 
 def _make_grants(user: User) -> Iterator[Grant]:
-    """Yields rights on the queues whose patterns contain the user's name, and by roles on all queues."""
     for pattern, verbs in user.issuer.queues.items():
         yield Grant(user.application, frozenset(verbs), queue_name(pattern, user.name))
     everywhere = frozenset[Verb]().union(*(user.issuer.roles.get(role, ()) for role in user.roles))

@@ -229,7 +229,6 @@ def key_import(
 
 
 def _require_existing(store: Store, name: str) -> None:
-    """Raises an error unless the application exists or is that of operators. That of audit logs cannot have keys."""
     if name == AUDITS:
         raise typer.BadParameter(f"{AUDITS} has the audit logs of the console and cannot have keys")
     if name != OPERATORS and not bridge.run(store.applications.has_application(name)):
@@ -248,7 +247,6 @@ def _require_valid_name(name: str) -> None:
 
 
 def _parse_scope(allow: str, queues: str) -> Scope | None:
-    """Returns the limits of a key, or None if both texts are blank; a single blank text means no limit of its kind."""
     from queuey.model.rights import parse_scope
 
     try:
@@ -271,7 +269,6 @@ def _create_key(
 def _add_access_key(
     store_at: ConfiguredStore, store: Store, name: str, expires: float | None, note: str, scope: Scope | None
 ) -> None:
-    """Creates and prints an access key of SQS. Its id is put before the note, so that the list of keys shows it."""
     try:
         from queuey.facades import FacadesExtension
         from queuey.facades.sqs import access_keys
@@ -290,7 +287,6 @@ def _add_access_key(
 
 
 def _is_of_sqs(key: Key) -> bool:
-    """Returns whether a key is an access key of SQS, which only its note shows."""
     from queuey.model.rights import is_access_key
 
     return is_access_key(key.note.partition(" ")[0])

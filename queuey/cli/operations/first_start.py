@@ -146,10 +146,6 @@ def hash_key(secret: str) -> bytes:
 
 
 def _read_profile_file(store: Store, path: Path) -> ProfileFile:
-    """Returns whether the profile is absent, ours (a valid key of this store) or foreign.
-
-    Raises ProfileExposed if others may read it.
-    """
     try:
         profile = read_profile(path)
     except ProfileNotFound:

@@ -86,7 +86,6 @@ def show_settings(config: Path | None = None, **options: str | None) -> None:
 
 
 def _rows_with_headings(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str, str]]:
-    """Yields a heading row for each group of settings, then its settings, indented and with secrets masked."""
     from queuey import settings as table
 
     groups = {line.name: line.group for line in table.table()}
@@ -96,10 +95,6 @@ def _rows_with_headings(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[
 
 
 def _serve(settings: Settings) -> int:
-    """Checks the settings, creates what is missing, and only then accepts connections. Returns the exit code.
-
-    Raises Failed, with its exit code, if it cannot start.
-    """
     from queuey.app import opening
     from queuey.app import serve as server
     from queuey.web.http.processes import address_of
@@ -143,7 +138,6 @@ def _serve(settings: Settings) -> int:
 
 
 def _prepare_sqlite(settings: Settings, url: str) -> Start:
-    """Creates the store, and the profile unless an extension replaces the API. Raises Failed if that cannot be done."""
     from queuey.access.issued_credentials import Sessions
     from queuey.app import opening
     from queuey.cli.operations import first_start
@@ -212,11 +206,6 @@ def _prepare_cassandra(settings: Settings) -> Start:
 
 
 def add_extension_notes(settings: Settings, start: Start) -> Start:
-    """Adds the notes of the extensions.
-
-    Raises:
-        Failed, SettingsError: An extension cannot be served.
-    """
     return start._replace(
         notes=(
             *start.notes,
@@ -234,7 +223,6 @@ def _announce(url: str, start: Start) -> None:
 
 
 def _accepts_connections(url: str) -> bool:
-    """Returns whether the first server of a URL accepts a connection within a second."""
     parts = urlsplit(url.partition(",")[0])
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:

@@ -57,7 +57,6 @@ def archive(
 
 
 def make_selection(queues: list[str] | None, pattern: str | None) -> Selection:
-    """Selects the named queues, or the queues that match a pattern. Raises BadParameter unless exactly one is given."""
     import re
 
     from queuey.spark.options import Pattern, Subscribe

@@ -93,7 +93,6 @@ def _show_result(result: Piped, start: str) -> None:
 
 
 def _explain_no_rows(result: Piped, start: str) -> str:
-    """Returns why a pipe wrote no rows: the transform returned none, or there were no messages."""
     if result.messages:
         return "Nothing was written: the transform returned no rows. --dry-run shows its rows."
     if start == "latest":
@@ -116,7 +115,6 @@ def stop_by_signals() -> Iterator[Event]:
 
 
 def _absolute_directory(text: str) -> str:
-    """Makes a path absolute; a text with a colon is a URL and stays as it is."""
     return text if ":" in text else str(Path(text).expanduser().absolute())
 
 

@@ -76,7 +76,6 @@ def _measure_lag(run: PipelineRun, selection: Selection | None, fields: dict[str
 
 
 def _stats_as_json(stats: Stats) -> dict[str, Any]:
-    """Returns the totals, and in ``top`` the first queues in each order."""
     tally = stats.tally
     lists = {order: [_queue_fields(stats, queue) for queue in listed] for order, listed in tally.top.items()}
     return {"at": stats.at, **msgspec.structs.asdict(tally), "top": lists}

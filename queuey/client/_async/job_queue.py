@@ -504,20 +504,12 @@ class AsyncJobQueue:
             patient.record_success()
 
     async def _leave(self, batch: list[HeldClaim]) -> None:
-        """Acknowledges the finished claims and releases the others, each request within :data:`LEAVE_TIMEOUT`.
-
-        Ignores errors: claims then expire.
-        """
         for calls in self._renewer.claims.leave(batch) if batch else ():
             with suppress(ClientError):
                 await send_all(self._sender.run, calls, LEAVE_TIMEOUT)
 
 
 async def _release_failed(job: AsyncJob, error: Exception, delay: float | None) -> None:
-    """Logs the failure of a handler, and releases its job.
-
-    A temporary error of the release, or any if the job is lost, is only logged: the claim then expires.
-    """
     log.warning("Handling %r failed, delivery %d: %r", job, job.deliveries, error, exc_info=error)
     try:
         await job.release(delay, error)

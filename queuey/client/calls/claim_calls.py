@@ -308,10 +308,6 @@ def _calls_by_receipts(
     read: Callable[[HttpAnswer], None] = ignore_answer,
     **fields: Any,  # noqa: ANN401 - JSON values
 ) -> Iterator[Call[None]]:
-    """Yields a call to ``claims/<action>`` for every ``max_receipts`` receipts, each with all ``fields``.
-
-    Renewals have no trace span.
-    """
     path, all_receipts = f"{queue_segment(queue)}/claims/{action}", list(receipts)
     for start in range(0, len(all_receipts), max_receipts):
         chunk = all_receipts[start : start + max_receipts]

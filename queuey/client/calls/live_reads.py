@@ -251,10 +251,6 @@ class Streaming:
             self._retry = min(int(value[:9]) / 1000, MAX_RETRY)
 
     def _read_notice(self, kind: str, data: bytes) -> None:
-        """Records that the credential expires soon. Ignores unknown events.
-
-        Raises the error with which the server ends the stream, and that of a named queue that can no longer be read.
-        """
         notice = _decode_event(data, _Notice)
         if kind == "expiring":
             self._expires = True

@@ -151,10 +151,6 @@ def mark_read(queue: str, seen: Iterable[Seen], cursor: str | None, *, back: boo
 
 
 def _positions_text(seen: list[Seen]) -> str:
-    """Returns the highest id of each partition; an id without a partition counts for all, and comes first.
-
-    Raises InvalidArgument without messages.
-    """
     last: dict[str, str] = {}
     for message in seen:
         if isinstance(message, str) and ":" not in message:

@@ -174,10 +174,6 @@ def _is_profile_for(profile: Profile, servers: tuple[Server, ...]) -> bool:
 
 
 def _normalize_key(key: str | None) -> str | None:
-    """Returns a key without surrounding spaces, or None if it is empty.
-
-    Raises InvalidArgument if it has spaces within, a semicolon, or anything but ASCII.
-    """
     key = (key or "").strip()
     if key and _KEY.fullmatch(key) is None:
         raise InvalidArgument(

@@ -65,11 +65,6 @@ async def _default_lifetime(page_request: PageRequest) -> str:
 
 
 def _read_scope(page_request: PageRequest) -> Scope:
-    """Parses the limits of a key: verbs, and patterns of queues.
-
-    Raises:
-        InvalidRequest: No verb is chosen, or there is no valid pattern.
-    """
     verbs = [verb for verb in VERBS if page_request.get(verb)]
     if not verbs:
         raise InvalidRequest({VERBS[0]: "Choose at least one verb"})

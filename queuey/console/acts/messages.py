@@ -186,10 +186,6 @@ class RetryJob(MessageAct):
 
 
 async def _act_on_job(page_request: PageRequest, act: Callable[..., Coroutine[Any, Any, JobStanding]]) -> JobStanding:
-    """Calls ``act`` with the job of the form, and returns what it found.
-
-    The caller needs ``claim``, and ``work`` in a queue with principals.
-    """
     partition, position = _parse_place(page_request)
     access = await page_request.enter("claim")
     if access.queue.principals:  # As in the API: a caller who may only read may not end jobs.
@@ -296,11 +292,6 @@ def _read_filter(page_request: PageRequest) -> RedriveFilter:
 
 
 def _parse_place(page_request: PageRequest) -> Location:
-    """Parses the partition and id of a message.
-
-    Raises:
-        InvalidRequest: The text is not a partition and an id.
-    """
     number, position = parse_place(page_request.get("message"))
     if number is None:
         raise InvalidRequest({"message": "Not <partition>:<id>"})

@@ -46,10 +46,6 @@ class HealthPort:
             await server.serve_forever()
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers one request and closes the connection.
-
-        Closes it without an answer after an error, or if there are too many.
-        """
         self._open += 1
         try:
             if self._open <= MAX_CONNECTIONS:

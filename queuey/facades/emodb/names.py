@@ -43,7 +43,6 @@ _MOVE_STATUSES = {"running": "IN_PROGRESS", "cancelling": "IN_PROGRESS", "done":
 
 
 def queue_name(name: str, kind: Kind) -> str:
-    """Returns the name of the application's queue."""
     if _NAME.fullmatch(name) is None:
         raise BadArgument(
             f"Queue name must be a lowercase ASCII string between 1 and {MAX_NAME} characters in length. "

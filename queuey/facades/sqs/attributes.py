@@ -81,7 +81,6 @@ _decode = msgspec.json.Decoder(StoredAttributes).decode
 
 
 def stored_attributes(queue: Queue) -> StoredAttributes:
-    """Returns a queue's SQS attributes, or the defaults if another protocol created the queue."""
     return _decode_cached(queue.facade) if queue.facade else DEFAULT_ATTRIBUTES
 
 
@@ -324,7 +323,6 @@ def requested_attributes(names: Iterable[str]) -> list[str]:
 
 
 def attribute_values(queue: Queue, region: str, names: Iterable[str]) -> dict[str, str]:
-    """Returns the named attributes that the queue has, except the :data:`COUNT_ATTRIBUTES`."""
     kept = stored_attributes(queue)
     values = {name: _ATTRIBUTE_FORMATTERS[name](queue, kept, region) for name in names if name in _ATTRIBUTE_FORMATTERS}
     return {name: text for name, text in values.items() if text is not None}

@@ -278,11 +278,6 @@ def _read_trace(signed: SignedRequest) -> str:
 
 
 def _make_draft(entry: requests.MessageParameters, kept: StoredAttributes, trace: str) -> Draft:
-    """Returns the draft of a message to a standard queue, with the queue's delay by default.
-
-    Raises:
-        SqsError: SQS does not allow the message, or it has a deduplication id.
-    """
     if entry.message_deduplication_id is not None:
         raise invalid("MessageDeduplicationId", entry.message_deduplication_id, "Only FIFO queues have these.")
     if entry.message_group_id is not None:
@@ -354,10 +349,6 @@ def _require_valid_batch(entries: Sequence[E]) -> None:
 
 
 def _parse_entries(entries: Sequence[E], read: Callable[[E], T]) -> tuple[list[tuple[E, T]], list[Result]]:
-    """Parses the entries of a batch. Returns them with their parsed values, and the failures of the others.
-
-    Only SqsError makes an entry fail; other errors are raised.
-    """
     parsed, failed = [], []
     for entry in entries:
         try:

@@ -115,11 +115,6 @@ def make_draft(
 
 
 def _find_trace(attributes: Mapping[str, AttributeValue], request_trace: str) -> AttributeValue | None:
-    """Returns the trace header of a message, or else of its request; ignores one of a request that is too long.
-
-    Raises:
-        SqsError: The message has another system attribute, or a trace header that is too long or not a String.
-    """
     trace = attributes.get("AWSTraceHeader")
     if trace is None and 0 < len(request_trace) <= MAX_TRACE_LENGTH:
         trace = AttributeValue(data_type="String", string_value=request_trace)
@@ -134,7 +129,6 @@ def _find_trace(attributes: Mapping[str, AttributeValue], request_trace: str) ->
 
 
 def check_id(name: str, text: str) -> None:
-    """Raises SqsError if SQS does not allow the group id or deduplication id."""
     if not _ID.fullmatch(text):
         raise invalid(
             name, text, f"{name} can only include alphanumeric and punctuation characters. 1 to 128 in length."
@@ -225,7 +219,6 @@ def _prefix_length(content: bytes) -> bytes:
 
 
 def sequence_number(position: ids.Position) -> str:
-    """Returns the sequence number of a message in a FIFO queue: its id as a number of 128 bits."""
     ticks, low = position
     return str(ticks << 64 | (low - ids.LOW_MIN))
 
@@ -283,7 +276,6 @@ def render_received(
 
 
 def _sqs_attributes(meta: Meta) -> SqsAttributes:
-    """Returns a message's SQS fields; empty ones if the header is missing or cannot be read."""
     for name, value in meta.headers:
         if name == SQS_HEADER:
             try:
@@ -386,7 +378,6 @@ def check_fifo_batch(entries: Iterable[MessageParameters], queue: Queue) -> None
 
 
 def _find_deduplication_id(given: MessageParameters, kept: StoredAttributes) -> str:
-    """Returns the id in the request or, in a queue that deduplicates by content, the hash of the body."""
     name = given.message_deduplication_id
     if name is None and kept.by_content:
         return sha256(given.message_body.encode()).hexdigest()

@@ -132,10 +132,6 @@ def _read_form(text: str) -> dict[str, str]:
 
 
 def _nest(fields: Mapping[str, str]) -> dict[str, Any]:
-    """Converts fields such as ``Attribute.1.Name`` to the nested parameters of AWS JSON.
-
-    Raises SqsError if a field has both a value and parts, or a list is not numbered.
-    """
     tree: dict[str, Any] = {}
     for name, value in fields.items():
         *path, last = name.split(".", MAX_DEPTH)
@@ -233,5 +229,4 @@ def _write_element(action: str, name: str, value: object) -> str:
 
 
 def _escape_text(text: str) -> str:
-    """Escapes text for XML; characters that XML does not allow become U+FFFD."""
     return escape(NOT_IN_XML.sub("\ufffd", text), {"\r": "&#13;"})

@@ -63,10 +63,6 @@ class QueueActions:
         return await self._enter(signed, signed.match_of_url(call.queue_url)["queue"], action)
 
     async def _enter_arn(self, signed: SignedRequest, parameter: str, arn: str, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
-        """Authorizes the caller for an action on the queue of an ARN; ``parameter`` is its name in errors.
-
-        Raises SqsError if the ARN is not a queue's, or the queue does not exist.
-        """
         name = queue_of_arn(arn)
         if not name:
             raise invalid(parameter, arn, f"An ARN of a queue is needed, such as {arn_of('jobs', signed.region)}.")
@@ -110,12 +106,6 @@ class QueueActions:
         return {"QueueUrl": signed.url_of(queue.name)}
 
     async def _check_dead_letter(self, signed: SignedRequest, name: str, target: str | None, *, fifo: bool) -> None:
-        """Raises an error if a queue may not send its dead letters to the target; None is always allowed.
-
-        Raises:
-            NotAllowed: The caller may neither send to the target nor administer it.
-            SqsError: The target does not exist, is of another kind, or does not permit the queue.
-        """
         if target is None:
             return
         await self._authorization.require_dead_letter(signed.request, signed.application, name, target)
@@ -295,10 +285,6 @@ class QueueActions:
         return {"TaskHandle": _make_token(report.id)}
 
     async def _find_only_source(self, signed: SignedRequest, name: str) -> str:
-        """Returns the only source of a dead-letter queue.
-
-        Raises SqsError if it has none or several, or the search ended before the last queue.
-        """
         names, next_name = await self._find_sources(signed, name, "", 2)
         if len(names) != 1 or next_name is not None:
             raise invalid("DestinationArn", "", f"{name} has no source queue, or several: name the destination.")

@@ -205,10 +205,6 @@ class ArchiveDirectory:
         self.files.delete(f"{STAGING_DIRECTORY}/{run}")
 
     def _list_committed_runs(self, queue: str) -> dict[str, set[str]]:
-        """Returns bucket -> committed runs that have a manifest of it. Cached until :meth:`forget_listings`.
-
-        Includes runs of the last day that the listing lacks.
-        """
         if queue not in self._found:
             recent = self._find_recent_commits().get(queue, ())
             versions: dict[str, set[str]] = defaultdict(set)

@@ -329,10 +329,6 @@ class ReplayRun:
         return f.col("expires") <= f.timestamp_micros(f.lit(round(now * 1_000_000)))
 
     def _rows_to_write(self) -> DataFrame:
-        """Returns the rows with their targets: with their ids, or numbered in each partition if ids are fresh.
-
-        Rows with fresh ids from partitions that the target lacks are put into its others. Expired rows are included.
-        """
         from pyspark.sql import functions as f
 
         selected = self._select_messages(self._read_archived())
@@ -347,11 +343,6 @@ class ReplayRun:
         return _number_rows(selected, written)
 
     def _read_note(self) -> ReplayNote | None:
-        """Returns this run's ledger entry, or None if it has none.
-
-        Raises:
-            OptionError: Another replay has used the run's name.
-        """
         raw = bridge.run(self._store.ledger.entry(self._work, 0))
         note = None if raw is None else msgspec.msgpack.decode(raw, type=ReplayNote)
         if note is not None and note.content != self._content:
@@ -383,10 +374,6 @@ class ReplayRun:
         return max(_count_partitions(bucket) for bucket in self._manifests if self._targets[bucket.queue] == target)
 
     def _make_queue_spec(self, target: str) -> QueueSpec:
-        """Returns the options of a new target: consistency and TTL as in the latest bucket, partitions as requested.
-
-        By default it has as many partitions as its messages need.
-        """
         last = max(
             (bucket for bucket in self._manifests if self._targets[bucket.queue] == target),
             key=lambda bucket: bucket.bucket,

@@ -159,11 +159,6 @@ class MessageSources:
         return self._cached_manifests
 
     def _describe_queue(self, name: str) -> tuple[float, int, float]:
-        """Returns TTL, horizon and read delay, by the store or else by the archive.
-
-        A deleted queue has the highest possible horizon. A delay that is zero or unknown becomes
-        ``DEFAULT_LATE_SECONDS``.
-        """
         if self._store is None:
             return self._describe_archived_queue(name)
         default = float(open_stores.read_settings(self._options).default_ttl)
@@ -178,10 +173,6 @@ class MessageSources:
         return float(queue.ttl or default), horizon, self._store.read_delay(queue) or DEFAULT_LATE_SECONDS
 
     def _describe_archived_queue(self, name: str) -> tuple[float, int, float]:
-        """Returns TTL, horizon and read delay of a queue by its last manifest.
-
-        The horizon is the end of the bucket; without a manifest it is 0.
-        """
         assert self._archive is not None  # noqa: S101 - otherwise there is a store
         manifests = self._archive.read_manifests(
             [(name, bucket) for bucket in self._archive.list_bucket_names(name)[-1:]]

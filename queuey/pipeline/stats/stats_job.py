@@ -165,10 +165,6 @@ def _measure_range(options: StoreOptions, payload: bytes) -> Iterator[tuple[Queu
 
 
 def _count_recent(store: Store, options: StoreOptions, tally: Totals) -> dict[str, RecentCounts]:
-    """Counts recent messages of the queues with the most messages; skips queues that are gone or change.
-
-    Counts at most ``MAX_RECENT_MESSAGES`` in a partition.
-    """
     counts: dict[str, RecentCounts] = {}
     now = bridge.run(store.ledger.now())
     for figures in tally.top.get("messages", ()):

@@ -278,10 +278,6 @@ class Reserver:
         )
 
     def _set_entry(self, chunk: int, raw: bytes | None, entry: ChunkEntry) -> tuple[bytes, ChunkEntry]:
-        """Replaces the chunk's entry ``raw``; returns the entry that is then recorded, perhaps of another attempt.
-
-        Raises NotRepeatable if that is of a later micro-batch.
-        """
         value = encode(entry)
         stored = self._target.retry_call(
             lambda: bridge.run(self._store.ledger.enter(self._work, chunk, value, expected=raw))

@@ -220,13 +220,6 @@ class _RowConverter:
         return self._chunk.read_values(name, self._which) if name in self._layout else None
 
     def _refuse_rows(self, invalid: Mask, name: str, make_text: Callable[[int], str]) -> None:
-        """Raises OptionError for the first invalid row, if there is one.
-
-        Args:
-            invalid: Mask of invalid rows.
-            name: The column.
-            make_text: Returns the error text for a row, given its place.
-        """
         if invalid.any():
             place = int(np.argmax(invalid))
             raise make_row_error(self._chunk, int(self._which[place]), name, make_text(place))
@@ -291,10 +284,6 @@ class _RowConverter:
             self._parse_cell(place, "value", _require_valid_json, body.decode())
 
     def _content_types(self) -> tuple[list[str | None], Integers]:
-        """Returns the distinct content types, blank ones as None, and for each row the index of its type.
-
-        Refuses types with control characters.
-        """
         column = self._column("contentType")
         if column is None:
             return [None], np.zeros(len(self._which), np.int64)
@@ -304,10 +293,6 @@ class _RowConverter:
         return [kind or None for kind in types], codes
 
     def _distinct_headers(self) -> tuple[list[tuple[tuple[str, str], ...]], Integers]:
-        """Returns the distinct headers, first none, and for each row the index of its own; refuses invalid ones.
-
-        Names become lower-case.
-        """
         column = self._column("headers")
         codes = np.zeros(len(self._which), np.int64)
         distinct: dict[tuple[tuple[str, str], ...], int] = {(): 0}

@@ -199,11 +199,6 @@ class TaskWriter:
         return self._identity.shared_name(part) if "sequence" in self._layout else self._identity.task_name(part)
 
     def _agree_on_number(self, work: str, number: int) -> int:
-        """Returns the number that the first attempt of this micro-batch has recorded; the first one records ``number``.
-
-        Raises:
-            NotRepeatable: A later micro-batch has begun.
-        """
         batch = self._identity.batch
         proposed = b"%d %d" % (batch, number)
 
@@ -243,10 +238,6 @@ class TaskWriter:
         return queue
 
     def _convert(self, chunk: RowChunk, queue: Queue, row_indexes: Integers) -> MessageBuilder:
-        """Converts the rows of a chunk for a queue to messages.
-
-        Rows without a TTL get the option's, else the queue's, else the service's default.
-        """
         ttl = self._options.ttl or queue.ttl or self._limits.default_ttl
         partitions = self._initial_partitions(chunk, queue)
         first = (crc32(self._identity.task_name().encode()) + chunk.number) % partitions + 1
@@ -256,10 +247,6 @@ class TaskWriter:
         return make_messages(chunk, self._layout, row_indexes, rules)
 
     def _initial_partitions(self, chunk: RowChunk, queue: Queue) -> int:
-        """Returns the number of partitions for rows without a partition: the queue's at the first attempt.
-
-        Returns the present number if all rows of the chunk have a partition.
-        """
         if "partition" in self._layout and not chunk.columns["partition"].null_count:
             return queue.partitions
         if queue.uid not in self._partitions:

@@ -102,12 +102,6 @@ def plan_slices(options: SourceOptions, *, max_divided: int = MAX_PLANNED) -> li
 def _plan_steadily(
     store: Store, options: SourceOptions, queue: Queue, parts: Callable[[Queue], list[QueueSlice]]
 ) -> Sequence[QueueSlice]:
-    """Plans a queue with its present row; skips a deleted queue if a pattern has selected it.
-
-    Raises:
-        QueueNotFound: A named queue was deleted.
-        QueueChanged: The queue changed during every one of ``MAX_TRIES`` attempts.
-    """
     for _ in range(MAX_TRIES):
         try:
             return parts(queue)

@@ -378,10 +378,6 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_age([part for part in planned if part.queue in queues], queues, bridge.run(store.ledger.now()))
 
     def _check_age(self, waiting: Sequence[QueueSlice], queues: Mapping[str, Queue], now: int) -> None:
-        """Reports data loss if a message can have expired between the start of a range and now.
-
-        Ranges that start at the beginning of a partition, or at a time from the options, are not checked.
-        """
         lost = []
         for queue_slice in waiting:
             expired = now - self._ttl_seconds(queues[queue_slice.queue]) * TICKS_PER_SECOND

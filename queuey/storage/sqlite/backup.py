@@ -213,11 +213,6 @@ def _vacuum_into(connection: Connection, partial: Path, tell: ReportProgress) ->
 
 
 def _verify_checksum(backup: Path, sha256: str) -> str | None:
-    """Returns the checksum of a backup, or None if it does not have a checksum file.
-
-    Raises:
-        StoreIncompatible: ``sha256`` is not the recorded checksum.
-    """
     path = checksum_file(backup)
     if not path.exists():
         return None
@@ -286,11 +281,6 @@ def _remove_partial(partial: Path) -> None:
 
 
 def _publish(partial: Path, target: Path, *, replace: bool) -> None:
-    """Gives a file its final name, durably.
-
-    Raises:
-        FileExistsError: ``target`` exists and ``replace`` is false.
-    """
     _fsync(partial)
     if replace:
         partial.replace(target)

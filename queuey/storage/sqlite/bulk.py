@@ -102,12 +102,6 @@ class SqliteBulk(Bulk):
     def _make_range_parameters(
         self, connection: Connection, queue: Queue, requested: Slice
     ) -> tuple[int, int, int, int, int, int]:
-        """Returns the parameters of a range query: ``qp``, lower and upper position, and the clock.
-
-        Raises QueueChanged if the queue's row is out of date.
-
-        ``qp`` is -1 if the queue has no such partition.
-        """
         safe = sample_horizon(self._db, connection, queue)
         now = self._db.clock()
         qp = queue.qid << 8 | requested.partition if 0 < requested.partition <= queue.partitions else -1

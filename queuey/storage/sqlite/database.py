@@ -107,7 +107,6 @@ class SqliteQueueCache:
         self._total += size
 
     def _drop_oldest(self) -> None:
-        """Makes room for many further rows, so that the search for the oldest ones is rare."""
         target = self._max_bytes - self._max_bytes // _ROOM
         average = target // len(self._bytes)
         for application in sorted(self._bytes, key=self._bytes.__getitem__, reverse=True):
@@ -264,7 +263,6 @@ class Database:
 def _has_due_message(
     connection: Connection, queue: Queue | None, numbers: Iterable[int] | None, last: int, now: int
 ) -> bool:
-    """Returns whether a message above ``last`` has become due in these partitions; always true for all queues."""
     return queue is None or any(
         connection.execute(_HAS_DUE_MESSAGE, (queue.qid << 8 | number, last, now)).fetchall()
         for number in numbers or range(1, queue.partitions + 1)

@@ -185,10 +185,6 @@ class Sweep:
                 yield self._execute_many(_DELETE_KEY.format(*table), rows)
 
     def _clear_range(self, qp: int, lower: Position, last: int, until: int | None) -> Iterator[float]:
-        """Removes rows of a partition that end by ``until``, or all, in steps adapted to the speed of the disk.
-
-        Yields the seconds of each step.
-        """
         position: Position | None = lower
         while position is not None:
             step = self._read_rows(_FIND_STEP_END, qp, *position, last, self._size, _MAX_STEP_BYTES)

@@ -248,7 +248,6 @@ class LongPoll(Waiter):
         return again and not self.client.has_left
 
     def end_attempt(self) -> None:
-        """Releases the attempt's quota, so that attempts in line can begin; the request goes on."""
         self._polls.attempts.leave(self.attempt_work)
 
     async def resume(self) -> None:
@@ -281,7 +280,6 @@ class LongPoll(Waiter):
         return future
 
     def give_up(self) -> None:
-        """Ends the wait, so that the last result is the answer; does nothing if the request does not wait."""
         self.attempt_work.settle(result=False)
 
     def expire(self) -> None:
@@ -489,7 +487,6 @@ class LongPolls:
         return ANYBODY if header is None else self._authenticate.known_caller(header)
 
     def _wake_changed(self, headers: Iterable[str | None]) -> None:
-        """Wakes the polls whose callers have other rights than before, or none any more."""
         for header in headers:
             group = self.waiting.get(header)
             if group is not None and (caller := self._find_cached_caller(header)) != group.caller:

@@ -100,12 +100,10 @@ class SharedQuota:
         return fits
 
     def require(self, tenant: str, weight: int) -> None:
-        """Takes a quantity, or raises :meth:`make_refusal`."""
         if not self.take(tenant, weight):
             raise self.make_refusal(tenant, weight)
 
     def change(self, tenant: str, difference: int) -> None:
-        """Changes what a tenant holds, without a check whether it fits."""
         self.free -= difference
         held = self._held.get(tenant, 0) + difference
         if held:
@@ -179,7 +177,6 @@ class FairQueue(Generic[T]):
         heappush(self._order, (self._used[tenant], next(self._numbers), tenant, jobs))
 
     def take(self, fits: Callable[[T], bool]) -> T | None:
-        """Removes and returns the first job of the tenant that used least, among first jobs that fit, or None."""
         job: T | None = None
         skipped: list[tuple[float, int, str, deque[T]]] = []
         while self._order and job is None:
@@ -210,7 +207,6 @@ class FairQueue(Generic[T]):
                 del self.jobs[tenant]
 
     def drop(self, unwanted: Callable[[T], bool]) -> list[T]:
-        """Removes and returns the unwanted jobs at the head of each tenant's queue."""
         dropped: list[T] = []
         for tenant, jobs in list(self.jobs.items()):
             while jobs and unwanted(jobs[0]):
@@ -270,7 +266,6 @@ class ScheduledWork:
         return True
 
     def make_refusal(self) -> QueueyError:
-        """Makes the error of the first quota that lacks room, or of the last quota if none does."""
         lacking = (need for need in self.needs if not need[0].fits(self.tenant, need[1]))
         quota, weight = next(lacking, self.needs[-1])
         return quota.make_refusal(self.tenant, weight)
@@ -491,7 +486,6 @@ class FairPool(FairGate[ThreadJob]):
             threading.Thread(target=self._serve, args=(jobs,), name=f"{self._name}-{number}", daemon=True).start()
 
     def stop(self) -> None:
-        """Makes the threads end after the jobs that they already have. Does not wait for them."""
         self._extra_jobs.put(None)
         for _ in range(self._count):
             self._jobs.put(None)
@@ -539,7 +533,6 @@ class FairPool(FairGate[ThreadJob]):
         (self._extra_jobs if is_extra else self._jobs).put(work)
 
     def _serve(self, jobs: SimpleQueue[ThreadJob | None]) -> None:
-        """Does jobs in this thread until one is None; the loop gets each result or error, and the seconds it took."""
         while (job := jobs.get()) is not None:
             began = monotonic()
             try:
@@ -551,7 +544,6 @@ class FairPool(FairGate[ThreadJob]):
             del job, result, error
 
     def _finish(self, job: ThreadJob, seconds: float, result: object, error: Exception | None) -> None:
-        """Delivers a job's result, and releases what the job holds; a delivered result keeps its memory."""
         is_delivered = job.settle(result, error) and error is None
         if job is self._extra:
             self._extra = None
@@ -609,12 +601,10 @@ class Shares:
         self.threads.start(call_in_loop)
 
     def refuse_overdue(self, seconds: float) -> None:
-        """Refuses requests that have waited for their turn or a thread for more than some seconds."""
         self.scheduler.refuse_overdue(seconds)
         self.threads.refuse_overdue(seconds)
 
     def record_presence(self, tenant: str) -> None:
-        """Counts a tenant as present for a moment."""
         if tenant not in self.present:
             self.left_at[tenant] = monotonic()
             if not self.has_several:
@@ -638,7 +628,6 @@ class Shares:
                 self.threads.dispatch()
 
     def change_memory(self, tenant: str, difference: int) -> None:
-        """Changes what a tenant holds; if that frees memory, waiting jobs may start."""
         self.memory.change(tenant, difference)
         if difference < 0 and self.threads.turns.jobs:
             self.threads.dispatch()

@@ -243,7 +243,6 @@ class Connection(asyncio.BufferedProtocol):
             waiter.set_result(None)
 
     def wait_for(self, what: WaitsFor | None) -> None:
-        """Sets what the connection waits for, and a new deadline unless it waits for that already."""
         connections = self.connections
         previous = connections.open.get(self)
         if previous != what and self in connections.open:
@@ -340,7 +339,6 @@ class Connection(asyncio.BufferedProtocol):
         return None
 
     def _check_unfinished_head(self, raw: bytes) -> None:
-        """Refuses a head that is too long or malformed before all of it has arrived."""
         if len(raw) >= MAX_HEAD_BYTES:
             raise HeadRefused(f"The head is longer than {MAX_HEAD_BYTES} bytes", 431)
         if raw.count(b"\n", self._searched) != raw.count(b"\r\n", max(0, self._searched - 1)):
@@ -394,10 +392,6 @@ class Connection(asyncio.BufferedProtocol):
         return disconnect
 
     async def _receive(self) -> dict[str, Any]:
-        """Reads a piece of the body as an ASGI message; a malformed body counts as a disconnect.
-
-        Sends 100 Continue first if the client expects it.
-        """
         form = self._form
         if form is not None and form.expects and not (self._body_started or self._raw or self.is_lost):
             _write_answers([self])
@@ -439,7 +433,6 @@ class Connection(asyncio.BufferedProtocol):
         return piece
 
     async def _read_line(self) -> bytes:
-        """Reads a line and drops its end. Raises ``Broken`` if it has over ``MAX_LINE`` bytes or a bare line feed."""
         while (end := self._raw.find(b"\r\n")) < 0:
             if self.has_ended or len(self._raw) > MAX_LINE or b"\n" in self._raw:
                 raise Broken
@@ -539,11 +532,6 @@ def _write_answers(answered: list[Connection]) -> None:
 
 
 def _build_head(status: int, headers: tuple[Header, ...]) -> bytes:
-    """Returns the status line and the headers of a response, and caches them.
-
-    Raises:
-        ValueError: A header has a line break or a null character.
-    """
     all_headers = with_cache_control(headers)
     lines = "".join([f"{name.lower()}: {value}\r\n" for name, value in all_headers])
     if not lines.count("\n") == lines.count("\r") == len(all_headers) or "\0" in lines:

@@ -208,10 +208,6 @@ class ProcessConnections:
             log.error("A connection could not be set up.", exc_info=error)
 
     def _make_room(self) -> bool:
-        """Closes the connection that has been idle or in its handshake for longest; returns whether it could.
-
-        Returns False if that is the new connection itself.
-        """
         idle = next(iter(self.waiting["idle"]), None)
         since, task = next(iter(self._pending.values()))
         if idle is not None and self.waiting["idle"][idle] - TIMEOUTS["idle"] <= since:

@@ -257,10 +257,6 @@ class Parent:
             self._listeners[number - 1].close()
 
     def _start(self, number: int) -> None:
-        """Starts a worker, with a new socket if its own was closed.
-
-        Does nothing while the service stops; plans a restart if the system has no resources.
-        """
         if self._stopping:
             return
         self._starting = True
@@ -277,10 +273,6 @@ class Parent:
             self._end_workers()  # type: ignore[unreachable] # a signal may have come meanwhile
 
     def _watch_workers(self) -> None:
-        """Waits up to a second for heartbeats and exits.
-
-        Ends a worker without heartbeats by SIGABRT, then by SIGKILL; at most one per :data:`STALL_INTERVAL`.
-        """
         workers = list(self._workers.values())
         # The pipe of a worker that has ended would always be ready.
         beats = [worker.beats for worker in workers if worker.process.exitcode is None]

@@ -32,7 +32,6 @@ Look = Callable[[], list[Finding]]
 
 
 def examine(target: DataCentreTarget, options: CassandraOptions) -> list[Finding]:
-    """Checks everything that the guarantees of a Cassandra store depend on. Changes nothing, never raises."""
     try:
         with open_driver(target, options, CONNECT_TIMEOUT, keyspace=False) as driver:
             return [*_check_cluster(driver, target, options), *_check_keyspace(driver, target, options)]
@@ -108,7 +107,6 @@ def _read_clock_difference(driver: Driver, target: DataCentreTarget, options: Ca
 
 
 def _ask_each(driver: Driver, statement: Statement, note: Callable[[str, Rows], None]) -> None:
-    """Asks every node that is up; ``note`` gets address and rows. Raises if one of them fails."""
     failed = node_settings.ask_each(driver, statement, note)
     if failed:
         raise StoreUnavailable("; ".join(f"{address}: {reason}" for address, reason in sorted(failed.items())))

@@ -149,10 +149,6 @@ class Driver:
             self._closed.wait(RETRY_INTERVAL)
 
     def _has_moved(self) -> bool:
-        """Returns whether the host names resolve to other addresses than before.
-
-        False while any node is up, and if no host name resolves.
-        """
         cluster = self._cluster
         hosts = [] if cluster is None else cluster.metadata.all_hosts()
         if any(host.is_up for host in hosts) or any(host.up for host in self.hosts()):
@@ -343,7 +339,6 @@ class Driver:
         return answers
 
     def _send_all(self, requests: Sequence[StatementRequest | Encoded], done: Callable[[Any, Any], object]) -> None:
-        """Sends requests at once; ``done`` gets a list of (rows, error) in their order, after the last answer."""
         ends: list[Any] = [None] * len(requests)
         missing = itertools.count(len(requests) - 1, -1)
 
@@ -541,7 +536,6 @@ def open_driver(
     keyspace: bool = True,
     driver: Callable[..., Driver] = Driver,
 ) -> Iterator[Driver]:
-    """Opens a driver for an administration command, and closes it afterwards."""
     opened = driver(target, options, keyspace=keyspace)
     try:
         if not opened.ready(timeout):

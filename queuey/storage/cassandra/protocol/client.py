@@ -196,7 +196,6 @@ class CqlClient:
     # The nodes
 
     def adopt_cluster(self, cluster: Any) -> None:  # noqa: ANN401 - the driver's
-        """Adopts the current nodes and replicas of the driver's cluster; None drops all nodes."""
         if cluster is not self._cluster:
             nodes, self._nodes = self._nodes, {}
             for node in nodes.values():
@@ -279,7 +278,6 @@ class CqlClient:
                 self._set_timer()
 
     def _begin(self, request: CqlRequest) -> None:
-        """Sends a request. If no node accepts it, it waits for nodes that are being connected, or is refused."""
         request.nodes = self._nodes_for(request)
         if self._send_to_next(request):
             return

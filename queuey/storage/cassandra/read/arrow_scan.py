@@ -369,7 +369,6 @@ class BucketStream:
         self.end = self._at
 
     def cut(self, position: Position) -> Columns:
-        """Removes and returns the rows below a position, up to which the stream must be filled."""
         count = self._columns.count_below(position)
         removed, self._columns = self._columns.slice(0, count), self._columns.slice(count, len(self._columns))
         return removed

@@ -404,10 +404,6 @@ def _slice_from(watch: Watch) -> Slice:
 
 
 def _apply_pages(watches: Sequence[Watch], began: float, pages: Sequence[Page] | None, error: Exception | None) -> None:
-    """Wakes watches whose partition has messages or whose queue has changed. Advances positions by the pages.
-
-    Watches that were due when the poll began stay due if it failed.
-    """
     for watch in watches:
         watch.asking = False
         if watch.due <= began and (pages is not None or isinstance(error, QueueChanged)):

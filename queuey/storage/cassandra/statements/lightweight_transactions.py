@@ -120,7 +120,6 @@ class LightweightTransactions:
         further: Sequence[Call] = (),
         read_back: StatementRequest | None = None,
     ) -> ChangeResult:
-        """Runs a conditional statement, batched with ``further`` ones of its partition; see :meth:`decide`."""
         request = self.make_request(statement, values, further)
 
         async def change() -> StatementRequest:
@@ -202,11 +201,6 @@ class LightweightTransactions:
             max_pause = min(2 * max_pause, MAX_PAUSE)
 
     async def _send(self, request: StatementRequest | Encoded, seconds: float) -> list[Any]:
-        """Returns the first row, or an empty list for a read that finds none.
-
-        Raises:
-            InDoubt: The answer to a change has no row.
-        """
         rows = await self._driver.ask(request._replace(timeout=seconds))
         if not rows and not request.statement.reads:
             raise InDoubt("Cassandra did not say whether a change was applied")

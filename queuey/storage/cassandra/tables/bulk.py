@@ -205,11 +205,6 @@ class CassandraBulk(Bulk):
         return written
 
     def _window(self, queue: Queue, lowest: int) -> Window:
-        """Returns the deadlines of a load whose lowest id has the ticks ``lowest``.
-
-        Raises:
-            StoreUnavailable: The clock is not sound, or the stored times are not known to be current.
-        """
         self._run(self._watch.require_sound())
         assumed = self._timing.stored.assumed
         delay, difference = self._levels.delay(queue), assumed.clock_difference

@@ -188,10 +188,6 @@ class Counting:
     async def _measure_partition(
         self, row: CachedQueue, lookup: BucketLookup | None, number: int, now: int
     ) -> Measure | None:
-        """Measures a partition by its buckets, or estimates it as a whole.
-
-        It estimates if the lookup is incomplete, or if there are too many buckets or dead rows.
-        """
         if lookup is not None:
             extent = self._reader.find_extent(row, lookup, Slice(number, ids.FIRST, END), END, now)
             if extent.complete and len(extent.sources) <= MAX_BUCKETS:

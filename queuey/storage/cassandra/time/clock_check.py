@@ -363,10 +363,6 @@ class ClockCheck:
         self.witnesses = min(WITNESSES, node_count)
 
     def _accept_wall(self) -> None:
-        """Adopts the wall clock if it is close to the nodes' median and that is known well enough.
-
-        Sets ``wall_off`` if it is not close.
-        """
         offset, difference = self._clock.wall_offset(), self._difference()
         ahead = self.median + (offset - self._clock.offset) / 1e9
         self.wall_off = abs(ahead) > RED_RATIO * difference

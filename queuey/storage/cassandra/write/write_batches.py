@@ -231,7 +231,6 @@ class BatchRun(NamedTuple):
     low: int
 
     def encode_rows(self, key: bytes, now: int) -> list[bytes]:
-        """Returns the serialized values of each row; its timestamp is its id's time, or ``now`` if it is delayed."""
         first = self.items[0]
         lifetime = first.ttl * TICKS_PER_SECOND
         ttl = min(first.row_ttl + math.ceil(first.delay) + TTL_MARGIN, bucketing.max_cassandra_ttl(now))

@@ -362,7 +362,6 @@ class MessageWriter:
         self._end_flight(in_flight.buffer)
 
     def _end_batch(self, in_flight: InFlightBatch, error: StoreUnavailable | None) -> None:
-        """Ends a batch's part of operations. After an error, only the outcome ``unknown`` counts as stored."""
         stored = error is None or error.outcome == "unknown"
         for operation, written in in_flight.written:
             if operation.count_down(written.number, error, stored=stored):
@@ -384,10 +383,6 @@ class MessageWriter:
             self._fail_whole(operation, operation.error)
 
     def _acknowledge(self, operation: AppendOperation, refused: StoreUnavailable | None) -> None:
-        """Acknowledges an operation, or fails it if the clock was wrong or could not be checked.
-
-        The check began when all messages of the operation were written.
-        """
         if refused is not None:
             self._fail_whole(operation, InDoubt(str(refused)))
         elif not self._watch.is_timed_correctly_since(operation.id_boottime):
