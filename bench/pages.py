@@ -22,6 +22,7 @@ from queuey import __version__
 
 PAGE_FOR_USERS = "performance.md"
 SUMMARY: dict[str, Sequence[str]] = {
+    "many": ["POST, random queues", "POST, queues by Zipf's law", "GET, random queues", "GET, queues by Zipf's law"],
     "post1": ["queuey"],
     "post100": ["queuey, 1 connections", "queuey, 64 connections"],
     "get100": ["queuey, 4 connections", "queuey, 64 connections"],
