@@ -254,11 +254,16 @@ def colour_code(code: str) -> str:
 
 def _render_fields(title: str, fields: Iterable[tuple[str, str, Iterable[str]]]) -> str:
     items = "".join(
-        f'<li><span>{name} <span class="api-quiet">{kind}</span></span><span>{"<br>".join(abouts)}</span></li>\n'
+        f'<li><span>{name} <span class="api-quiet">{kind}</span></span>{_render_lines(abouts)}</li>\n'
         for name, kind, abouts in fields
     )
     head = f"<h3>{title}</h3>\n" if title else ""
     return f'{head}<ul class="api-fields">\n{items}</ul>\n' if items else ""
+
+
+def _render_lines(lines: Iterable[str]) -> str:
+    text = "<br>".join(lines)
+    return f"<span>{text}</span>" if text else ""
 
 
 def _render_body(body: Part | None, schemas: Part) -> str:

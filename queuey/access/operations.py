@@ -52,13 +52,21 @@ class Operation(openapi.DocumentedOperation, frozen=True, kw_only=True):
     def last_word(self) -> str:
         return self.path.rpartition("/")[2].strip("_{}").removesuffix(".json")
 
-    def bind(self, owners: Iterable[Any]) -> View:
-        """Returns the endpoint's view, bound to the owner whose class has the method ``view``."""
+    @property
+    def path_names(self) -> list[str]:
+        """The names in braces, without the application and the queue."""
+        return [name for name in re.findall(r"{(\w+)}", self.path) if name not in {"app", "queue"}]
+
+    def bind(self, owners: Iterable[Any]) -> Callable[..., Any]:
+        """Returns the method ``view`` of the owner whose class has it."""
         name = self.view.__name__
         [owner] = [owner for owner in owners if getattr(type(owner), name, None) is self.view]
-        answer = getattr(owner, name)
-        if self.action is not None:
-            answer = owner.dispatch(self, answer)
+        method: Callable[..., Any] = getattr(owner, name)
+        return method
+
+    def make_view(self, method: Any) -> View:  # noqa: ANN401 - from bind
+        """Returns the endpoint's view."""
+        answer = method if self.action is None else method.__self__.dispatch(self, method)
         asks = self.query is not None
         return View(answer, asks=asks, reads=self.reads, headers=self._accepted_headers())
 
@@ -133,7 +141,7 @@ class Views:
         """
         action, of_queue = operation.action, "{queue}" in operation.path
         assert action is not None  # noqa: S101 - only such operations are dispatched
-        names = re.findall(r"{(\w+)}", operation.path)[2 * of_queue :]
+        names = operation.path_names if of_queue else re.findall(r"{(\w+)}", operation.path)
         read_input = self._make_reader(operation)
 
         async def answer(request: Request, match: Match) -> Response:

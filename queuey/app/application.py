@@ -144,6 +144,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     )
     config.registry.app = app
     config.registry.service = service  # For third-party includes; see ``docs/extending.md``.
+    app.operations = version_1.bind_operations(app)
     if own_api:
         config.include(version_1.includeme)
     _add_operator_resources(config, app)

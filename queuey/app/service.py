@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from queuey.access.authorization import Authenticator, Authorization
 from queuey.access.issued_credentials import Keys, Sessions
+from queuey.access.operations import Operation
 from queuey.access.queue_access import find_queue
 from queuey.claims.claims import ClaimUseCases
 from queuey.claims.expiry_records import ExpiryRecords
@@ -153,6 +155,7 @@ class App:
         shown_backlogs: Applications and patterns of their queues whose backlog is shown at ``/metrics``.
         shown_lags: Applications and patterns of their queues whose consumer groups' lag is shown there.
         own_api: Version 1 of the API is served. If False, an include has all paths but those for operators.
+        operations: Operations of version 1, each with its view's method; also of a version that is not served.
         endpoints: Endpoints by the names of their routes. Includes add some (``config.add_resource``).
         facades: The facades and the console. Their includes append them.
         resources: Finds resources by path; set when all includes have been called.
@@ -166,6 +169,7 @@ class App:
     own_api: bool
     on_loopback: bool
     publish_metrics: bool
+    operations: Sequence[tuple[Operation, Callable[..., Any]]] = ()
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
     facades: list[PathProtocol] = field(default_factory=list)
     resources: Resources = field(init=False)

@@ -6,6 +6,7 @@ the OpenAPI document are made.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,8 @@ def document(limits: Limits | None = None) -> dict[str, Any]:
     return openapi.make_document(api, limits or Limits())
 
 
-def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
-    app: App = config.registry.app
+def bind_operations(app: App) -> list[tuple[Operation, Callable[..., Any]]]:
+    """Returns each operation with its view's method."""
     service, authorization = app.service, app.authorization
     both = authorization, service.limits
     streams = stream_views.StreamViews(*both, service.streams, service.unread, service.queues)
@@ -101,10 +102,14 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
         move_views.MoveViews(*both, service.moves),
         operator_views.OperatorViews(*both, service.explaining, service.redriving),
     )
+    return [(operation, operation.bind(owners)) for operation in OPERATIONS]
+
+
+def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
     views: dict[str, dict[str, View]] = {}
     names: dict[str, str] = {}
-    for operation in OPERATIONS:
-        views.setdefault(operation.path, {})[operation.method] = operation.bind(owners)
+    for operation, method in config.registry.app.operations:
+        views.setdefault(operation.path, {})[operation.method] = operation.make_view(method)
         names.setdefault(operation.path, f"v1.{operation.resource or operation.last_word}")
     for path in sorted(views, key=_order):
         pattern = path.replace("{queue}", "{queue:[^/_][^/]*}") + SLASH * (path != "/")

@@ -659,6 +659,7 @@ OPERATIONS = (
         Done,
         ClaimViews.release_all,
         "admin",
+        about="Other workers get the claimed messages. The present ones are not stopped, but cannot acknowledge.",
         further_errors=(409,),
     ),
     declare(

@@ -11,7 +11,6 @@ from queuey.api.claims import JobStatus
 from queuey.api.progress import Offsets
 from queuey.api.queues import QueueInfo
 from queuey.console import charts, pages
-from queuey.console.acts import DANGEROUS_ACTS, OFFERED_ACTS, QUEUE_ACTS
 from queuey.console.sessions import PageRequest
 from queuey.model import ids
 from queuey.model.deadletters import holds_dead, list_dead_letter_queues
@@ -53,7 +52,7 @@ async def show(page_request: PageRequest) -> Response:
     except NotAllowed as refusal:
         if not (rights := page_request.rights(queue)):
             raise
-        values = {"queue": queue, "why": refusal.args[0] or NO_RIGHT_TEXT, **_offered_acts(queue, rights)}
+        values = {"queue": queue, "why": refusal.args[0] or NO_RIGHT_TEXT, **_offered_acts(page_request, queue, rights)}
         return await page_request.render("queue_closed.html", "Queue", queue.name, **values)
     head = await read_head_values(page_request, access)
     values = await _read_overview(page_request, access, head)
@@ -112,7 +111,7 @@ async def read_head_values(page_request: PageRequest, access: QueueAccess) -> di
         "sections": sections,
         "with_claims": with_claims,
         "paused": with_claims and queue.claims == "paused",
-        **_offered_acts(queue, rights, with_claims=with_claims),
+        **_offered_acts(page_request, queue, rights, with_claims=with_claims),
     }
 
 
@@ -125,18 +124,19 @@ def takes_claims(page_request: PageRequest, queue: Queue) -> bool:
     return True
 
 
-def _offered_acts(queue: Queue, rights: list[Any], *, with_claims: bool = False) -> dict[str, Any]:
-    """Returns the rights and the acts that they allow: usual ones, and dangerous ones apart.
+def _offered_acts(
+    page_request: PageRequest, queue: Queue, rights: list[Any], *, with_claims: bool = False
+) -> dict[str, Any]:
+    """Returns the rights and the acts that they allow, by their place.
 
     Claims are paused or resumed only ``with_claims``.
     """
-    change = ("pause" if queue.claims == "open" else "resume",) if with_claims else ()
-    allowed = {act.name: act for act in QUEUE_ACTS if set(act.needs) <= set(rights)}
-    return {
-        "rights": rights,
-        "acts": [allowed[name] for name in (*OFFERED_ACTS, *change) if name in allowed],
-        "dangers": [allowed[name] for name in DANGEROUS_ACTS if name in allowed],
-    }
+    hidden = ("resume" if queue.claims == "open" else "pause",) if with_claims else ("pause", "resume")
+    offered: dict[str, Any] = {"rights": rights, "acts": [], "dangers": [], "group_acts": []}
+    for act in page_request.queue_acts:
+        if act.place and act.name not in hidden and set(act.needs).issubset(rights):
+            offered[act.place].append(act)
+    return offered
 
 
 async def _find_visible_dead_letter_queues(page_request: PageRequest, queue: Queue) -> list[Queue]:

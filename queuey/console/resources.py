@@ -13,7 +13,9 @@ from queuey import __version__
 from queuey.access.authorization import Authorization
 from queuey.app.service import App, Service
 from queuey.console import applications, cookies, messages, overview, pages, queue
-from queuey.console.acts import ActViews
+from queuey.console.acts import QUEUE_ACTS, ActViews
+from queuey.console.acts.act import Act
+from queuey.console.acts.operation_act import make_acts
 from queuey.console.charts import ChartView, sample_depths
 from queuey.console.groups import GroupPages
 from queuey.console.login import LinkViews, LoginViews, ProviderViews, own_page
@@ -53,13 +55,14 @@ def make_resources(
     examine: Examine,
     history: History,
     callers: SessionCallers,
+    queue_acts: Sequence[Act],
     providers: Sequence[Provider] = (),
     *,
     is_local: bool = False,
 ) -> list[Resource]:
     """Returns the name, pattern and views of every page; with ``is_local`` also of links that log in once."""
     saver = ScheduleSaver(authorization, service.limits, service.schedules, service.messages)
-    page_requests = PageRequestFactory(service, authorization, callers, saver, history)
+    page_requests = PageRequestFactory(service, authorization, callers, saver, history, queue_acts)
     page, acts, charts = page_requests.make_view, ActViews(page_requests), ChartView(service, authorization, history)
     groups, health = GroupPages(page_requests), HealthView(page_requests, examine)
     figures = OverviewPages(page_requests, groups, health.find_visible_findings)
@@ -145,7 +148,10 @@ def make_console(
         if samples:
             work = partial(sample_depths, service, history, service.stopping.wait)
             threading.Thread(target=work, name="queuey-depths", daemon=True).start()
-        resources = make_resources(service, authorization, examine, history, callers, providers, is_local=is_local)
+        acts = (*QUEUE_ACTS, *make_acts(app.operations))
+        resources = make_resources(
+            service, authorization, examine, history, callers, acts, providers, is_local=is_local
+        )
         for name, pattern, views in resources:
             config.add_resource(name, pattern, views)
 

@@ -6,7 +6,7 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
@@ -111,6 +111,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A page request of a caller who has logged in.
 
     Attributes:
+        queue_acts: All acts on queues; see :mod:`queuey.console.acts`.
         match: The parts of the path.
         given: The fields of the query or of a form.
     """
@@ -120,6 +121,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     callers: SessionCallers
     schedules: ScheduleSaver
     history: History
+    queue_acts: Sequence[Any]
     request: Request
     match: Match
     caller: Caller
@@ -208,6 +210,7 @@ class PageRequestFactory(NamedTuple):
     callers: SessionCallers
     schedules: ScheduleSaver
     history: History
+    queue_acts: Sequence[Any]
 
     async def identify(self, request: Request, match: Match, given: Mapping[str, str]) -> PageRequest:
         """Identifies the caller of a request.

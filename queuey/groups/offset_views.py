@@ -196,7 +196,16 @@ OPERATIONS = (
         body={JSON: (api.NewOffsets, MemberCommits)},
         further_errors=(409,),
     ),
-    declare(OFFSETS_TAG, f"DELETE {GROUP}", "Delete group", Done, OffsetViews.forget, "claim", further_errors=(409,)),
+    declare(
+        OFFSETS_TAG,
+        f"DELETE {GROUP}",
+        "Delete group",
+        Done,
+        OffsetViews.forget,
+        "claim",
+        about="Deletes the offsets of the group in this queue.",
+        further_errors=(409,),
+    ),
     declare(
         OFFSETS_TAG,
         f"POST {QUEUE}/lag",

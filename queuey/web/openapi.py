@@ -171,6 +171,14 @@ def make_document(api: Api, limits: msgspec.Struct) -> Schema:
     return resolved
 
 
+def describe_fields(kind: type[msgspec.Struct]) -> dict[str, Schema]:
+    """Returns the schema of each field of a struct."""
+    _, components = msgspec.json.schema_components([kind], ref_template=REFERENCE)
+    _add_descriptions(components[kind.__name__], kind)
+    fields: dict[str, Schema] = components[kind.__name__]["properties"]
+    return fields
+
+
 def _make_operation(operation: DocumentedOperation, api: Api, schemas: Mapping[Any, Schema]) -> Schema:
     parts = [p for p in api.path_parameters if f"{{{p.name}}}" in operation.path]
     query = [] if operation.query is None else [*_make_query_parameters(operation.query), api.strict]

@@ -5,25 +5,32 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
 import pytest
 
 from queuey.access.credentials.readers import digest_of
+from queuey.access.operations import QUEUE, declare
 from queuey.access.queue_access import QueueAccess
 from queuey.api.progress import RecordedOffsets
+from queuey.app.application import make_app
 from queuey.app.service import App
 from queuey.console.acts import APPLICATION_ACTS, MAX_ACT_RATE, QUEUE_ACTS
+from queuey.console.acts.operation_act import make_acts
+from queuey.console.resources import make_console
 from queuey.groups.offsets import OffsetUseCases
 from queuey.model.errors import StoreUnavailable
 from queuey.model.ids import to_hex
 from queuey.model.messages import AUDITS, OffsetChange, QueueSpec, Scope
 from queuey.model.rights import VERBS, Caller, Grant, may_create_key, parse_scope
 from queuey.operations.audit_log import PAGE_SIZE, AuditLog
+from queuey.queues.views import QUEUES_TAG
 from queuey.storage import Store, bridge
 from tests.console.acting import Q, act, follow_redirect, read_form
 from tests.console.browser import Browser, simplify_html
-from tests.console.conftest import logged_in
+from tests.console.conftest import examine, logged_in
 from tests.console.test_pages import text_of
 from tests.contract.samples import eventually
 from tests.replacing import replace_in
@@ -31,7 +38,7 @@ from tests.tenants import GUEST_KEY, KEY
 from tests.web.caller import Caller as ApiCaller
 
 WORKER_KEY, ADMIN_KEY = "4" * 64, "5" * 64
-CLAIM_ACTS = {"rewind", "cancel-job", "retry-job"}
+CLAIM_ACTS = {"rewind", "cancel-job", "retry-job", "delete-group"}
 """Acts for which ``claim`` is enough. Their blank forms are refused with 400."""
 
 
@@ -74,10 +81,10 @@ def test_a_form_does_it_once(browser: Browser, owner: ApiCaller) -> None:
 def test_a_form_of_another_session(browser: Browser, app: App, owner: ApiCaller) -> None:
     """A form belongs to the session for which it was made."""
     owner.create("q")
-    sent = read_form(browser, f"{Q}/acts/purge") | {"typed": "q"}
+    sent = read_form(browser, f"{Q}/acts/purge-queue") | {"typed": "q"}
     other = logged_in(app, KEY)
-    assert other.post(f"{Q}/acts/purge", sent).status == 403
-    assert browser.post(f"{Q}/acts/purge", sent, {"origin": "https://elsewhere.example"}).status == 403
+    assert other.post(f"{Q}/acts/purge-queue", sent).status == 403
+    assert browser.post(f"{Q}/acts/purge-queue", sent, {"origin": "https://elsewhere.example"}).status == 403
 
 
 OFFERED = {
@@ -131,7 +138,39 @@ def test_a_message_is_given_up(browser: Browser, owner: ApiCaller) -> None:
         assert said in follow_redirect(browser, act(browser, f"{Q}/acts/delete", place))
 
 
-@pytest.mark.parametrize("name", ["purge", "delete-queue"])
+class Limit(msgspec.Struct):
+    most: int
+    days: list[str] = []
+    strict: bool = False
+
+
+def test_an_operation_is_offered_without_further_code(app: App, owner: ApiCaller) -> None:
+    """An operation of a queue that declares its right has a button, a form with its fields, and an audit entry."""
+    calls: list[object] = []
+
+    async def limit(access: QueueAccess, sender: str, body: dict[str, object]) -> Limit:
+        calls.append((access.queue.name, sender, body))
+        return Limit(9)
+
+    row = declare(
+        QUEUES_TAG, f"POST {QUEUE}/limits/{{sender}}", "Limit sender, a day", Limit, limit, "admin", body=Limit
+    )
+
+    def add(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
+        config.registry.app.operations = [*config.registry.app.operations, (row, limit)]
+
+    browser = logged_in(make_app(app.service.store, includes=[add, make_console(examine)]), KEY)
+    owner.create("q")
+    address = f"{Q}/acts/limit-sender"
+    assert f'href="{address}"' in browser.get(Q).text
+    assert act(browser, address, most="7").status == 400
+    assert act(browser, address, sender="shop", days="[").status == 400
+    given = {"sender": "shop", "most": "7", "days": '["monday"]', "strict": "true"}
+    assert "Limit sender: done. most: 9, days: []" in follow_redirect(browser, act(browser, address, **given))
+    assert calls == [("q", "shop", {"most": "7", "days": ["monday"], "strict": "true"})]
+
+
+@pytest.mark.parametrize("name", ["purge-queue", "delete-queue"])
 def test_the_name_has_to_be_typed(browser: Browser, owner: ApiCaller, name: str) -> None:
     """Nothing is removed until the name of the queue is typed as it is."""
     owner.create("q")
@@ -144,8 +183,8 @@ def test_the_name_has_to_be_typed(browser: Browser, owner: ApiCaller, name: str)
     sent = read_form(browser, address) | {"typed": "q"}
     for _ in range(2):  # A form whose answer was lost is sent again.
         page = follow_redirect(browser, browser.post(address, sent))
-        assert ("Removed all messages" if name == "purge" else "Deleted queue q") in page
-    assert owner.get("q/size").status == (200 if name == "purge" else 404)
+        assert f"{name.capitalize().replace('-', ' ')}: done." in page
+    assert owner.get("q/size").status == (200 if name == "purge-queue" else 404)
 
 
 def test_options(browser: Browser, owner: ApiCaller) -> None:
@@ -261,14 +300,14 @@ def admin_browser(app: App, store: Store) -> Browser:
     return logged_in(app, ADMIN_KEY)
 
 
-def test_rights(worker_browser: Browser, owner: ApiCaller) -> None:
+def test_rights(app: App, worker_browser: Browser, owner: ApiCaller) -> None:
     """Acts without the right are not offered, and are refused with the missing right."""
     owner.create("q")
     owner.post("q", "a")
     page = worker_browser.get(Q).text
     assert "/acts/" not in page
     assert "_audit" not in page
-    for act_name in QUEUE_ACTS:
+    for act_name in (*QUEUE_ACTS, *make_acts(app.operations)):
         reply = worker_browser.get(f"{Q}/acts/{act_name.name}", query="message=1:" + "0" * 32)
         assert (reply.status == 403) == (act_name.name not in CLAIM_ACTS), act_name.name
         sent = {"form_token": worker_browser.read_form_token(Q), "act_id": act_name.name.ljust(22, "x")}
@@ -283,7 +322,7 @@ def test_rights(worker_browser: Browser, owner: ApiCaller) -> None:
 def test_what_needs_a_login(stranger: Browser, operator: Browser, owner: ApiCaller) -> None:
     """Without a login every page of an act leads to one; an operator's key may do nothing."""
     owner.create("q")
-    for path in (f"{Q}/acts/purge", "/console/a/queuey/_acts/key-add", "/console/a/queuey/_audit"):
+    for path in (f"{Q}/acts/purge-queue", "/console/a/queuey/_acts/key-add", "/console/a/queuey/_audit"):
         assert stranger.get(path).status == 303
         assert stranger.post(path, {}).status in {303, 404, 405}
         assert operator.get(path).status == (200 if path.endswith("_audit") else 403)
@@ -295,7 +334,7 @@ def test_audit_log(browser: Browser, admin_browser: Browser, worker_browser: Bro
     owner.create("q")
     owner.create("other")
     done = act(admin_browser, f"{Q}/acts/send", body="secret body").headers["Location"]
-    act(browser, "/console/a/queuey/other/acts/purge", typed="other")
+    act(browser, "/console/a/queuey/other/acts/purge-queue", typed="other")
     act(browser, "/console/a/queuey/other/acts/move", to="nowhere")
     whole = text_of(browser.get("/console/a/queuey/_audit").text)
     assert whole.index("not done") < whole.index("purge") < whole.index("(of q)")
@@ -451,7 +490,7 @@ def test_own_entries_and_what_was_in_messages(browser: Browser, app: App, store:
         bridge.run(store.applications.add_key("queuey", digest_of(key), scope=parse_scope(verbs)))
     sender, admin = logged_in(app, "7" * 64), logged_in(app, "8" * 64)
     done = act(sender, f"{Q}/acts/send", body="x", message_key="secret key").headers["Location"]
-    act(browser, f"{Q}/acts/purge", typed="q")
+    act(browser, f"{Q}/acts/purge-queue", typed="q")
     own = text_of(sender.get("/console/a/queuey/_audit").text)
     assert "Stored message" in own
     assert "purge" not in own
@@ -467,9 +506,9 @@ def test_counts_are_for_those_who_may_measure(browser: Browser, owner: ApiCaller
     owner.create("q")
     owner.post("q", "a")
     owner.send_form("PUT", "q", principals="app:guest")
-    assert browser.get(f"{Q}/acts/purge").status == 200
-    assert "about" not in text_of(browser.get(f"{Q}/acts/purge").text)
-    assert "Removed all messages." in follow_redirect(browser, act(browser, f"{Q}/acts/purge", typed="q"))
+    assert browser.get(f"{Q}/acts/purge-queue").status == 200
+    assert "about" not in text_of(browser.get(f"{Q}/acts/purge-queue").text)
+    assert "Purge queue: done." in follow_redirect(browser, act(browser, f"{Q}/acts/purge-queue", typed="q"))
 
 
 def test_moves_are_for_those_who_see_them(app: App, owner: ApiCaller) -> None:

@@ -39,7 +39,7 @@ def test_a_queue(browser: Browser, owner: Caller) -> None:
     for words in ("The charts need JavaScript", "1 messages", "3 partitions"):
         assert words in page
     page = text_of(browser.get(f"{Q}/options").text)
-    for words in ("2 h", "Max deliveries 4", "app:guest=read", "Danger zone", "Purge the queue", "Delete the queue"):
+    for words in ("2 h", "Max deliveries 4", "app:guest=read", "Danger zone", "Purge queue", "Delete queue"):
         assert words in page
     assert browser.get(f"{Q}/nothing").status == 404
 

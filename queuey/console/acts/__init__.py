@@ -17,10 +17,8 @@ from queuey.console.acts.messages import CancelJob, DeleteMessageAct, Redrive, R
 from queuey.console.acts.queues import (
     CancelMove,
     ChangeOptions,
-    DeleteQueue,
     MoveMessages,
     PauseClaims,
-    Purge,
     ResumeClaims,
     Rewind,
 )
@@ -54,11 +52,9 @@ from queuey.web.responses import Response
 QUEUE_ACTS: tuple[Act, ...] = (
     SendMessageAct(),
     ChangeOptions(),
+    MoveMessages(),
     PauseClaims(),
     ResumeClaims(),
-    MoveMessages(),
-    Purge(),
-    DeleteQueue(),
     DeleteMessageAct(),
     ReleaseJob(),
     CancelJob(),
@@ -75,10 +71,6 @@ SCHEDULE_ACTS: tuple[ScheduleAct, ...] = (
     RemoveSchedule(),
 )
 APPLICATION_ACTS: tuple[Act, ...] = (IssueKey(), RevokeKey(), AddSchedule(), *SCHEDULE_ACTS)
-OFFERED_ACTS = ("send", "options", "move")
-"""Acts that each page of a queue offers; other acts are offered next to their subject."""
-DANGEROUS_ACTS = ("purge", "delete-queue")
-"""Acts of a queue that cannot be undone."""
 MAX_ACT_RATE = Rate(1, 30)
 """Limit of acts of one caller, as each writes to the audit log: thirty at once, then one a second."""
 MAX_LOGGED_LENGTH = 600
@@ -97,7 +89,7 @@ class ActViews:
         self._page_requests = page_requests
         self._audit = page_requests.service.audit
         self._bound = NamedRateLimiter(MAX_ACT_RATE, "acts of this caller")
-        self._acts = {(True, act.name): act for act in QUEUE_ACTS} | {
+        self._acts = {(True, act.name): act for act in page_requests.queue_acts} | {
             (False, act.name): act for act in APPLICATION_ACTS
         }
 
@@ -191,7 +183,7 @@ class ActViews:
         return await page_request.render("deed.html", act.title, deed=result, unlogged=unlogged)
 
     def _find_act(self, match: Match) -> Act:
-        act = self._acts.get(("queue" in match, match["act"]))
+        act: Act | None = self._acts.get(("queue" in match, match["act"]))
         if act is None:
             raise NoSuchResource("The resource could not be found.")
         return act

@@ -81,6 +81,8 @@ class Act(ABC):
         types_name: Whether the user must type the name of the subject.
         destroys: Whether the act cannot be undone.
         longest: Max bytes of the form.
+        place: Where the pages of a queue offer it: in their head, in the danger zone, or with each group. Blank if it
+            is offered next to its subject.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Act(ABC):
     types_name = False
     destroys = False
     longest = 16 * 1024
+    place: Literal["", "acts", "dangers", "group_acts"] = ""
 
     async def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         return ()

@@ -38,6 +38,7 @@ class SendMessageAct(Act):
     """Posts one message, as the API does."""
 
     name, title, needs = "send", "Send a message", ("send",)
+    place = "acts"
     logged_fields = ("form", "message_key", "partition", "delay", "ttl")
     fields = (*logged_fields, "body", "headers")
     longest = MAX_CHARACTER_BYTES * MAX_BODY + Act.longest

@@ -1,4 +1,4 @@
-"""Acts on queues: options, moves, offsets of groups, purge and deletion."""
+"""Acts on queues: options, moves and offsets of groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queuey.console.acts.act import Act, ActPlan, ActResult, Field
 from queuey.console.sessions import PageRequest
 from queuey.messages.ranges import parse_mark
 from queuey.model import ids
-from queuey.model.errors import InvalidRequest, MoveNotFound, NotAllowed, OffsetConflict
+from queuey.model.errors import InvalidRequest, MoveNotFound, OffsetConflict
 from queuey.model.ids import Position
 from queuey.model.messages import RESETTABLE, OffsetChange, Queue, QueueSpec, option_metas
 from queuey.model.rights import format_principal
@@ -37,6 +37,7 @@ class ChangeOptions(Act):
     """
 
     name, title, needs = "options", "Change the options", ("admin",)
+    place = "acts"
     fields = (*CHANGEABLE_OPTIONS, "principals", "seen")
 
     async def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
@@ -124,6 +125,7 @@ class MoveMessages(Act):
     """Begins a move to another queue. Besides ``needs``, the caller needs the right ``send`` to that queue."""
 
     name, title, needs = "move", "Move the messages", ("read", "delete")
+    place = "acts"
     fields = logged_fields = ("to",)
     about = (
         "All present messages, except those claimed by a worker, are moved to another queue of the application. The "
@@ -165,18 +167,11 @@ class CancelMove(Act):
         return ActResult(text=f"Move {report.id} is {report.state}; it has moved {report.moved} messages.")
 
 
-async def _count_text(page_request: PageRequest) -> str:
-    try:
-        access = await page_request.enter("measure")
-    except NotAllowed:
-        return ""
-    return f", about {await page_request.service.queues.count(access.queue) or 0:,} now"
-
-
 class PauseClaims(Act):
     """Sets the option ``claims`` to the attribute ``claims``, whatever it was."""
 
     name, title, needs = "pause", "Pause the claims", ("admin",)
+    place = "acts"
     about = (
         "No claim gets a message until the claims are resumed. Workers keep the messages that they have, and posts and "
         "reads continue."
@@ -192,31 +187,6 @@ class ResumeClaims(PauseClaims):
     name, title = "resume", "Resume the claims"
     about = "Waiting claims get messages within a few seconds."
     claims = "open"
-
-
-class Purge(Act):
-    """Removes all messages. The number in the texts is estimated, and missing without the right ``measure``."""
-
-    name, title, needs = "purge", "Purge the queue", ("admin",)
-    types_name = destroys = True
-    about = "All messages are removed{}, including those that are not due yet. Options and offsets of groups stay."
-
-    async def effects(self, page_request: PageRequest) -> str:
-        return f"{self.about.format(await _count_text(page_request))}\nThis cannot be undone."
-
-    async def do(self, page_request: PageRequest) -> ActResult:
-        count = await _count_text(page_request)
-        await page_request.service.queues.purge(await page_request.enter("admin"))
-        return ActResult(text=f"Removed all messages{count.removesuffix(' now')}.")
-
-
-class DeleteQueue(Purge):
-    name, title = "delete-queue", "Delete the queue"
-    about = "The queue is deleted with all messages{}, its options, and the offsets of its groups."
-
-    async def do(self, page_request: PageRequest) -> ActResult:
-        await page_request.service.queues.delete(await page_request.enter("admin"))
-        return ActResult(text=f"Deleted queue {page_request.name}.")
 
 
 class _Offsets(msgspec.Struct, frozen=True):

@@ -128,7 +128,7 @@ ADDRESSES = [
     f"a/{APPLICATION}/orders/messages",
     f"a/{APPLICATION}/orders/messages?text=number",
     f"a/{APPLICATION}/orders/acts/send",
-    f"a/{APPLICATION}/orders/acts/purge",
+    f"a/{APPLICATION}/orders/acts/purge-queue",
     f"a/{APPLICATION}/_acts/key-add",
     f"a/{APPLICATION}/_queues",
     f"a/{APPLICATION}/_queues?sort=waiting&down=on",
