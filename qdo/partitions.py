@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -13,9 +13,9 @@ from qdo.errors import InvalidArgument
 from queuey.client.deadletters import matches_patterns
 
 
-def join_first(things: Iterable[Any], most: int) -> str:
+def join_first(things: Iterable[Any], most: int, form: Callable[[Any], str] = str) -> str:
     """Returns a text with the first ``most`` of the sorted things, and the number of the rest."""
-    texts = [str(thing) for thing in sorted(things)]
+    texts = [form(thing) for thing in sorted(things)]
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 

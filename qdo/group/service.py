@@ -85,6 +85,8 @@ ANSWER_TIMEOUT = 2.0
 """Timeout for the answer to a heartbeat beyond its wait, in seconds."""
 _BACKOFF = RetryPolicy(base=0.1, cap=1.0)
 _decode_note = msgspec.json.Decoder(HandlingNote).decode
+MAX_MEMBER_NAME = 100
+"""Max characters of the name that a member gives for people."""
 SESSION_TIMEOUT = 10.0
 """Default time without a heartbeat after which a member's partitions go to others, in seconds."""
 MAX_EPOCH_LEAD_SECONDS = 2.0
@@ -555,6 +557,7 @@ class ServiceCoordinator:
                 session=self.session_timeout,
                 revoke=revoke,
                 grace=grace if member.static else 0,
+                name=member.id[:MAX_MEMBER_NAME],
             )
         except (GroupElsewhere, NotAuthenticated) as error:
             raise CoordinationRefused(str(error)) from error
@@ -599,13 +602,16 @@ class ServiceCoordinator:
     async def snapshot(self) -> GroupSnapshot:
         """Returns the group's members, target, owners and offsets.
 
-        A member's name is its instance name, or ``#`` and its number. The offsets are those of all assigned queues.
+        A member's name is the one that it gave; a later member with the same name has its number behind it. The offsets
+        are those of all assigned queues.
         ``member`` of an offset is set only if the present owner recorded it: the service does not store who recorded
         the others.
         """
         if (info := await self._read_group()) is None:
             return GroupSnapshot({}, None, {}, {})
-        names = {m.number: make_member_name(m) for m in info.members}
+        names: dict[int, str] = {}
+        for m in info.members:
+            names[m.number] = f"{m.name}#{m.number}" if m.name in names.values() else m.name
         owners: dict[Partition, str] = {}
         targets: dict[Partition, str] = {}
         offsets: dict[Partition, CommittedOffset] = {}
@@ -621,9 +627,9 @@ class ServiceCoordinator:
                 number: names.get(row.owner or 0, "") for number, row in rows.items() if _was_recorded_by_owner(row)
             }
             offsets |= _make_offsets(queue, rows, recorders)
-        absent = {make_member_name(m): m.since for m in info.members if m.state == "absent"}
-        static = frozenset(m.instance for m in info.members if m.instance)
-        members = {make_member_name(m): self._member(m) for m in info.members if m.state != "absent"}
+        absent = {names[m.number]: m.since for m in info.members if m.state == "absent"}
+        static = frozenset(names[m.number] for m in info.members if m.instance)
+        members = {names[m.number]: self._member(m, names[m.number]) for m in info.members if m.state != "absent"}
         return GroupSnapshot(members, TargetAssignment(targets, absent, static), owners, offsets)
 
     async def _read_group(self) -> GroupInfo | None:
@@ -637,9 +643,9 @@ class ServiceCoordinator:
     def _queue(self, name: str) -> Queue:
         return Queue(self._service, self._client.application, name)
 
-    def _member(self, info: MemberInfo) -> Member:
+    def _member(self, info: MemberInfo, name: str) -> Member:
         wants = Subscription(service=self._service, application=self._client.application)
-        return Member(make_member_name(info), wants, bool(info.instance), info.since, leaving=info.state == "leaving")
+        return Member(name, wants, bool(info.instance), info.since, leaving=info.state == "leaving")
 
     async def members(self) -> Mapping[str, Member]:
         return (await self.snapshot()).members
@@ -768,7 +774,3 @@ def _was_recorded_by_owner(row: OwnedPartition) -> bool:
         return False
     ahead = MAX_EPOCH_LEAD_SECONDS if row.came == "new" else 0.0  # "new": the partition had no owner before.
     return row.updated >= row.since - ahead
-
-
-def make_member_name(member: MemberInfo) -> str:
-    return member.instance or f"#{member.number}"

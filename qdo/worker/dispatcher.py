@@ -16,7 +16,7 @@ from qdo.group.callbacks import PartitionListener
 from qdo.group.offsets import PartitionOwnership
 from qdo.group.records import HandlingNote
 from qdo.loops import wait_for_event
-from qdo.partitions import Partition, join_first
+from qdo.partitions import Partition
 from qdo.settings import key_by
 from qdo.worker.crash_suspicion import CrashSuspicion, HungAttempts
 from qdo.worker.failure import (
@@ -32,7 +32,7 @@ from qdo.worker.failure import (
 from qdo.worker.partition_work import FailedMessage, KeyedQueue, OrderedQueue, PartitionWork
 from qdo.worker.rights import require_rights
 from qdo.worker.runs import BatchSize, Delivery, MessageRun, SlowRuns, fail_overdue, find_run_result, stop_overdue
-from qdo.worker.sources import REFUSED_PAUSE_SECONDS, Handling, end_if_handlers_hang, end_if_refused
+from qdo.worker.sources import REFUSED_PAUSE_SECONDS, Handling, OwnershipReports, end_if_handlers_hang, end_if_refused
 from queuey.client import ClientError, Message
 
 logger = logging.getLogger("qdo.worker")
@@ -49,7 +49,6 @@ _RECORDING_SECONDS = 5.0
 """Timeout to record progress when the worker ends, after the time for finishing messages, in seconds."""
 _LEEWAY_SECONDS = 1.0
 """Min seconds beyond both timeouts, so that the worker releases the partitions before the consumer gives up."""
-_MAX_SHOWN = 5
 
 
 class Dispatcher(PartitionListener):
@@ -92,6 +91,7 @@ class Dispatcher(PartitionListener):
         self._finished = True
         """False after a loss of messages in flight or of offsets, until partitions are assigned again."""
         self._joined = False
+        self._ownership_reports = OwnershipReports(handling.metrics, lambda: len(consumer.assignment))
         consumer.attach(self, settings.commit_messages, settings.commit_seconds)
         if not settings.processes:
             consumer.coordinator.outlast = settings.stalled_after
@@ -210,18 +210,8 @@ class Dispatcher(PartitionListener):
             self._finished = False
 
     def _report_ownership_change(self, change: str, rows: Collection[PartitionOwnership]) -> None:
-        """Logs and counts the partitions, and updates the gauge of owned ones, or drops the lag of those not owned."""
-        gone = {row.partition for row in rows}
-        names = sorted(map(str, gone))
-        text, shown = "%d partition%s %s: %s", join_first(gone, _MAX_SHOWN)
         level = logging.INFO if self._drained is None else logging.DEBUG  # That the worker ends has its own lines.
-        logger.log(level, text, len(names), "s" * (len(names) != 1), change, shown, extra={"partitions": names})
-        self._metrics.record_ownership_change(change, len(rows))
-        if change == "assigned":
-            self._metrics.owned = len(self._consumer.assignment)
-        else:
-            # Partitions end one by one, so _watch_runs counts the remaining ones.
-            self._metrics.lag = {place: lag for place, lag in self._metrics.lag.items() if place not in gone}
+        self._ownership_reports.add(change, (row.partition for row in rows), level)
 
     @property
     def capacity(self) -> int:

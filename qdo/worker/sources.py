@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from random import random
 from typing import Any, Literal, NamedTuple, Protocol
 
+from qdo.partitions import Partition, join_first
 from qdo.settings import WorkerSettings
 from qdo.worker.failure import (
     CallOf,
@@ -30,6 +31,8 @@ logger = logging.getLogger("qdo.worker")
 
 REFUSED_PAUSE_SECONDS = 1.0
 """Interval before the next request after the service has refused to deliver messages, in seconds."""
+_MAX_SHOWN = 5
+"""Max partitions named in a log record."""
 
 
 class Handling(NamedTuple):
@@ -204,3 +207,33 @@ class Source(Protocol):
 
     async def close_all(self) -> None:
         """Closes the client and the coordinator."""
+
+
+class OwnershipReports:
+    """Logs and counts partitions that are assigned, revoked or lost; those of one turn of the loop together.
+
+    Args:
+        metrics: The worker's metrics.
+        count: Returns the number of owned partitions.
+    """
+
+    def __init__(self, metrics: WorkerMetrics, count: Callable[[], int]) -> None:
+        self._metrics = metrics
+        self._count = count
+        self._changes: dict[tuple[str, int], set[Partition]] = {}
+
+    def add(self, change: str, partitions: Iterable[Partition], level: int) -> None:
+        if not self._changes:
+            asyncio.get_running_loop().call_soon(self._report)
+        self._changes.setdefault((change, level), set()).update(partitions)
+
+    def _report(self) -> None:
+        changes, self._changes = self._changes, {}
+        for (change, level), partitions in changes.items():
+            shown = join_first(partitions, _MAX_SHOWN, lambda partition: f"{partition.queue.name}/{partition.number}")
+            text, extra = "%d partition%s %s: %s", {"partitions": sorted(map(str, partitions))}
+            logger.log(level, text, len(partitions), "s" * (len(partitions) != 1), change, shown, extra=extra)
+            self._metrics.record_ownership_change(change, len(partitions))
+            if change != "assigned":
+                self._metrics.lag = {place: lag for place, lag in self._metrics.lag.items() if place not in partitions}
+        self._metrics.owned = self._count()

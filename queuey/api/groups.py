@@ -23,6 +23,7 @@ class NewMember(Struct, frozen=True):
         session: Seconds without a heartbeat after which the member loses its partitions.
         revoke: Seconds in which the member must give back a partition.
         grace: Seconds for which a static member that has left keeps its partitions.
+        name: Name that people read, such as host and process. It need not be unique.
     """
 
     queues: Annotated[list[Name], Meta(max_length=1000)] = field(default_factory=list)
@@ -31,6 +32,7 @@ class NewMember(Struct, frozen=True):
     session: Annotated[float, Meta(ge=3, le=300)] = 10
     revoke: Annotated[float, Meta(ge=0, le=3600)] = 30
     grace: Annotated[float, Meta(ge=0, le=86_400)] = 0
+    name: Annotated[str, one_line_text(100)] = ""
 
 
 class Joined(Struct, frozen=True, tag_field="status", tag="ok"):
@@ -174,12 +176,14 @@ class MemberInfo(Struct, frozen=True):
     """The public state of a member.
 
     Attributes:
+        name: The name that it gave, or else its instance, or else ``#`` and its number.
         since: When the member joined, in seconds since 1970.
         session: Seconds without a heartbeat after which the member loses its partitions.
         seen: Time of the last heartbeat that the service has stored, or of the join, in seconds since 1970.
     """
 
     number: int
+    name: str
     instance: str
     state: str
     since: float

@@ -45,20 +45,21 @@ def show(
 
 
 def _describe(group: GroupInfo) -> Iterator[output.Block]:
-    members = [(m.number, m.instance, m.state, time_parsing.format_instant(m.since), m.session) for m in group.members]
+    members = [(m.name, m.number, m.state, time_parsing.format_instant(m.since), m.session) for m in group.members]
+    names = {m.number: m.name for m in group.members}
     where = f" in data centre {group.centre}" if group.centre else ""
     yield f"{group.group}: {format_count(len(members), 'member', 'members')}{where}"
-    yield output.Table(["member", "instance", "state", "since", "session"], members)
+    yield output.Table(["member", "number", "state", "since", "session"], members)
     if group.unassigned:
         yield output.ToStderr(f"{group.unassigned} partitions have no member that may read them.")
     owned = [
         (
             name,
             number,
-            p.owner,
+            names.get(p.owner or 0),
             p.since and time_parsing.format_instant(p.since),
             p.came,
-            p.target,
+            names.get(p.target or 0),
             p.offset,
             p.lag,
         )

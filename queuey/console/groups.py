@@ -116,6 +116,6 @@ class GroupPages:
         start = read_query(request, FIELDS).get("start", "")
         page_request = await self._page_requests.identify(request, match, {})
         group = await self._groups.find(request, match, GroupQuery(start=start, lag=True))
-        names = {member.number: member.instance or f"#{member.number}" for member in group.members}
+        names = {member.number: member.name for member in group.members}
         values: dict[str, Any] = {"group": group, "names": names, "group_status": status_of(group)}
         return await page_request.render("group.html", "Consumer group", group.group, **values)

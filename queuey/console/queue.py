@@ -260,7 +260,7 @@ async def _read_groups(page_request: PageRequest, access: QueueAccess) -> dict[s
             served = await page_request.service.groups.show(
                 page_request.application, name, lambda queue: queue.name == page_request.name
             )
-            texts = {member.number: member.instance or f"#{member.number}" for member in served.members}
+            texts = {member.number: member.name for member in served.members}
             members[name] = len(texts)
             owners[name] = {n: texts[p.owner] for n, p in served.queues[page_request.name].items() if p.owner in texts}
     following = names[MAX_GROUPS] if len(names) > MAX_GROUPS else None

@@ -132,8 +132,8 @@ class GroupViews(Views):
         if not (names or patterns or errors):
             errors["queues"] = f"{validators.REQUIRED}: queues or patterns"
         errors.check()
-        times = (round(1000 * seconds) for seconds in (terms.session, terms.revoke, terms.grace))
-        return JoinRequest(names, patterns, credential, terms.instance, *times)
+        session, revoke, grace = (round(1000 * seconds) for seconds in (terms.session, terms.revoke, terms.grace))
+        return JoinRequest(names, patterns, credential, terms.instance, session, revoke, grace, terms.name)
 
     def _read_heartbeat(self, request: Request) -> api.Heartbeat:
         body = read_object(read_body(request, MAX_HEARTBEAT))

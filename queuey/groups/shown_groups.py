@@ -45,6 +45,7 @@ async def make_group_info(
         members=tuple(
             MemberInfo(
                 member.number,
+                member.name or member.instance or f"#{member.number}",
                 member.instance,
                 member.state,
                 member.joined / 1000,

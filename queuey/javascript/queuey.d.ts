@@ -264,6 +264,8 @@ export interface ConsumeOptions extends CallOptions {
   instance?: string;
   /** Seconds for which the partitions of an instance are reserved after it leaves, by default 0. */
   grace?: number;
+  /** A name that people read, such as host and process. It need not be unique. */
+  name?: string;
   /** Called when the member has joined the group, and when it waits to rejoin. */
   onState?: (state: "open" | "waiting", error?: QueueyError) => void;
 }

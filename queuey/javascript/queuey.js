@@ -344,10 +344,10 @@ export class Queuey {
    * @param {import("./queuey.js").ConsumeOptions} [options]
    */
   async *consume(group, queues = undefined, options = {}) {
-    const { patterns, session, revoke, instance, grace, signal, onState } = options;
+    const { patterns, session, revoke, instance, grace, name, signal, onState } = options;
     const target = `/_groups/${encodeSegment("group", group)}`;
     const subscription = { queues: queues && [queues].flat(), patterns: patterns && [patterns].flat() };
-    const body = toJson({ ...subscription, session, revoke, instance, grace });
+    const body = toJson({ ...subscription, session, revoke, instance, grace, name });
     const request = (...args) => this.#requestOnce(...args);
     /** Consecutive failed joins and short memberships; two members with the same instance name keep ending each other's. */
     let failures = 0;

@@ -73,7 +73,7 @@ def test_groups(run: Run, client: Client, served: Served, queue: str) -> None:
     client.send(queue, "x", partition=1)
     assert queue in run("group", "list", "--json").json["groups"]
     shown = run("group", "show", queue, "--lag", "--json").json
-    assert (shown["members"][0]["instance"], shown["queues"][queue]["1"]["lag"]) == ("w1", 1)
+    assert (shown["members"][0]["name"], shown["queues"][queue]["1"]["lag"]) == ("w1", 1)
     assert "w1" in run("group", "show", queue).text
     assert member.joined.member not in run("group", "show", queue, "--json").text
     refused = run("group", "delete", queue, "--yes")

@@ -148,12 +148,12 @@ def test_rights_as_they_are_now(store: Store) -> None:
 def test_the_group_shows_no_ids(owner: Caller, member: Member, store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """Nor do logs, metrics and errors; a caller that sees one queue sees nothing of the others and of their members."""
     owner.create("hidden")
-    other = Member(owner, queues=["hidden"], instance="w2")
+    other = Member(owner, queues=["hidden"], instance="w2", name="vm-2")
     other.send_heartbeat(wait=3)
     shown = owner.get("_groups/g", lag=1).json
-    assert [(each["number"], each["instance"], each["state"]) for each in shown["members"]] == [
-        (1, "", "present"),
-        (2, "w2", "present"),
+    assert [(each["name"], each["instance"], each["state"]) for each in shown["members"]] == [
+        ("#1", "", "present"),
+        ("vm-2", "w2", "present"),
     ]
     assert (shown["queues"]["q"]["1"]["owner"], shown["queues"]["q"]["1"]["lag"]) == (1, 0)
     assert owner.get("_groups").json["groups"] == ["g"]
@@ -190,6 +190,7 @@ def test_the_group_shows_no_ids(owner: Caller, member: Member, store: Store, cap
         ({"queues": ["q"], "revoke": 3601}, "revoke"),
         ({"queues": ["q"], "grace": 86401}, "grace"),
         ({"queues": ["q"], "instance": "x" * 101}, "instance"),
+        ({"queues": ["q"], "name": "x" * 101}, "name"),
     ],
 )
 def test_bad_joins(owner: Caller, fields: dict[str, Any], bad: str) -> None:

@@ -57,6 +57,7 @@ REQUESTS: dict[str, Give] = {
     "a dead-letter queue": give("POST", "", queue_name="other", dead_letter="NAME"),
     "a changed dead-letter queue": give("PUT", "q", dead_letter="NAME"),
     "an instance": give("POST", "_groups/g/members", queues=["q"], instance="NAME"),
+    "a member": give("POST", "_groups/g/members", queues=["q"], name="NAME"),
     "a member's queue": give("POST", "_groups/g/members", queues=["NAME"]),
     "a member's pattern": give("POST", "_groups/g/members", patterns=["NAME"]),
     "a worker": give("POST", "q/claims", worker="NAME"),

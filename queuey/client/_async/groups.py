@@ -48,6 +48,7 @@ class AsyncConsumerGroups:
         session: Seconds = 10,
         revoke: Seconds = 30,
         grace: Seconds = 0,
+        name: str = "",
     ) -> AsyncGroupMember:
         """Joins a group. Sent once, as the time of the session counts from the moment before the call.
 
@@ -59,13 +60,15 @@ class AsyncConsumerGroups:
             session: Seconds without a heartbeat after which the member loses its partitions.
             revoke: Max seconds in which the member must give partitions back.
             grace: Seconds for which an absent instance keeps its partitions.
+            name: Name that people read, such as host and process. It need not be unique.
 
         Raises:
             NotAllowed: The right to read or to claim is missing, or the credential is not a key or a role of the
                 application.
             GroupElsewhere: The group is served in another data centre.
         """
-        member = NewMember(list(queues), list(patterns), instance, seconds(session), seconds(revoke), seconds(grace))
+        times = seconds(session), seconds(revoke), seconds(grace)
+        member = NewMember(list(queues), list(patterns), instance, *times, name)
         return AsyncGroupMember(group, await self._sender.once.run(group_calls.join(group, member)), self._sender)
 
     async def show(self, group: str, *, lag: bool = False) -> GroupInfo:

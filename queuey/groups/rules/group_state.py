@@ -77,6 +77,7 @@ class JoinedMember(msgspec.Struct, frozen=True):
         session, revoke, grace: Timeouts in milliseconds.
         joined: When it joined.
         absent: Since when it is absent, or 0.
+        name: Name that people read, or blank.
     """
 
     slot: int
@@ -90,6 +91,7 @@ class JoinedMember(msgspec.Struct, frozen=True):
     joined: int
     state: MemberState = "new"
     absent: int = 0
+    name: str = ""
 
 
 class PlannedOwner(msgspec.Struct, frozen=True):
@@ -132,6 +134,7 @@ class JoinRequest(msgspec.Struct, frozen=True):
     session: int = 10_000
     revoke: int = 30_000
     grace: int = 0
+    name: str = ""
 
 
 class _PackedQueue(msgspec.Struct, frozen=True, array_like=True):

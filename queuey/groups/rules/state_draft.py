@@ -115,6 +115,7 @@ class GroupDraft:
             revoke=request.revoke,
             grace=request.grace,
             joined=self._now,
+            name=request.name,
         )
         for other in unanswered:
             del self._members[other.number]

@@ -44,8 +44,8 @@ def test_a_group(browser: Browser, owner: Caller) -> None:
     assert "rebalancing Members 2 Messages ahead 1" in page
     assert "Without a member 0 partitions" in page
     time = r"2\S+ \S+ UTC"
-    assert re.search(rf"1 machine-1 present {time} {time} 10 s", page)
-    assert re.search(rf"2 \S present {time} {time} 10 s", page)
+    assert re.search(rf"machine-1 1 present {time} {time} 10 s", page)
+    assert re.search(rf"#2 2 present {time} {time} 10 s", page)
     assert re.search(rf"1 machine-1 \S 1 {time} [0-9a-f]{{8}}… {time} new", page)
     assert re.search(rf"2 machine-1 #2 0 never none {time} new", page)
     assert re.search(r'<code title="[0-9a-f]{32}">', html)

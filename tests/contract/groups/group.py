@@ -139,13 +139,9 @@ class Group:
         grace: float = 0.0,
         key: str = "key",
     ) -> Member:
-        request = JoinRequest(
-            tuple(sorted(queues)),
-            tuple(sorted(patterns)),
-            self.credential(key),
-            instance,
-            *(round(1000 * seconds) for seconds in (session, revoke, grace)),
-        )
+        wants, credential = (tuple(sorted(queues)), tuple(sorted(patterns))), self.credential(key)
+        times = (round(1000 * session), round(1000 * revoke), round(1000 * grace))
+        request = JoinRequest(*wants, credential, instance, *times)
         joined = self.ask(lambda service: service.groups.join(self.application, self.name, request))
         assert joined.wait <= session / 3 < joined.session <= session
         return Member(self, joined.member, joined.number, key)

@@ -138,9 +138,16 @@ async def test_one_group_at_a_time(client: AsyncClient) -> None:
 
 
 async def test_a_snapshot_is_one_request(service: ScriptedService, client: AsyncClient) -> None:
-    """Members, plan, owners and offsets are of one moment; an offset names an owner only if that owner recorded it."""
-    alive = {"number": 1, "instance": "anna", "state": "present", "since": 5.0, "session": 10.0, "seen": 6.0}
-    others = [alive | {"number": 2, "instance": ""}, alive | {"number": 3, "instance": "cleo", "state": "absent"}]
+    """Members, plan, owners and offsets are of one moment; an offset names an owner only if that owner recorded it.
+
+    Two members with one name are told apart.
+    """
+    times = {"since": 5.0, "session": 10.0, "seen": 6.0}
+    alive = {"number": 1, "name": "anna", "instance": "anna", "state": "present"} | times
+    others = [
+        alive | {"number": 2, "instance": ""},
+        alive | {"number": 3, "name": "cleo", "instance": "cleo", "state": "absent"},
+    ]
     row = {"owner": 1, "since": 50.0, "target": 2, "from": "lost", "offset": "1" * 32, "updated": 60.0}
     rows = {"1": row, "2": row | {"updated": 40.0}, "3": row | {"owner": None, "target": 3, "offset": None}}
     group = {"status": "ok", "group": "readers", "centre": "", "epoch": 50, "unassigned": 0}
@@ -152,10 +159,10 @@ async def test_a_snapshot_is_one_request(service: ScriptedService, client: Async
     first, second, third = (Partition(Queue(STORE, "queuey", "orders"), number) for number in (1, 2, 3))
     assert {name: (member.static, member.since) for name, member in snapshot.members.items()} == {
         "anna": (True, 5.0),
-        "#2": (False, 5.0),
+        "anna#2": (False, 5.0),
     }
     assert snapshot.target == TargetAssignment(
-        {first: "#2", second: "#2", third: "cleo"}, {"cleo": 5.0}, frozenset({"anna", "cleo"})
+        {first: "anna#2", second: "anna#2", third: "cleo"}, {"cleo": 5.0}, frozenset({"anna", "cleo"})
     )
     assert snapshot.owners == {first: "anna", second: "anna"}
     offset = "1" * 32

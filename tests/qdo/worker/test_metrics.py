@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+
+import pytest
 from prometheus_client import CollectorRegistry
 
 from qdo.settings import Retry
@@ -9,8 +12,8 @@ from queuey.client import Message
 from tests.qdo.worker.conftest import Workers, quick, until
 
 
-async def test_the_metrics_tell_what_was_done(workers: Workers) -> None:
-    """Handled, failed, retried and dead messages, commits, partitions, seconds and lag add up."""
+async def test_the_metrics_tell_what_was_done(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+    """Counts, seconds and lag add up; partitions that are revoked together are one line of log."""
     queue = await workers.system.queue(partitions=2)
     for number in (1, 2):
         await workers.system.send(queue, 3, number)
@@ -26,6 +29,7 @@ async def test_the_metrics_tell_what_was_done(workers: Workers) -> None:
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, {"queue": queue.name, **labels})
 
+    caplog.set_level(logging.INFO)
     settings = quick(retry=Retry(attempts=2, base=0, cap=0), lag_seconds=0.1)
     worker = await workers.make(handle, queue, settings=settings, registry=registry)
     async with workers.serving(worker):
@@ -40,4 +44,6 @@ async def test_the_metrics_tell_what_was_done(workers: Workers) -> None:
         assert registry.get_sample_value("qdo_partitions_owned") == 2
         assert (registry.get_sample_value("qdo_commits_total") or 0) >= 2
         assert registry.get_sample_value("qdo_rebalanced_partitions_total", {"how": "assigned"}) == 2
+        worker.consumer.rejoin()
+        await until(lambda: f"2 partitions revoked: {queue.name}/1, {queue.name}/2" in caplog.messages)
     assert registry.get_sample_value("qdo_commits_total") is None

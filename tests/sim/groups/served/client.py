@@ -46,10 +46,11 @@ class GroupClient:
         session: float,
         revoke: float,
         grace: float,
+        name: str,
     ) -> GroupMember:
         sent, credential = self.machine.world.now, self.storm.credential(self.machine)
-        times = (round(1000 * seconds) for seconds in (session, revoke, grace))
-        request = JoinRequest(tuple(queues), tuple(patterns), credential, instance, *times)
+        times = (round(1000 * session), round(1000 * revoke), round(1000 * grace))
+        request = JoinRequest(tuple(queues), tuple(patterns), credential, instance, *times, name)
         joined: Joined = await self.ask(
             lambda web, done: web.run(web.groups.join(APPLICATION, GROUP, request), done), PATIENCE
         )

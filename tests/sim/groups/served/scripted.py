@@ -90,10 +90,18 @@ class ScriptedMember(Member):
         machine, settings = self._machine, self._storm.settings
         patterns = () if machine.wants else ("*",)
         instance = machine.name if machine.static else ""
-        times = {"revoke": settings.revoke_timeout, "grace": settings.grace if instance else 0.0}
-        session = self._served.session
+        session, revoke, grace = self._served.session, settings.revoke_timeout, settings.grace if instance else 0.0
         client = GroupClient(self._served, machine)
-        member = await client.join("", machine.wants, patterns, instance=instance, session=session, **times)
+        member = await client.join(
+            "",
+            machine.wants,
+            patterns,
+            instance=instance,
+            session=session,
+            revoke=revoke,
+            grace=grace,
+            name=machine.name,
+        )
         self._member, wait, handling = member, 0.0, False
         while self._belongs(member):
             if (answer := await self._beat(member, wait)) is not None:
@@ -106,7 +114,7 @@ class ScriptedMember(Member):
             await asyncio.sleep(PAUSE)
         if self._leaves and not member.is_over():
             self._holds.clear()
-            await member.leave(returns=bool(times["grace"]) and not self.leaving, within=PATIENCE)
+            await member.leave(returns=bool(grace) and not self.leaving, within=PATIENCE)
 
     async def _beat(self, member: GroupMember, wait: float) -> HeartbeatAnswer | None:
         """Sends a heartbeat. Returns its answer, or None without one in time.
