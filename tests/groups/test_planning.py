@@ -1,4 +1,4 @@
-"""Plans are even, with the fewest moves, independent of order, within limits, and follow the members' rights."""
+"""Plans are even, with few moves, independent of order, within limits, and follow the members' rights."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ Views = Mapping[int, SubscribedQueues]
 
 
 def make_plan(state: GroupState, queues: Sequence[Queue], views: Views) -> GroupPlan:
-    """Makes a balanced plan with the fewest moves.
+    """Makes a balanced plan that moves few partitions.
 
     Absent members keep those of their partitions that they may still read, and get no others. If no member is present
     or absent, all queues stay in the plan without targets, so that the group's offsets remain visible.
