@@ -106,6 +106,26 @@ def test_a_post_is_five_statements(store: SqliteStore, queue: Queue, count: Coun
     assert count(partial(run_call, store.messages.append, queue, [new_message("x")] * number)) == 5
 
 
+def test_a_commit_writes_its_log_alone(store: SqliteStore, tmp_path: Path) -> None:
+    """Messages of many partitions are written to the log and nowhere else, such as to a file to undo a statement."""
+    queue = make_queue(store, partitions=64)
+    written = []
+    for _ in range(10):
+        before = _count_written_bytes() - _log_bytes(tmp_path)
+        messages = [new_message("x" * 500, partition=1 + number) for number in range(64)]
+        bridge.run(store.messages.append(queue, messages))
+        written.append(_count_written_bytes() - _log_bytes(tmp_path) - before)
+    assert max(written) < 100_000
+
+
+def _count_written_bytes() -> int:
+    return int(Path("/proc/self/io").read_text("ascii").split("wchar: ")[1].split()[0])
+
+
+def _log_bytes(data: Path) -> int:
+    return sum(path.stat().st_size for path in data.rglob("*-wal"))
+
+
 def rows_of(store: SqliteStore) -> list[tuple[object, ...]]:
     """Returns all rows of a store. Times are relative to the first message, so that two stores compare."""
     with database_of(store).readers.lend() as opened:
