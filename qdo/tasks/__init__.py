@@ -6,7 +6,8 @@ messages (:mod:`qdo.worker.claim_source`) and call the function of that name.
 
 from __future__ import annotations
 
-from qdo.tasks.jobs import Jobs, TaskOptions
+from qdo.tasks.definitions import TaskOptions
+from qdo.tasks.jobs import Jobs
 from qdo.tasks.queues import JobQueueOptions
 from qdo.tasks.tasks import Task, TaskCall, TaskSender
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from functools import partial
 from random import random
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
 from qdo.errors import InvalidArgument, UnknownTask
+from qdo.tasks.definitions import TaskOptions, Unique, define_task
 from qdo.tasks.queues import (
     JobQueueOptions,
+    TaskQueue,
     create_queue,
     create_queue_async,
     keep_queues,
@@ -24,67 +25,21 @@ from qdo.tasks.queues import (
     send_or_create_queue,
     send_or_create_queue_async,
 )
-from qdo.tasks.schedules import (
-    TaskSchedule,
-    check_scheduled,
-    keep_schedules,
-    make_timetable,
-    put_schedules,
-    put_schedules_async,
-)
-from qdo.tasks.tasks import Invocation, Task, TaskCall, Unique, bind_type, group_by_queue, send_call, send_call_async
+from qdo.tasks.schedules import TaskSchedule, keep_schedules, put_schedules, put_schedules_async
+from qdo.tasks.tasks import Invocation, Task, TaskCall, bind_type, group_by_queue, send_call, send_call_async
 from qdo.worker.executors.in_process import await_with_limit
-from qdo.worker.failure import Failure, TaskRetry
+from qdo.worker.failure import Failure
+from qdo.worker.handlers import TaskHandler, find_retry
 from queuey.client import AsyncClient, Client, Outgoing
-from queuey.client.claims.handlers import check_ran, explain_unusable, keep_result
-from queuey.model.task_calls import HIDDEN, ShownCall, find_call
+from queuey.client.claims.handlers import check_ran, keep_result
 
 if TYPE_CHECKING:
-    from queuey.client import Backoff, Message, Receipt, Schedule
+    from queuey.client import Message, Receipt, Schedule
     from queuey.client.results import Queue
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-
-class TaskOptions(TypedDict, total=False):
-    """Options of :meth:`Jobs.task`. None means the default.
-
-    Example:
-        >>> from qdo import Jobs
-        >>> jobs = Jobs("orders")
-        >>> @jobs.task(retries=3, cron="0 3 * * *", timezone="Europe/Berlin")
-        ... def tidy_up() -> None: ...
-
-    Attributes:
-        name: The task's name in messages; by default the function's name. Do not change it while calls wait.
-        queue: The queue for the task's calls; by default the first.
-        retries: How often a failed call is retried before it becomes a dead letter; by default only the queue's
-            ``max_deliveries`` limits it. That limit always applies.
-        backoff: The delays of retries; by default the queue's ``backoff``.
-        timeout: Max duration of a call; a number is seconds. For a plain function it needs a worker with processes,
-            because a thread cannot be stopped.
-        cron: When the service calls the task, without arguments: minute, hour, day of the month, month, day of the
-            week.
-        timezone: The time zone of ``cron``, such as ``Europe/Berlin``; by default ``UTC``.
-        every: The interval at which the service calls the task, in place of ``cron``: at least 10 seconds; a number is
-            seconds.
-        missed: What happens to times at which no process of the service ran: ``skip`` (default) or ``catch_up``.
-        show_arguments: False hides secret arguments: the worker's log and spans only name the task. Callers that may
-            read the queue still see the arguments in its messages.
-    """
-
-    name: str | None
-    queue: str | None
-    retries: int | None
-    backoff: Backoff | None
-    timeout: timedelta | float | None
-    cron: str | None
-    timezone: str | None
-    every: timedelta | float | None
-    missed: str | None
-    show_arguments: bool
 
 
 class Jobs:
@@ -165,29 +120,13 @@ class Jobs:
             InvalidArgument: Another task has the name, these jobs do not have the queue, an option is not valid, or
                 calling the function would run nothing, because it is a generator or a class.
         """
-        target = self.queues[0] if (queue := options.get("queue")) is None else queue
-        timeout, retries = options.get("timeout"), options.get("retries")
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        if target not in self.queues:
-            raise InvalidArgument(f"queue is {queue!r}, which is not one of {', '.join(self.queues)}")
-        if retries is not None and retries < 0:
-            raise InvalidArgument(f"retries is {retries}: use 0 or more")
-        if seconds is not None and seconds <= 0:
-            raise InvalidArgument(f"timeout is {timeout}: use more than 0")
-        retry = TaskRetry(None if retries is None else retries + 1, options.get("backoff"))
 
         def make(function: Callable[..., Any]) -> Task[..., Any, Any]:
-            called = _find_task_name(function, options.get("name"))
-            if called in self._tasks:
-                raise InvalidArgument(f"there are two tasks {called!r}: rename one of them with @jobs.task(name=...)")
-            times = options.get("cron"), options.get("timezone"), options.get("every"), options.get("missed")
-            timetable = make_timetable(called, *times)
-            if unique is not None and timetable is not None:
-                raise InvalidArgument(f"scheduled calls of task {called} cannot be unique: leave out unique")
-            if timetable is not None:
-                check_scheduled(function, called, target)
-            made = self._tasks[called] = Task(self, function, called, target, retry, seconds, unique, timetable)
-            made.show_arguments = options.get("show_arguments", True)
+            definition = define_task(function, self.queues, unique, options)
+            name = definition.name
+            if name in self._tasks:
+                raise InvalidArgument(f"there are two tasks {name!r}: rename one of them with @jobs.task(name=...)")
+            made = self._tasks[name] = Task(self, function, definition)
             return made
 
         return make if function is None else make(function)
@@ -287,18 +226,11 @@ class Jobs:
             NotAllowed: The credential lacks ``admin`` or ``send`` for the queues.
             InvalidRequest: A cron expression or time zone is invalid.
         """
-        return put_schedules(self.client, self._make_schedules())
+        return put_schedules(self.client, _make_schedules(self._tasks))
 
     async def aput_schedules(self) -> list[Schedule]:
         """Async variant of :meth:`put_schedules`."""
-        return await put_schedules_async(self.async_client, self._make_schedules())
-
-    def _make_schedules(self) -> list[TaskSchedule]:
-        return [
-            TaskSchedule(task.name, task.queue, task.timetable, task.call().body)
-            for task in self._tasks.values()
-            if task.timetable is not None
-        ]
+        return await put_schedules_async(self.async_client, _make_schedules(self._tasks))
 
     def close(self) -> None:
         """Closes the client that sends calls, also a given one. Clients of event loops are closed by :meth:`aclose`."""
@@ -315,16 +247,9 @@ class Jobs:
 
     # Handling
 
-    def as_handler(self) -> PlainTasks | AsyncTasks:
+    def as_handler(self) -> JobsHandler:
         """Returns the handler for a worker: an async one if any task is async."""
-        has_async = any(task.is_async for task in self._tasks.values())
-        return (AsyncTasks if has_async else PlainTasks)(self._tasks, self._keep_queues, self._keep_schedules)
-
-    async def _keep_queues(self, client: AsyncClient) -> None:
-        await keep_queues(client, self._queues.values())
-
-    async def _keep_schedules(self, client: AsyncClient) -> None:
-        await keep_schedules(client, self.queues, self._make_schedules())
+        return JobsHandler(self._tasks, self._queues)
 
     @contextmanager
     def using(self, client: Client, async_client: AsyncClient | None = None) -> Iterator[None]:
@@ -404,16 +329,6 @@ def is_endless(error: Exception, deliveries: int) -> bool:
     return True
 
 
-def _find_task_name(function: Callable[..., Any], name: str | None) -> str:
-    """Returns the name of a task. Raises InvalidArgument if it has no name, or if a call would run nothing."""
-    name_of_task = name or getattr(function, "__name__", None)
-    if name_of_task is None:
-        raise InvalidArgument(f"{function!r} has no name: use @jobs.task(name=...)")
-    if (why := explain_unusable(function)) is not None:
-        raise InvalidArgument(f"task {name_of_task} {why}")
-    return str(name_of_task)
-
-
 class Called(NamedTuple):
     """A task and the arguments from a message."""
 
@@ -445,9 +360,8 @@ class Called(NamedTuple):
             NothingRan: The call returned an awaitable or a generator, which has not run.
         """
         call = self.task.function(*self.arguments.args, **self.arguments.kwargs)
-        result: object = await (
-            call if self.task.timeout is None else await_with_limit(call, self.task.timeout, self.task)
-        )
+        timeout = self.task.definition.timeout
+        result: object = await (call if timeout is None else await_with_limit(call, timeout, f"task {self.task.name}"))
         if result is not None:
             check_ran(result, f"task {self.task.name}")
         return result
@@ -468,72 +382,54 @@ def find_task_call(tasks: Mapping[str, Task[Any, Any, Any]], message: Message) -
         raise UnknownTask(f"task {call.task} does not take these arguments: {error}") from error
 
 
-AtStart = Callable[[AsyncClient], Coroutine[Any, Any, None]]
+def _make_schedules(tasks: Mapping[str, Task[Any, Any, Any]]) -> list[TaskSchedule]:
+    return [
+        TaskSchedule(task.name, task.queue, timetable, task.call().body)
+        for task in tasks.values()
+        if (timetable := task.definition.timetable) is not None
+    ]
 
 
-class PlainTasks:
-    """Calls plain tasks: the handler of a worker with threads or processes."""
+class JobsHandler(TaskHandler):
+    """Calls tasks. It is async if any task is async; a worker calls plain tasks beside async ones in threads."""
 
-    def __init__(self, tasks: Mapping[str, Task[Any, Any, Any]], keep_queues: AtStart, keep_schedules: AtStart) -> None:
+    def __init__(self, tasks: Mapping[str, Task[Any, Any, Any]], queues: Mapping[str, TaskQueue]) -> None:
         self._tasks = tasks
-        self.keep_queues = keep_queues
-        """Awaited before a worker's first claim."""
-        self.prepare = keep_schedules
-        """Runs in the background when a worker starts."""
-        limited = [task.name for task in tasks.values() if task.timeout is not None and not task.is_async]
-        self.needs_processes = ", ".join(limited)
-        """The names of plain tasks with a timeout, which need a worker with processes."""
-        self.is_mixed = len({task.is_async for task in tasks.values()}) > 1
-        """Whether there are both plain and async tasks."""
+        self.tasks = {name: task.definition for name, task in tasks.items()}
+        self._queues = queues
+        kinds = {task.is_async for task in self.tasks.values()}
+        self.call = self._call_async if True in kinds else self._call_plain
+        self.call_plain = self._call_plain if len(kinds) > 1 else None
 
-    def call_plain(self, message: Message, _context: object) -> object:
+    def _call_plain(self, message: Message, _context: object) -> object:
         return find_task_call(self._tasks, message).run()
 
-    __call__ = call_plain
+    async def _call_async(self, message: Message, _context: object) -> object:
+        return await self.run_async(message)
 
-    def task_of(self, message: Message) -> Task[Any, Any, Any] | None:
-        name = message.body.get("task") if isinstance(message.body, dict) else None
-        return self._tasks.get(name) if isinstance(name, str) else None
+    async def keep_queues(self, client: AsyncClient) -> None:
+        await keep_queues(client, self._queues.values())
 
-    def names_of(self, handled: Sequence[Message]) -> list[str]:
-        return [message.body["task"] for message in handled]
-
-    def call_of(self, message: Message) -> ShownCall | None:
-        """Returns the call of a message for logs and spans, without hidden arguments."""
-        call = find_call(msgspec.json.encode(message.body)) if isinstance(message.body, dict) else None
-        task = self.task_of(message)
-        return call if call is None or (task is not None and task.show_arguments) else call._replace(arguments=HIDDEN)
+    async def keep_schedules(self, client: AsyncClient) -> None:
+        await keep_schedules(client, tuple(self._queues), _make_schedules(self._tasks))
 
     def run(self, message: Message) -> object:
         """Calls a task; an async one in an event loop of its own."""
         call = find_task_call(self._tasks, message)
-        return asyncio.run(call.await_result()) if call.task.is_async else call.run()
+        return asyncio.run(call.await_result()) if call.task.definition.is_async else call.run()
 
     async def run_async(self, message: Message) -> object:
         """Calls a task; a plain one in a thread."""
         call = find_task_call(self._tasks, message)
-        if call.task.is_async:
+        if call.task.definition.is_async:
             return await call.await_result()
         result, error = await asyncio.to_thread(call.run_and_catch)
         if error is not None:
             raise error
         return result
 
-    def retry_of(self, message: Message, failure: Failure) -> TaskRetry | None:
-        return None if failure.kind == _UNKNOWN else find_task_call(self._tasks, message).task.retry
-
     def decide_retry(self, message: Message, error: Exception, deliveries: int) -> tuple[float | None, bool]:
         """Returns the seconds until a call is retried, or None if the queue decides, and whether it is retried."""
-        retry = self.retry_of(message, Failure.of(error)) or TaskRetry()
+        retry = find_retry(self.task_of(message), Failure.of(error))
         again = retry.attempts is None or deliveries < retry.attempts
         return retry.delay(deliveries, random()) if again else None, again  # noqa: S311 - spreads load
-
-
-class AsyncTasks(PlainTasks):
-    """Calls plain and async tasks: the handler of an async worker. A mixed worker uses :meth:`call_plain`, too."""
-
-    async def __call__(self, message: Message, _context: object) -> object:  # workers ask
-        return await self.run_async(message)
-
-
-_UNKNOWN = f"{UnknownTask.__module__}.{UnknownTask.__qualname__}"

@@ -6,25 +6,20 @@ Calls may be unique: while a call waits or runs, no other call with the same nam
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from hashlib import blake2b
-from string import Formatter
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
 
 import msgspec
 
 from qdo.errors import HandlerError, InvalidArgument
+from qdo.tasks.definitions import TaskDefinition, make_unique_name
 from queuey.client import NameTaken
 from queuey.client.calls.call import is_received_as_sent
-from queuey.client.claims.handlers import is_coroutine_handler
 
 if TYPE_CHECKING:
     from qdo.tasks.jobs import Jobs
-    from qdo.tasks.schedules import TaskTimetable
-    from qdo.worker.failure import TaskRetry
     from queuey.client import Receipt
 
 P = ParamSpec("P")
@@ -83,41 +78,16 @@ class Task(Generic[P, R, S]):
         name: The name of the task in messages.
         queue: The queue that calls are sent to.
         function: The function.
-        retry: When failed calls are retried.
-        timeout: Max seconds of a call, or None for no limit.
-        unique: How calls are named of which only one may wait or run; see :meth:`Jobs.task`. None if calls are not
-            unique.
-        timetable: When the service calls the task, or None.
-        show_arguments: Whether the worker's log and spans show the arguments of calls.
     """
 
-    def __init__(
-        self,
-        jobs: Jobs,
-        function: Callable[P, R],
-        name: str,
-        queue: str,
-        retry: TaskRetry,
-        timeout: float | None,
-        unique: Unique | None,
-        timetable: TaskTimetable | None,
-    ) -> None:
-        check_types(function, name)
-        if unique is not None:
-            check_unique(unique, function, name)
+    def __init__(self, jobs: Jobs, function: Callable[P, R], definition: TaskDefinition) -> None:
         self._jobs = jobs
         self.function = function
-        self.name = name
-        self.queue = queue
-        self.retry = retry
-        self.timeout = timeout
-        self.unique = unique
-        self.timetable = timetable
-        self.show_arguments = True
-        self.is_async = is_coroutine_handler(function)
+        self.definition = definition
+        self.name = self.__name__ = definition.name
+        self.queue = definition.queue
         self._signature: inspect.Signature | None = None
         self.__doc__ = function.__doc__
-        self.__name__ = name
 
     def __repr__(self) -> str:
         return f"<Task {self.name} of {self.queue}>"
@@ -159,8 +129,9 @@ class Task(Generic[P, R, S]):
             text = f"argument {name} of task {self.name} is {bound.arguments[name]!r:.100}"
             hint = "Declare the type of the parameter, or send a JSON value"
             raise InvalidArgument(f"{text}: it would arrive as {received[name]!r:.100}. {hint}")
-        unique = None if self.unique is None else make_unique_name(self.unique, self.name, bound)
-        return TaskCall(self.queue, msgspec.Raw(body), unique, self.signature.return_annotation)
+        unique = self.definition.unique
+        unique_name = None if unique is None else make_unique_name(unique, self.name, bound)
+        return TaskCall(self.queue, msgspec.Raw(body), unique_name, self.signature.return_annotation)
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> S:
         """Sends a call to the queue, for a worker to call the function.
@@ -233,12 +204,13 @@ class Task(Generic[P, R, S]):
             delay = max(0.0, (at - datetime.now(UTC)).total_seconds())
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
         options: dict[str, Any] = {"ttl": ttl, "headers": headers}
+        is_unique = unique is not None or self.definition.unique is not None
         if seconds is not None:
-            if unique is not None or self.unique is not None:
+            if is_unique:
                 raise InvalidArgument("a unique call cannot have a delay: leave out delay and at")
             options["delay"] = seconds
         if key is not None:
-            if unique is not None or self.unique is not None:
+            if is_unique:
                 raise InvalidArgument("a unique call cannot have a key: its name chooses its partition")
             options["key"] = key
         return TaskSender(self, self._jobs, unique, options)
@@ -381,69 +353,3 @@ def _check_is_json(task: Task[Any, Any, Any], name: str, value: object) -> None:
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         text = f"argument {name} of task {task.name} is not JSON: {error}"
         raise InvalidArgument(f"{text}. Send a reference to it, such as a path or an id") from error
-
-
-def check_types(function: Callable[..., Any], task: str) -> None:
-    """Checks that JSON can carry the types of the parameters and of the result, as far as they are defined by now.
-
-    Raises:
-        InvalidArgument: A type has no JSON form.
-    """
-    try:
-        signature = inspect.signature(function, eval_str=True)
-    except (NameError, ValueError):  # A type is defined later or for type checkers only, or the function is in C.
-        return
-    types = {f"parameter {name}": parameter.annotation for name, parameter in signature.parameters.items()}
-    for what, kind in (types | {"the result": signature.return_annotation}).items():
-        try:
-            msgspec.json.schema(Any if kind in (inspect.Signature.empty, object) else kind)
-        except TypeError as error:
-            text = f"the type of {what} of task {task} has no JSON form: {inspect.formatannotation(kind)}"
-            raise InvalidArgument(f"{text}. Use another one (docs/tasks.md), such as str, or name no type") from error
-
-
-Unique = Literal[True] | str | Callable[..., str]
-"""How unique calls are named: by all arguments (True), by a string with arguments in braces, or by a function."""
-
-_CAN_BE_NAME = re.compile(r"[^/\ud800-\udfff]{1,255}", re.DOTALL)
-
-
-def check_unique(unique: Unique, function: Callable[..., Any], task: str) -> None:
-    if unique is True or callable(unique):
-        return
-    if not isinstance(unique, str):
-        raise InvalidArgument(f"unique of task {task} is {unique!r}: use True, a string or a function of its arguments")
-    try:
-        fields = {re.split(r"[.\[]", field)[0] for _, field, _, _ in Formatter().parse(unique) if field is not None}
-    except ValueError as error:
-        raise InvalidArgument(f"unique of task {task} is {unique!r}: {error}") from error
-    if unknown := fields - inspect.signature(function).parameters.keys():
-        raise InvalidArgument(f"unique of task {task} is {unique!r}: the task has no argument {min(unknown) or '{}'}")
-
-
-def make_unique_name(unique: Unique, task: str, bound: inspect.BoundArguments) -> str:
-    """Returns the name of a unique call: task and key, or a hash of these if the name would not be valid or clear.
-
-    Raises:
-        InvalidArgument: The function does not return a string, or the string cannot be formatted.
-    """
-    if callable(unique):
-        key = unique(*bound.args, **bound.kwargs)
-        if not isinstance(key, str):
-            raise InvalidArgument(f"unique of task {task} returned {key!r}: return a string")
-    else:
-        bound.apply_defaults()
-        try:
-            if unique is True:
-                # With defaults applied and keys sorted, equal calls have the same name.
-                text = msgspec.json.encode(bound.arguments, order="deterministic")
-                key = blake2b(text, digest_size=16).hexdigest()
-            else:
-                key = unique.format_map(bound.arguments)
-        except (ValueError, LookupError, AttributeError, TypeError) as error:
-            raise InvalidArgument(f"unique of task {task} is {unique!r}: {error}") from error
-    name = f"{task}:{key}"
-    # If the task's name has a colon, too, the name of the call would be ambiguous.
-    if ":" not in task and _CAN_BE_NAME.fullmatch(name):
-        return name
-    return blake2b(f"{len(task)}:{name}".encode(errors="surrogatepass"), digest_size=16).hexdigest()

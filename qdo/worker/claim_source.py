@@ -27,18 +27,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from qdo.errors import InvalidArgument, MissingRights, UnknownTask
+from qdo.errors import InvalidArgument, MissingRights
 from qdo.loops import cancel, start_task, wait_for_event
 from qdo.partitions import Partition, Queue
-from qdo.worker.failure import (
-    DeadLetterIt,
-    Failure,
-    RetryLater,
-    RunResult,
-    SkipMessage,
-    StopTheWorker,
-    TaskRetry,
-)
+from qdo.worker.failure import DeadLetterIt, Failure, RetryLater, RunResult, SkipMessage, StopTheWorker
+from qdo.worker.handlers import find_retry
 from qdo.worker.rights import RETRY_PAUSES, repeat_until_answered
 from qdo.worker.runs import BatchSize, Delivery, MessageRun, SlowRuns, fail_overdue, find_run_result, stop_overdue
 from qdo.worker.sources import REFUSED_PAUSE_SECONDS, Handling, end_if_handlers_hang, end_if_refused
@@ -112,7 +105,6 @@ class ClaimSource:
         self._handling = handling
         # The queue's max_deliveries limits the attempts.
         self._settings = replace(settings, retry=replace(settings.retry, attempts=0))
-        self._retry_of = handling.retry_of
         self._runner = handling.runner
         self._metrics = handling.metrics
         seconds = min(settings.slice, MAX_UNBEGUN_SECONDS)
@@ -145,12 +137,10 @@ class ClaimSource:
             raise MissingRights(
                 f"the credential may not claim from {', '.join(lacking)}: give it read and claim (docs/access.md)"
             )
-        if self._handling.keep_queues is not None:
-            await self._handling.keep_queues(client)
+        await self._handling.handler.keep_queues(client)
         self._queues = {name: Queue(service, client.application, name) for name in names}
         logger.info("claims messages of %s as %s", ", ".join(names), name_this_process())
-        if self._handling.prepare is not None:
-            start_task(self._handling.prepare(client), self._preparing)
+        start_task(self._handling.handler.keep_schedules(client), self._preparing)
 
     async def take(self) -> bool:
         self._dispatch()
@@ -287,12 +277,13 @@ class ClaimSource:
         jobs, before = self._running.pop(run, None), self._finished.pop(run, 0)
         self._metrics.in_flight = len(self._running)
         if jobs is not None:
-            if not jobs:
-                pass  # All were taken back before they began.
-            elif self._handling.names_of is None:
-                self._metrics.record_run(jobs[0].queue, ran)
-            else:
-                self._handling.record_run_by_task(jobs[0].queue, run, ran)
+            if jobs:  # Otherwise all were taken back before they began.
+                tasks = (
+                    [message.body["task"] for message in run.messages[: ran.handled]]
+                    if self._handling.handler.tasks
+                    else None
+                )
+                self._metrics.record_run(jobs[0].queue, ran, tasks)
             self._batch_size.record_run(ran.handled, ran.seconds + sum(ran.slow))
             self._acknowledge_handled(run, jobs, before, ran.handled)
             failure, rest = ran.failure, jobs[ran.handled :]
@@ -319,13 +310,13 @@ class ClaimSource:
             self._overdue.append(_make_job_key(job))
             self._handling.count_message("overdue", job.queue, job.message)
             text = "the claim of %r expired before %s had handled it; an async handler must not block the event loop"
-            logger.warning(text, job, self._handling.call_of(job.message) or "the handler")
+            logger.warning(text, job, self._handling.handler.call_of(job.message) or "the handler")
         self._jobs.finish(jobs)
 
     def _handle_failure(self, job: AsyncJob, failure: Failure, state: tuple[int, bytes] | None) -> None:
         """Retries, skips or buries a job, or ends the worker. A cancelled job is not retried."""
         handling, place, message = self._handling, self._make_delivery(job), job.message
-        retry = self._retry_of(message, failure) or TaskRetry()
+        retry = find_retry(handling.handler.task_of(message), failure)
         settings = self._settings
         if retry.attempts is not None:
             settings = replace(settings, retry=replace(settings.retry, attempts=retry.attempts))
@@ -375,7 +366,7 @@ class ClaimSource:
         """Sends a failed job's state and releases it; if that fails, the job waits until its claim expires."""
         await self._send_state(job, state)
         try:
-            begun = UnknownTask.__qualname__ not in failure.kinds  # Another worker may know the task.
+            begun = not failure.is_unknown_task
             await job.release(delay, reason=(failure.kind, failure.text), retry=retry, begun=begun)
         except ClientError as error:
             logger.warning("%r could not be released, so it waits until its claim expires: %s", job, error)
@@ -434,7 +425,7 @@ class ClaimSource:
         """Acknowledges the handled messages of active runs, stops runs that take too long, and updates the metric."""
         ages = [0.0]
         for run, jobs in [item for item in self._running.items() if item[1]]:
-            age = run.check_age(self._make_delivery(jobs[0]).partition, now, self._handling.call_of)
+            age = run.check_age(self._make_delivery(jobs[0]).partition, now, self._handling.handler.call_of)
             ages.append(age)
             handled = run.handled
             self._acknowledge_handled(run, jobs, self._finished.get(run, 0), handled)

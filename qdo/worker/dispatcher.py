@@ -265,7 +265,7 @@ class Dispatcher(PartitionListener):
         """
         now = asyncio.get_running_loop().time()
         runs = self._runs
-        ages = [run.check_age(work.partition, now, self._handling.call_of) for work, run in runs]
+        ages = [run.check_age(work.partition, now, self._handling.handler.call_of) for work, run in runs]
         self._metrics.oldest = max(ages, default=0.0)
         for (work, run), age in zip(runs, ages, strict=True):
             if age >= self._settings.stalled_after and not run.leaked and run.handled < len(run.messages):
@@ -503,10 +503,10 @@ class Dispatcher(PartitionListener):
         self._running = self._metrics.in_flight = self._running - 1
         if self._exclusive is work:
             self._exclusive = None
-        if self._handling.names_of is None:
-            self._metrics.record_run(work.partition.queue.name, ran)
-        else:
-            self._handling.record_run_by_task(work.partition.queue.name, run, ran)
+        tasks = (
+            [message.body["task"] for message in run.messages[: ran.handled]] if self._handling.handler.tasks else None
+        )
+        self._metrics.record_run(work.partition.queue.name, ran, tasks)
         self._batch_size.record_run(ran.handled, ran.seconds + sum(ran.slow))
         self._settle_run(work, run, ran)
         work.update_quiet()

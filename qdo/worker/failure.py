@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from qdo.errors import HandlerError, TimeLimit
+from qdo.errors import HandlerError, TimeLimit, UnknownTask
 from qdo.settings import WorkerSettings
 from queuey.client import Backoff, Message
 from queuey.client.deadletters import holds_dead
@@ -98,6 +98,11 @@ class Failure(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}" if self.text else self.kind
 
+    @property
+    def is_unknown_task(self) -> bool:
+        """Whether this worker does not know the task. Another worker may know it."""
+        return self.kind == _full_name(UnknownTask)
+
 
 class RunResult(NamedTuple):
     """The result of a run.
@@ -134,6 +139,8 @@ class RunResult(NamedTuple):
         Args:
             tasks: The task name of each handled message.
         """
+        if len(set(tasks)) == 1:
+            return {tasks[0]: self}
         slow: dict[str, list[float]] = {task: [] for task in tasks}
         for index, seconds in zip(self.slow_at, self.slow, strict=True):
             slow[tasks[index]].append(seconds)
@@ -238,7 +245,3 @@ def _decide_last(settings: WorkerSettings, queue: str, pause: float) -> Decision
 
 CallOf = Callable[[Message], ShownCall | None]
 """Returns the task that a message calls, with the arguments that may be logged."""
-
-
-def find_no_call(_message: Message) -> None:
-    """Returns None, for a handler without tasks."""

@@ -9,18 +9,22 @@ import difflib
 import importlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import msgspec
 
 from qdo.errors import HandlerError, InvalidArgument
-from qdo.worker.failure import CallOf, Failure, find_no_call
+from qdo.worker.failure import Failure, TaskRetry
 from qdo.worker.runs import Delivery
-from queuey.client import Message
+from queuey.client import AsyncClient, Message
 from queuey.client.calls import tracing
 from queuey.client.calls.call import encode_value
 from queuey.client.claims.handlers import explain_unusable, is_coroutine_handler
+from queuey.model.task_calls import HIDDEN, ShownCall, find_call
 
 if TYPE_CHECKING:
     from qdo.worker.worker import Worker
@@ -29,10 +33,74 @@ Handler = Callable[[Message, Any], object] | Callable[[Message, Any], Awaitable[
 """``handle(message, context)``: the message is done if it returns and failed if it raises. A job keeps its result."""
 
 
+class HandledTask(msgspec.Struct, frozen=True):
+    """What a worker has to know of a task.
+
+    Attributes:
+        name: The name of the task in messages.
+        is_async: Whether a call of the function has to be awaited.
+        timeout: Max seconds of a call, or None for no limit.
+        retry: When failed calls are retried.
+        show_arguments: Whether the worker's log and spans show the arguments of calls.
+    """
+
+    name: str
+    is_async: bool
+    timeout: float | None
+    retry: TaskRetry
+    show_arguments: bool
+
+
+def find_retry(task: HandledTask | None, failure: Failure) -> TaskRetry:
+    """Returns the retry options of a task, or those of the queue if there is no task or it is unknown here."""
+    return TaskRetry() if task is None or failure.is_unknown_task else task.retry
+
+
+class TaskHandler(Protocol):
+    """What a worker calls with messages. A subclass defines at least ``call``.
+
+    Attributes:
+        call: Handles a message; plain or async.
+        call_plain: Handles a message of a plain task, if ``call`` is async because of other tasks.
+        tasks: The tasks that messages call, by name.
+    """
+
+    call: Handler
+    call_plain: Handler | None = None
+    tasks: Mapping[str, HandledTask] = MappingProxyType({})
+
+    async def keep_queues(self, client: AsyncClient) -> None:  # noqa: ARG002 - for subclasses
+        """Awaited before the first claim of a worker."""
+        return
+
+    async def keep_schedules(self, client: AsyncClient) -> None:  # noqa: ARG002 - for subclasses
+        """Runs in the background when a worker that claims has started."""
+        return
+
+    def task_of(self, message: Message) -> HandledTask | None:
+        """Returns the task that a message calls, or None if it does not call a known task."""
+        name = message.body.get("task") if self.tasks and isinstance(message.body, dict) else None
+        return self.tasks.get(name) if isinstance(name, str) else None
+
+    def call_of(self, message: Message) -> ShownCall | None:
+        """Returns the call of a message for logs and spans, without hidden arguments."""
+        call = find_call(encode_value(message.body)) if self.tasks and isinstance(message.body, dict) else None
+        task = self.task_of(message)
+        return call if call is None or (task is not None and task.show_arguments) else call._replace(arguments=HIDDEN)
+
+
+class FunctionHandler(TaskHandler):
+    """Calls a function with each message."""
+
+    def __init__(self, call: Handler) -> None:
+        self.call = call
+
+
+@runtime_checkable
 class HasHandler(Protocol):
     """An object that makes a handler, such as :class:`qdo.Jobs` once all tasks are defined."""
 
-    def as_handler(self) -> Handler:
+    def as_handler(self) -> TaskHandler:
         """Returns the handler."""
 
 
@@ -40,8 +108,8 @@ Context = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager
 """Called once. Its result is entered before the first message and exited after the last. Handlers get the value."""
 
 
-TaskOf = Callable[[Message], Any]
-"""Returns the task that a message calls, with its ``timeout`` and ``is_async``, or None if there is no such task."""
+TaskOf = Callable[[Message], HandledTask | None]
+"""See :meth:`TaskHandler.task_of`."""
 
 
 present_delivery: ContextVar[Delivery] = ContextVar("delivery")
@@ -106,56 +174,46 @@ def set_state(state: object) -> None:
         set_text(text)
 
 
-def load_handler(name: str) -> Handler:
-    handler: Handler = handler_of(import_by_name(name))
-    check_handler(handler, name)
-    return handler
+def make_handler(handler: Handler | HasHandler | str) -> TaskHandler:
+    """Returns the handler of :class:`qdo.Jobs`, or that of a function; imports it if its name is given."""
+    loaded: Any = import_by_name(handler) if isinstance(handler, str) else handler
+    if isinstance(loaded, HasHandler) and not inspect.isclass(loaded):
+        return loaded.as_handler()
+    name = handler if isinstance(handler, str) else repr(handler)
+    if (why := explain_unusable(loaded)) is not None:
+        raise HandlerError(f"{name} {why}")
+    _check_call(loaded, name, 2, "handler(message, context)")
+    return FunctionHandler(loaded)
 
 
-def wrap_in_span(handler: Any, tasks: Any = None) -> Any:  # noqa: ANN401 - plain or async; what as_handler() returns
-    """Returns the handler, or if tracing is enabled, a wrapper that handles each message in a span of its trace.
+def wrap_in_span(call: Any, handler: TaskHandler) -> Any:  # noqa: ANN401 - plain or async
+    """Returns ``call``, or if tracing is enabled, a wrapper that handles each message in a span of its trace.
 
-    The span names the task that the message calls. ``tasks`` has the tasks if the handler is one of its methods.
+    The span names the task that the message calls.
     """
     if not tracing.is_enabled():
-        return handler
-    call_of: CallOf = getattr(tasks or handler, "call_of", find_no_call)
-    if is_coroutine_handler(handler):
+        return call
+    call_of = handler.call_of
+    if is_coroutine_handler(call):
 
         async def handle_async(message: Message, context: object) -> object:
             with tracing.handling(delivery().partition.queue.name, message, call_of(message)):
-                return await handler(message, context)
+                return await call(message, context)
 
         return handle_async
 
     def handle(message: Message, context: object) -> object:
         with tracing.handling(delivery().partition.queue.name, message, call_of(message)):
-            return handler(message, context)
+            return call(message, context)
 
     return handle
 
 
-def handler_of(handler: Any) -> Any:  # noqa: ANN401 - is judged later
-    """Returns the handler of :class:`qdo.Jobs`, or the object itself."""
-    make = getattr(handler, "as_handler", None)
-    return handler if make is None or inspect.isclass(handler) else make()
-
-
-def load_context(name: str) -> Context:
-    factory: Context = import_by_name(name, "context")
-    check_context(factory, name)
-    return factory
-
-
-def check_handler(handler: object, name: str = "") -> None:
-    text = name or repr(handler)
-    if (why := explain_unusable(handler)) is not None:
-        raise HandlerError(f"{text} {why}")
-    _check_call(handler, text, 2, "handler(message, context)")
-
-
-def check_context(factory: object, name: str = "") -> None:
-    _check_call(factory, name or repr(factory), 0, "factory()")
+def load_context(context: Context | str) -> Context:
+    """Returns the factory, imported if its name is given; raises HandlerError if it cannot be called."""
+    factory: Any = import_by_name(context, "context") if isinstance(context, str) else context
+    _check_call(factory, context if isinstance(context, str) else repr(context), 0, "factory()")
+    return factory  # type: ignore[no-any-return]
 
 
 def find_import_name(handler: object, what: str) -> str:

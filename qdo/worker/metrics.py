@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -91,14 +91,16 @@ class WorkerMetrics(Collector):
         if self._registry is not None:
             self._registry.unregister(self)
 
-    def record_run(self, queue: str, ran: RunResult, task: str = "") -> None:
-        key = queue, self._find_task_label(task) if task else ""
-        cells = self._cells[key]
-        cells[0] += ran.seconds + sum(ran.slow)
-        cells[1] += ran.quick
-        for seconds in ran.slow:
-            cells[bisect_left(BUCKETS, seconds) + 1] += 1
-        self._counts["handled"][key] += ran.handled
+    def record_run(self, queue: str, ran: RunResult, tasks: Sequence[str] | None = None) -> None:
+        """Counts the handled messages of a run. ``tasks`` are their task names, or None if messages call no tasks."""
+        for task, task_result in [("", ran)] if tasks is None else ran.split_by_task(tasks).items():
+            key = queue, self._find_task_label(task) if task else ""
+            cells = self._cells[key]
+            cells[0] += task_result.seconds + sum(task_result.slow)
+            cells[1] += task_result.quick
+            for seconds in task_result.slow:
+                cells[bisect_left(BUCKETS, seconds) + 1] += 1
+            self._counts["handled"][key] += task_result.handled
 
     def count(self, name: str, queue: str, task: str = "") -> None:
         self._counts[name][queue, self._find_task_label(task) if task else ""] += 1

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from random import random
 from typing import Any, Literal, NamedTuple, Protocol
 
 from qdo.partitions import Partition, join_first
 from qdo.settings import WorkerSettings
-from qdo.worker.failure import (
-    CallOf,
-    Decision,
-    ExitCode,
-    Failure,
-    RunResult,
-    SkipMessage,
-    StopTheWorker,
-    TaskRetry,
-    decide,
-    find_no_call,
-)
-from qdo.worker.handlers import Hooks, TaskOf
+from qdo.worker.failure import Decision, ExitCode, Failure, SkipMessage, StopTheWorker, decide
+from qdo.worker.handlers import Hooks, TaskHandler
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.runs import Delivery, Executor, MessageRun
-from queuey.client import AsyncClient, Message
+from qdo.worker.runs import Delivery, Executor
+from queuey.client import Message
 
 logger = logging.getLogger("qdo.worker")
 
@@ -41,20 +30,16 @@ class Handling(NamedTuple):
     The methods ``record_...`` count messages and call the hooks ``failed``, ``retrying`` and ``dead``.
 
     Attributes:
-        runner: Runs handlers.
+        handler: What it calls with messages.
+        runner: Runs the handler.
         stop_requested: Set when the worker should stop.
         changed: Called when more messages may be taken, or the state has changed.
         end: Ends the worker because of a failure.
         stop: Ends the worker with an exit code.
         lag_shown: Whether to measure the lag.
-        keep_queues: Awaited before the first claim when the worker starts, or None.
-        prepare: Runs in the background when the worker starts, or None.
-        retry_of: Returns the retry options for a failed message, or None if the settings or the queue decide.
-        task_of: Returns the task that a message calls, or None if it does not call a known task.
-        call_of: Returns the call of a message for the log, or None if it does not call a task.
-        names_of: Returns the task names of handled messages. None if the handler has no tasks.
     """
 
+    handler: TaskHandler
     runner: Executor
     settings: WorkerSettings
     hooks: Hooks
@@ -64,12 +49,6 @@ class Handling(NamedTuple):
     end: Callable[[StopTheWorker, Failure], None]
     stop: Callable[[int], None]
     lag_shown: bool
-    keep_queues: Callable[[AsyncClient], Coroutine[Any, Any, None]] | None = None
-    prepare: Callable[[AsyncClient], Coroutine[Any, Any, None]] | None = None
-    retry_of: Callable[[Message, Failure], TaskRetry | None] = lambda _message, _failure: None
-    task_of: TaskOf = lambda _message: None
-    call_of: CallOf = find_no_call
-    names_of: Callable[[Sequence[Message]], list[str]] | None = None
 
     def decide_failure(self, settings: WorkerSettings, place: Delivery, message: Message, failure: Failure) -> Decision:
         """Returns what to do with a message after a failed attempt.
@@ -105,7 +84,7 @@ class Handling(NamedTuple):
             "attempt": place.attempt,
             "error": failure.kind,
         }
-        if (call := self.call_of(message)) is not None:
+        if (call := self.handler.call_of(message)) is not None:
             fields, text, arguments = fields | call._asdict(), f"%s: {text}", (call, *arguments)
         file, line, function, _ = logger.findCaller(stacklevel=2)
         record = logger.makeRecord(
@@ -115,13 +94,8 @@ class Handling(NamedTuple):
             record.exc_text = failure.trace.rstrip() or None
         logger.handle(record)
 
-    def record_run_by_task(self, queue: str, run: MessageRun, ran: RunResult) -> None:
-        names = [] if self.names_of is None else self.names_of(run.messages[: ran.handled])
-        for task, result in ({names[0]: ran} if len(set(names)) == 1 else ran.split_by_task(names)).items():
-            self.metrics.record_run(queue, result, task)
-
     def count_message(self, name: str, queue: str, message: Message) -> None:
-        task = self.task_of(message)
+        task = self.handler.task_of(message)
         self.metrics.count(name, queue, "" if task is None else task.name)
 
     def record_failed_attempt(self, place: Delivery, message: Message, failure: Failure) -> None:

@@ -25,7 +25,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from time import monotonic
-from typing import Any
 
 from prometheus_client.registry import CollectorRegistry
 
@@ -38,8 +37,8 @@ from qdo.worker.claim_source import MAX_UNBEGUN_SECONDS, Claims, ClaimSource
 from qdo.worker.dispatcher import Dispatcher
 from qdo.worker.executors.in_process import MixedExecutor, TaskExecutor, ThreadExecutor
 from qdo.worker.executors.processes import ChildSetup, ProcessExecutor
-from qdo.worker.failure import ExitCode, Failure, StopTheWorker, find_no_call
-from qdo.worker.handlers import Context, Handler, HasHandler, Hooks
+from qdo.worker.failure import ExitCode, Failure, StopTheWorker
+from qdo.worker.handlers import Context, Handler, HasHandler, Hooks, TaskHandler
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.runs import Executor
 from qdo.worker.sources import Handling, Source
@@ -114,12 +113,10 @@ class Worker:
         self._stop_requested = asyncio.Event()
         self._hooks = Hooks(middleware, lambda _: self.metrics.increment("hook_failures"))
         seconds = _max_run_seconds(self.settings, consumer)
-        resolved = handlers.load_handler(handler) if isinstance(handler, str) else handlers.handler_of(handler)
-        task_of = getattr(resolved, "task_of", lambda _message: None)
-        self._runner = _make_executor(
-            self.settings, seconds, handler, resolved, task_of, context, self._hooks, process_setup
-        )
+        made = handlers.make_handler(handler)
+        self._runner = _make_executor(self.settings, seconds, handler, made, context, self._hooks, process_setup)
         self._handling = handling = Handling(
+            made,
             self._runner,
             self.settings,
             self._hooks,
@@ -129,12 +126,6 @@ class Worker:
             end=self._end,
             stop=self._stop_with,
             lag_shown=registry is not None,
-            keep_queues=getattr(resolved, "keep_queues", None),
-            prepare=getattr(resolved, "prepare", None),
-            retry_of=getattr(resolved, "retry_of", lambda _message, _failure: None),
-            task_of=task_of,
-            call_of=getattr(resolved, "call_of", find_no_call),
-            names_of=getattr(resolved, "names_of", None),
         )
         self._source: Source
         if isinstance(consumer, Claims):
@@ -382,37 +373,35 @@ def _max_run_seconds(settings: WorkerSettings, consumer: AsyncConsumer | Claims)
 def _make_executor(
     settings: WorkerSettings,
     seconds: float,
-    handler: Handler | HasHandler | str,
-    resolved: Any,  # noqa: ANN401 - is judged here
-    task_of: handlers.TaskOf,
+    source: Handler | HasHandler | str,
+    handler: TaskHandler,
     context: Context | str | None,
     hooks: Hooks,
     process_setup: Callable[[], object] | None,
 ) -> Executor:
     """Returns the executor: processes if the settings have them, else tasks for async handlers and threads for others.
 
-    Mixed handlers get tasks and threads. Raises InvalidArgument if a plain handler would have a time limit in a thread.
+    Mixed handlers get tasks and threads. ``handler`` was made of ``source``, which child processes import by its name.
+    Raises InvalidArgument if a plain handler would have a time limit in a thread.
     """
-    factory = handlers.load_context(context) if isinstance(context, str) else context
-    handlers.check_handler(resolved)
-    limited, tasks, resolved = getattr(resolved, "needs_processes", ""), resolved, handlers.wrap_in_span(resolved)
-    if factory is not None:
-        handlers.check_context(factory)
+    factory = None if context is None else handlers.load_context(context)
     if settings.processes:
-        name = handler if isinstance(handler, str) else handlers.find_import_name(handler, "handler")
+        name = source if isinstance(source, str) else handlers.find_import_name(source, "handler")
         made = factory and (context if isinstance(context, str) else handlers.find_import_name(factory, "context"))
         setup = ChildSetup(list(sys.path), process_setup, name, made, seconds)
         limit = min(settings.stalled_after, settings.time_limit or settings.stalled_after)
-        return ProcessExecutor(setup, settings.processes, limit, hooks, task_of)
-    if limited:
+        return ProcessExecutor(setup, settings.processes, limit, hooks, handler.task_of)
+    if limited := [task.name for task in handler.tasks.values() if task.timeout is not None and not task.is_async]:
         text = "a thread cannot be stopped, so use processes, or make it async"
-        raise InvalidArgument(f"plain functions with a timeout: {limited}: {text}")
-    if getattr(tasks, "is_mixed", False):
-        threads = ThreadExecutor(handlers.wrap_in_span(tasks.call_plain, tasks), None, settings.threads, seconds, hooks)
-        shared = resolved, factory, settings.tasks, seconds, hooks
-        return MixedExecutor(*shared, limit=settings.time_limit, threads=threads, task_of=task_of)
-    if is_coroutine_handler(resolved):
-        return TaskExecutor(resolved, factory, settings.tasks, seconds, hooks, limit=settings.time_limit)
+        raise InvalidArgument(f"plain functions with a timeout: {', '.join(limited)}: {text}")
+    call = handlers.wrap_in_span(handler.call, handler)
+    if handler.call_plain is not None:
+        call_plain = handlers.wrap_in_span(handler.call_plain, handler)
+        threads = ThreadExecutor(call_plain, None, settings.threads, seconds, hooks)
+        shared = call, factory, settings.tasks, seconds, hooks
+        return MixedExecutor(*shared, limit=settings.time_limit, threads=threads, task_of=handler.task_of)
+    if is_coroutine_handler(call):
+        return TaskExecutor(call, factory, settings.tasks, seconds, hooks, limit=settings.time_limit)
     if settings.time_limit is not None:
         raise InvalidArgument("a thread cannot be stopped: a time limit for a plain handler needs processes")
-    return ThreadExecutor(resolved, factory, settings.threads, seconds, hooks)
+    return ThreadExecutor(call, factory, settings.threads, seconds, hooks)

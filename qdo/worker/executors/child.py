@@ -33,7 +33,7 @@ from qdo.worker.executors.processes import (
     read_frame,
 )
 from qdo.worker.failure import RunResult
-from qdo.worker.handlers import Handler, load_context, load_handler, wrap_in_span
+from qdo.worker.handlers import Handler, load_context, make_handler, wrap_in_span
 from qdo.worker.runs import Delivery, MessageRun
 from queuey.client.calls.job_calls import JobResult
 from queuey.client.claims.handlers import is_coroutine_handler
@@ -164,9 +164,9 @@ async def _prepare(setup: ChildSetup, entered: AsyncExitStack) -> tuple[Handler,
     sys.path[:] = setup.path
     if setup.before_import is not None:
         setup.before_import()
-    handler = wrap_in_span(load_handler(setup.handler))
+    handler = make_handler(setup.handler)
     context = await enter_context(load_context(setup.context) if setup.context else None, entered)
-    return handler, context
+    return wrap_in_span(handler.call, handler), context
 
 
 def run_task(runner: asyncio.Runner, handler: Any, context: object, run: MessageRun, *rest: Any) -> RunResult:  # noqa: ANN401 - as for run_plain

@@ -211,7 +211,7 @@ async def run_async(  # noqa: C901 - a hot loop, in which calls cost time
     )
 
 
-async def await_with_limit(call: Awaitable[Any], seconds: float, what: object) -> Any:  # noqa: ANN401 - what it returns
+async def await_with_limit(call: Awaitable[Any], seconds: float, what: str) -> Any:  # noqa: ANN401 - what it returns
     """Awaits a call. Raises TimeLimit, which names ``what``, if the call takes longer than ``seconds``."""
     timer = asyncio.timeout(seconds)
     try:

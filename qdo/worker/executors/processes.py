@@ -142,7 +142,7 @@ class ChildProcess:
         gone: Whether the child was killed, was not started, or has closed its end of the socket.
     """
 
-    def __init__(self, setup: ChildSetup, limit_of: Callable[[MessageRun], tuple[float, object]]) -> None:
+    def __init__(self, setup: ChildSetup, limit_of: Callable[[MessageRun], tuple[float, str]]) -> None:
         self.dead = False
         self._setup = setup
         self._find_limit = limit_of
@@ -403,12 +403,12 @@ class ProcessExecutor:
             else:
                 return
 
-    def _find_limit(self, run: MessageRun) -> tuple[float, object]:
+    def _find_limit(self, run: MessageRun) -> tuple[float, str]:
         """Returns the max seconds of the next message, and what they limit: its task or the handler."""
         task = self._task_of(run.messages[run.handled]) if run.handled < len(run.messages) else None
         if task is None or task.timeout is None:
             return self._limit, "the handler"
-        return min(self._limit, task.timeout + _CANCEL_SECONDS * task.is_async), task
+        return min(self._limit, task.timeout + _CANCEL_SECONDS * task.is_async), f"task {task.name}"
 
     async def _add_child(self) -> None:
         child = ChildProcess(self._setup, self._find_limit)

@@ -44,7 +44,7 @@ async def test_endings(workers: Workers, form: str) -> None:
         await wait_until_drained(workers, queue)
         letters = await workers.letters(queue, count=len(failures))
     assert {letter.id for letter in letters} == failures.keys()
-    what = "the handler" if task is None else f"<Task {task} of mixed>"
+    what = "the handler" if task is None else f"task {task}"
     limited = f"{what} took longer than {0.5 if task == 'plain' else LIMIT:g} s and was killed"
     for letter in letters:
         kind, text = failures[letter.id] or ("", "")
@@ -54,7 +54,9 @@ async def test_endings(workers: Workers, form: str) -> None:
 
 async def test_a_kill_that_is_cancelled_closes_the_pipe() -> None:
     """A child's pipe is closed even if nobody waits any more until the child has ended."""
-    child = ChildProcess(ChildSetup(sys.path, None, f"{MODULE}:handle", None, LIMIT), lambda _run: (LIMIT, None))
+    child = ChildProcess(
+        ChildSetup(sys.path, None, f"{MODULE}:handle", None, LIMIT), lambda _run: (LIMIT, "the handler")
+    )
     await child.start()
     killing = asyncio.create_task(child.kill())
     await asyncio.sleep(0)

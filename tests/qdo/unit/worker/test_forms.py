@@ -14,7 +14,7 @@ from qdo import HandlerError, InvalidArgument, Jobs
 from qdo.settings import WorkerSettings
 from qdo.worker.executors.in_process import InThisProcess
 from qdo.worker.failure import Failure, RunResult
-from qdo.worker.handlers import Hooks, check_handler, handler_of
+from qdo.worker.handlers import Hooks, make_handler
 from qdo.worker.runs import Delivery, MessageRun
 from qdo.worker.worker import _make_executor
 from queuey.client import InvalidArgument as InvalidHandle
@@ -123,8 +123,9 @@ FORMS: dict[str, Callable[[End], Any]] = {
 
 
 def executor_of(handler: Any) -> InThisProcess:  # noqa: ANN401
-    task_of = getattr(handler, "task_of", lambda _: None)
-    executor = _make_executor(WorkerSettings(threads=2, tasks=8), 9.0, handler, handler, task_of, None, NO_HOOKS, None)
+    executor = _make_executor(
+        WorkerSettings(threads=2, tasks=8), 9.0, handler, make_handler(handler), None, NO_HOOKS, None
+    )
     assert isinstance(executor, InThisProcess)
     return executor
 
@@ -209,7 +210,7 @@ def jobs_of(form: str, end: End, *, beside_async: bool) -> Jobs:
 async def test_tasks(form: str, *, beside_async: bool) -> None:
     """A call is done when its task returns; any other end is a failed attempt, and the worker goes on."""
     for kind, end in KINDS.items():
-        ran = await run_handler(handler_of(jobs_of(form, end, beside_async=beside_async)), body=BODY)
+        ran = await run_handler(jobs_of(form, end, beside_async=beside_async), body=BODY)
         assert ran.handled == (kind == "returns")
         if kind != "returns":
             assert ran.failure is not None
@@ -221,7 +222,7 @@ async def test_tasks(form: str, *, beside_async: bool) -> None:
 @pytest.mark.parametrize("kind", UNRUN_RESULTS)
 async def test_what_nothing_ran_of_fails_without_a_worker(form: str, kind: str) -> None:
     """A task that returns an unrun object raises in tests and in ``job_queue.run`` too, without a worker."""
-    handler: Any = handler_of(jobs_of(form, UNRUN_RESULTS[kind], beside_async=False))
+    handler = jobs_of(form, UNRUN_RESULTS[kind], beside_async=False).as_handler()
     call = message(1, body=BODY)
     with pytest.raises(NothingRan, match="task one"):
         await asyncio.to_thread(handler.run, call)
@@ -256,13 +257,13 @@ def test_what_would_run_nothing_is_refused_when_it_is_declared(function: Any) ->
             make(function)
     takes = function if inspect.isclass(function) else functools.partial(function)
     with pytest.raises(HandlerError):
-        check_handler(takes)
+        make_handler(takes)
 
 
 def test_a_task_is_no_handler() -> None:
     """A worker that is given a single task names the object that has all tasks."""
     with pytest.raises(HandlerError, match=rf"{__name__}:resize is a task: run {__name__}:images"):
-        handler_of(resize)
+        make_handler(resize)
 
 
 def test_a_task_without_a_name() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from qdo.errors import HandlerError, InvalidArgument
 from qdo.worker import handlers
-from qdo.worker.handlers import Hooks, Middleware, load_context, load_handler
+from qdo.worker.handlers import Hooks, Middleware, load_context, make_handler
 from qdo.worker.runs import Delivery
 from queuey.client import Message
 from queuey.client.claims.handlers import is_coroutine_handler
@@ -65,9 +65,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 def test_a_name_leads_to_the_handler() -> None:
     """``module:function`` is found, also nested, and async handlers are recognised."""
-    assert load_handler(f"{__name__}:handle") is handle
-    assert load_handler(f"{__name__}:Service.inner") is Service.inner
-    assert load_handler(f"{__name__}:service") is service
+    assert make_handler(f"{__name__}:handle").call is handle
+    assert make_handler(f"{__name__}:Service.inner").call is Service.inner
+    assert make_handler(f"{__name__}:service").call is service
     assert not is_coroutine_handler(handle)
     assert is_coroutine_handler(handle_async)
     assert is_coroutine_handler(service)
@@ -93,7 +93,7 @@ def test_a_name_leads_to_the_handler() -> None:
 def test_what_is_no_handler_is_refused_with_the_reason(name: str, said: str) -> None:
     """Each invalid name is refused with an error that names the reason."""
     with pytest.raises(HandlerError) as refused:
-        load_handler(name)
+        make_handler(name)
     assert said in str(refused.value)
 
 
@@ -102,9 +102,9 @@ def test_a_module_that_fails_says_why(module: Callable[[str, str], None]) -> Non
     module("needs_more", "import no_such_thing_at_all")
     module("breaks", "1 / 0")
     with pytest.raises(HandlerError, match="needs 'no_such_thing_at_all', which is not installed"):
-        load_handler("needs_more:handle")
+        make_handler("needs_more:handle")
     with pytest.raises(HandlerError, match="cannot be imported: ZeroDivisionError"):
-        load_handler("breaks:handle")
+        make_handler("breaks:handle")
 
 
 def test_a_context_is_called_without_arguments(module: Callable[[str, str], None]) -> None:

@@ -13,9 +13,8 @@ def test_tasks_of_a_run_are_counted_apart() -> None:
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry)
     ran = RunResult(2, None, 1, 0.0005, (0.02,), (1,)).combine(RunResult(2, None, 1, 0.0005, (0.3,), (1,)))
-    for task, result in ran.split_by_task(["a", "a", "b", "b"]).items():
-        metrics.record_run("q", result, task)
-    metrics.record_run("q", RunResult(1, None, 0, 0.0, (0.02,), (0,)), "a")
+    metrics.record_run("q", ran, ["a", "a", "b", "b"])
+    metrics.record_run("q", RunResult(1, None, 0, 0.0, (0.02,), (0,)), ["a"])
     lines = generate_latest(registry).decode().splitlines()
     for line in (
         'qdo_messages_handled_total{queue="q",task="a"} 3.0',

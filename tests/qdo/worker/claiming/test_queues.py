@@ -138,7 +138,7 @@ async def test_a_hidden_queue(group: GroupWithKeys, name: str, caplog: pytest.Lo
     client = group.system.connect(key=group.key(group.system.refer_to(name), allow="send"))
     queue = await group.system.client.create_queue(name, ttl=3600)
     with caplog.at_level(logging.WARNING, "qdo.worker"):
-        await Jobs(name, async_client=client, ttl=7200)._keep_queues(client)
+        await Jobs(name, async_client=client, ttl=7200).as_handler().keep_queues(client)
     [text] = caplog.messages
     assert f"may neither see nor create queue {name}" in text
     assert f"If it does not exist, an administrator can: queuey queue create {name} --ttl 7200" in text

@@ -78,11 +78,11 @@ def test_mistakes_of_definitions() -> None:
     """Names in use, and impossible queues and numbers, are refused at once."""
     jobs = Jobs(["hi", "lo"])
     with pytest.raises(InvalidArgument, match="not one of hi, lo"):
-        jobs.task(queue="other")
+        jobs.task(queue="other")(print)
     with pytest.raises(InvalidArgument, match="retries"):
-        jobs.task(retries=-1)
+        jobs.task(retries=-1)(print)
     with pytest.raises(InvalidArgument, match="timeout"):
-        jobs.task(timeout=0)
+        jobs.task(timeout=0)(print)
 
     @jobs.task(queue="lo")
     def one() -> None:
