@@ -224,7 +224,7 @@ class AsyncConsumer:
             if self._coordinator is not None:
                 await self._coordinator.open()
                 if self.settings.start == "latest" and self._assigned is None:
-                    self._latest_start.group_has_offsets = bool(await self._coordinator.offsets())
+                    self._latest_start.set_group(await self._coordinator.snapshot())
             await self._finder.begin()
             if prepare is not None:
                 await prepare()

@@ -2,7 +2,8 @@
 
 With ``start="latest"``, a group begins at the end of each partition that exists when its first member starts, and at
 the beginning of partitions that appear later. The position is recorded before any message is handed out. Otherwise, if
-a member stopped before its first commit, its successor would begin at a later end and skip the messages in between.
+a member stopped before its first commit, its successor would begin at a later end and skip the messages in between. So
+if the group has assigned a queue and has no offset of it, nobody has begun it: it begins at its end, too.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from random import uniform
 
 from qdo.consumer.fetcher import MAX_QUEUES_PER_CALL
 from qdo.errors import InvalidArgument, QdoError
 from qdo.group.offsets import PartitionOwnership
-from qdo.partitions import Partition
+from qdo.group.records import GroupSnapshot
+from qdo.partitions import Partition, Queue
 from queuey.client import EARLIEST, ApiError, AsyncClient, ClientError, Query, RetryPolicy, id_before, order_of
 
 log = logging.getLogger("qdo.consumer")
@@ -65,29 +68,28 @@ class LatestStart:
         record: Records the first offsets.
         begin_at: Starts reading a partition.
         is_shared: Whether the group assigns the partitions, so that partitions that appear later are new.
-
-    Attributes:
-        group_has_offsets: Whether the group had offsets when this member started, so that partitions without one are
-            new.
     """
 
     def __init__(self, client: AsyncClient, record: RecordOffsets, begin_at: BeginAt, *, is_shared: bool) -> None:
-        self.group_has_offsets = False
         self._client = client.with_retry(RetryPolicy(deadline=0.0))
         self._record = record
         self._begin_at = begin_at
         self._is_shared = is_shared
         self._first_end: str | None = None
+        self._group_has_offsets = False
+        """Whether the group had offsets when this member started, so that queues it did not know are new."""
+        self._not_begun: AbstractSet[Queue] = frozenset()
+        """The queues that the group had assigned when this member started, and of which it had no offset."""
+
+    def set_group(self, group: GroupSnapshot) -> None:
+        """Sets the group's state when this member started."""
+        targets = {} if group.target is None else group.target.owners
+        begun = {partition.queue for partition in group.offsets}
+        self._group_has_offsets = bool(begun)
+        self._not_begun = {partition.queue for partition in (*group.owners, *targets)} - begun
 
     async def begin(self, rows: Iterable[PartitionOwnership]) -> None:
-        """Starts reading partitions without an offset; retries until each is read or no longer owned.
-
-        If the group had offsets when this member started, begins at their oldest messages, else at their present ends.
-        """
-        if self.group_has_offsets:
-            for row in rows:
-                self._begin_at(row, EARLIEST)
-            return
+        """Starts reading partitions without an offset; retries until each is read or no longer owned."""
         waiting = list(rows)
         pause = FIRST_PAUSE_SECONDS
         while waiting := [row for row in waiting if row.fetch_from is None and not row.closed]:
@@ -100,24 +102,29 @@ class LatestStart:
                 pause = min(MAX_PAUSE_SECONDS, 2 * pause)
 
     async def _begin_at_ends(self, rows: list[PartitionOwnership]) -> None:
-        """Records the present ends as offsets and reads from there. Rows placed or lost meanwhile are skipped.
+        """Records first positions and reads from there. Rows placed or lost meanwhile are skipped.
 
-        If the partitions are shared, later ones begin no later than the ends that were recorded first.
+        Partitions of new queues begin at their oldest messages, others at their present ends. If the partitions are
+        shared, later ones begin no later than the ends that were recorded first.
         """
-        ends = await read_horizons(self._client, [row.partition for row in rows])
+        queues = {row.partition.queue for row in rows}
+        new = queues - self._not_begun if self._group_has_offsets else frozenset()
+        ends = await read_horizons(self._client, [row.partition for row in rows if row.partition.queue not in new])
         # Meanwhile the user may have set a position, or another member may own the partition.
         unplaced = {row.partition for row in rows if row.fetch_from is None and not row.closed}
         points = {p: end for p, end in ends.items() if isinstance(end, str) and p in unplaced}
         for partition, error in ends.items():
             if isinstance(error, ApiError):
                 log.warning("the first position of %s is not known yet, retrying: %s", partition, error)
-        if not points:
-            return
+        last_end = max(points.values(), key=order_of, default=None)
         if self._is_shared and (first := self._first_end) is not None:
             # Partitions that appear later begin at the first end, so that no message sent meanwhile is skipped.
             points = {p: min(end, first, key=order_of) for p, end in points.items()}
+        points |= dict.fromkeys((partition for partition in unplaced if partition.queue in new), EARLIEST)
+        if not points:
+            return
         lost = await self._record(points)
-        self._first_end = self._first_end or max(points.values(), key=order_of)
+        self._first_end = self._first_end or last_end
         for row in rows:
             point = points.get(row.partition)
             if point is not None and row.partition not in lost and row.fetch_from is None and not row.closed:

@@ -173,7 +173,7 @@ class ServiceSession:
                 except SessionLost:
                     raise
                 except CoordinationError as error:
-                    failures += 1
+                    failures, wait = failures + 1, 0.0  # Only an answer renews the session: have the next one at once.
                     log.log(logging.DEBUG if failures > 1 else logging.WARNING, "no heartbeat: %s", error)
                     self._set_suspended(suspended=True)
                     await asyncio.sleep(min(_BACKOFF.pause(failures, 0.5), max(0.0, self._remaining())))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import httpx2
 
-from qdo.partitions import Partition
+from qdo.partitions import Partition, Queue
 from queuey.client import order_of
 from tests.qdo.consumer.conftest import System, body_numbers, collect, until
 
@@ -41,6 +42,39 @@ async def test_what_appears_in_a_group_at_work_begins_at_its_beginning(system: S
     await system.send(queue, 2, 3)
     second = await system.consumer(queue, start="latest")
     assert body_numbers(await collect(second, 2), 3) == [1, 2]
+
+
+async def test_each_queue_begins_by_itself(system: System) -> None:
+    """A queue that no member could begin begins at its end, a new one at its oldest message, also for later members."""
+    begun, other, new = [Queue(system.store, system.client.application, f"by-itself-{number}") for number in range(3)]
+    for queue in (begun, other):
+        await system.queue(name=queue.name)
+    await system.send(other, 2)
+
+    def spoil(_: Any, answered: Any) -> None:  # noqa: ANN401 - JSON
+        error = {"queue_name": other.name, "status": "error", "error_msg": {"NotAllowed": "on purpose"}}
+        answered["queues"] = [error if row["queue_name"] == other.name else row for row in answered["queues"]]
+
+    system.transport.heal = spoil
+    queues = (begun, other)
+    options: dict[str, Any] = {"start": "latest", "patterns": ["by-itself-*"], "discover": 0.1}
+    first = await system.consumer(*queues, **options)
+    await until(lambda: len(first.assignment) == 2 and first.committed(Partition(begun, 1)) is not None)
+    second = await system.consumer(*queues, **options)
+    await system.queue(name=new.name)
+    await system.send(new, 2)
+    places = {Partition(queue, 1) for queue in (begun, other, new)}
+    await until(lambda: first.assignment | second.assignment == places)
+    await first.close()
+    system.transport.heal = None
+    await until(lambda: second.assignment == places)
+    await until(lambda: all(map(second.committed, places)))
+    third = await system.consumer(*queues, **options)
+    await second.close()
+    await until(lambda: third.assignment == places)
+    await system.send(other, 1, first=3)
+    messages = await collect(third, 3)
+    assert sorted(message.body for message in messages) == ["1:1", "1:2", "1:3"]
 
 
 async def test_nothing_is_read_before_the_beginning_is_recorded(system: System) -> None:

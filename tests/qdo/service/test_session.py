@@ -197,11 +197,14 @@ async def test_a_commit_in_doubt_and_one_that_goes_back(join: Callable[..., Any]
 
 
 async def test_silence_suspends_and_an_answer_resumes(join: Callable[..., Any]) -> None:
-    """A heartbeat without an answer suspends, the next answered one resumes, and the end is the last event."""
+    """A heartbeat without an answer suspends, the next one, which does not wait, resumes; the end is the last event."""
     member = await join()
+    (await member.service.heartbeat()).beat()
     (await member.service.heartbeat()).drop()
     await member.until(lambda: member.events == ["suspended"])
-    (await member.service.heartbeat()).beat()
+    beat = await member.service.heartbeat()
+    assert beat.body["wait"] == 0
+    beat.beat()
     await member.until(lambda: member.events == ["suspended", "connected"])
     (await member.service.heartbeat()).refuse(404, "MemberGone")
     await member.until(lambda: member.events == ["suspended", "connected", "lost"])
