@@ -197,12 +197,14 @@ def _make_operation(operation: DocumentedOperation, api: Api, schemas: Mapping[A
     if operation.body:
         content = _make_content(operation.body, schemas)
         entry["requestBody"] = {"required": not operation.body_may_be_empty, "content": content}
-    if (example := next((e for e in api.examples if e.operation == operation.id), None)) is not None:
-        _add_example(entry, example)
-        entry["x-codeSamples"] = [
-            {"lang": "Shell" if label == "curl" else label, "label": label, "source": source}
-            for label, source in make_samples(operation, example).items()
-        ]
+    names = {name: name.upper() for name in re.findall(r"{(\w+)}", operation.path)}
+    made = Example(operation=operation.id, path=names, status=min(operation.success))
+    example = next((e for e in api.examples if e.operation == operation.id), made)
+    _add_example(entry, example)
+    entry["x-codeSamples"] = [
+        {"lang": "Shell" if label == "curl" else label, "label": label, "source": source}
+        for label, source in make_samples(operation, example).items()
+    ]
     return entry
 
 

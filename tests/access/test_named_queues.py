@@ -106,10 +106,10 @@ ROWS = rows("option")
 PROGRAMS = rows("program")
 NO_QUEUES = """
 acknowledge after back backoff before body claims commits consistency content_type cron cursor delay
-description early encoding epoch error every factor first given_back grace headers instance jitter kind begun
-leaving limit max_claimed max_claimed_per_key max_deliveries member merge message message_key messages missed
-most on_ack on_expiry order owned partition partitions paused principals principles read_delay read_marks
-reason receipts result_ttl results retry revoke session since states text timezone too_large ttl type until
+description dry_run early encoding epoch error every factor first given_back grace headers ids instance jitter kind
+begun leaving limit max_claimed max_claimed_per_key max_deliveries member merge message message_key messages missed
+most name on_ack on_expiry order owned partition partitions paused principals principles read_delay read_marks
+reason receipts result_ttl results retry revoke session since states text timezone too_large trusted ttl type until
 wait worker
 """
 """Fields of requests that do not name another queue."""
