@@ -158,3 +158,20 @@ def test_start_without_warnings() -> None:
     """The start of the service does not warn about imports that only Pyramid can change."""
     command = [sys.executable, "-W", "error:pkg_resources is deprecated", "-c", "import queuey.app.application"]
     subprocess.run(command, cwd=ROOT, check=True)
+
+
+@pytest.mark.needs_programs
+def test_start_without_pkg_resources(tmp_path: Path) -> None:
+    """The service does without a module that Pyramid imports and setuptools removed; Pyramid still finds its files."""
+    program = """
+import sys
+sys.modules["pkg_resources"] = None
+from queuey import embedded
+with embedded.open("data", application="a") as client:
+    client.create_queue("q")
+    client.send("q", "x")
+from pyramid.path import AssetResolver
+icon, folder = map(AssetResolver("queuey").resolve, ["console/static/icon.svg", "console/static"])
+print(icon.exists(), icon.isdir(), folder.isdir(), "pkg_resources" in sys.modules)
+"""
+    assert run_well([sys.executable, "-c", program], cwd=tmp_path).split() == ["True", "False", "True", "False"]

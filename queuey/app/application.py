@@ -12,7 +12,12 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 from queuey.access.authorization import Authenticator, Authorization
@@ -30,10 +35,32 @@ from queuey.web.errors import NoSuchResource
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Header, Response, body_of
 
-with warnings.catch_warnings():
+
+class _PackageFiles(ModuleType):
+    """The part of ``pkg_resources`` that Pyramid 2.1 uses. setuptools 82 removed the module."""
+
+    DefaultProvider = object
+
+    @staticmethod
+    def resource_filename(package: str, name: str) -> str:
+        return str(files(package).joinpath(name))
+
+    @classmethod
+    def resource_exists(cls, package: str, name: str) -> bool:
+        return Path(cls.resource_filename(package, name)).exists()
+
+    @classmethod
+    def resource_isdir(cls, package: str, name: str) -> bool:
+        return Path(cls.resource_filename(package, name)).is_dir()
+
+
+with warnings.catch_warnings(), ExitStack() as stack:
     # Warnings about imports of Pyramid 2.1, which users of the service cannot change.
     for text in ("pkg_resources is deprecated", "Deprecated call to `pkg_resources", "'cgi' is deprecated"):
         warnings.filterwarnings("ignore", text)
+    if find_spec("pkg_resources") is None:
+        sys.modules["pkg_resources"] = _PackageFiles("pkg_resources")
+        stack.callback(sys.modules.pop, "pkg_resources")
     from pyramid.config import Configurator
 
 _HEADERS_WITHOUT_PREFIX = frozenset({"content-type", "content-length"})

@@ -26,6 +26,9 @@ Header = tuple[str, str]
 Body = bytes | list[bytes]
 
 STATUS_LINES = {int(status): f"{int(status)} {status.phrase}" for status in HTTPStatus}
+# Python 3.13 renamed these.
+STATUS_LINES |= {413: "413 Content Too Large", 414: "414 URI Too Long", 416: "416 Range Not Satisfiable"}
+STATUS_LINES[422] = "422 Unprocessable Content"
 
 # Without a charset, clients guess one, and guess wrong: the original client's HTTP library does.
 JSON: Header = ("Content-Type", "application/json; charset=utf-8")
