@@ -9,7 +9,7 @@ SPARK ?=
 PEERS ?=
 LANES ?=
 MINUTES ?= 10
-PYTHONS := $(PYTHON) python3.11 python3.12 python3.13 python3
+PYTHONS := $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3
 VENV := .venv
 # The demos have an environment of their own: the service that runs from .venv goes on.
 DEMO := build/demo
@@ -21,7 +21,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 MADE := $(VENV)/.made
 CORE := $(VENV)/.core
 SPARKED := $(VENV)/.spark
-OIDC := $(VENV)/.oidc
+USERS := $(VENV)/.users
 DEV := $(VENV)/.dev
 
 # The tests are compiled once, also where the environment says that Python shall write no bytecode: each of the processes
@@ -42,7 +42,7 @@ demo: ## Run the service and workers on a real feed, kill both, show that nothin
 	@echo "To see messages arrive in two browser windows: make inbox"
 
 inbox: ## Run an app with an inbox for each user, to be looked at in two browser windows
-	@$(MAKE) --no-print-directory VENV=$(DEMO) $(DEMO)/.oidc
+	@$(MAKE) --no-print-directory VENV=$(DEMO) $(DEMO)/.users
 	exec $(DEMO)/bin/python deploy/demo/inbox/run.py
 
 test: $(DEV) ## Run the tests that need nothing, and meet each real server once; in less than five minutes
@@ -115,11 +115,11 @@ $(MADE):
 
 $(CORE): $(MADE) pyproject.toml constraints.txt
 	@echo "Installing queuey into $(VENV)"
-	$(PIP_INSTALL) -e .
+	$(PIP_INSTALL) -e '.[server]'
 	@touch $@
 
-$(OIDC): $(CORE) pyproject.toml constraints.txt
-	$(PIP_INSTALL) -e '.[oidc]'
+$(USERS): $(CORE) pyproject.toml constraints.txt
+	$(PIP_INSTALL) -e '.[users]'
 	@touch $@
 
 $(SPARKED): $(CORE) pyproject.toml constraints.txt

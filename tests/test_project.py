@@ -6,18 +6,16 @@ import ast
 import re
 import subprocess
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import queuey
+from tests.dist.building import DEVELOPMENT, requirements
 from tests.servers.processes import run_well
 
 ROOT = Path(__file__).parent.parent
@@ -28,11 +26,6 @@ DEFINITION = re.compile(r"^( *)(?:async )?def (\w+)", re.MULTILINE)
 PRIVATE_USES = 300
 """How often tests use a private name of another object or module. The number may only fall."""
 PRIVATE_NAME = re.compile(r"(?<!\bself)(?<!\bcls)\._[a-zA-Z]|^(?:from .* import .*|    )\b_[a-z]\w*", re.MULTILINE)
-
-
-def requirements() -> list[Requirement]:
-    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [Requirement(x) for x in chain(table["dependencies"], *table["optional-dependencies"].values())]
 
 
 def pins() -> dict[str, Version]:
@@ -57,14 +50,14 @@ def test_constraints_are_plain_pins() -> None:
 def test_direct_dependencies_are_pinned() -> None:
     """Every requirement is pinned to a version that it accepts."""
     pinned = pins()
-    specifiers = {canonicalize_name(requirement.name): requirement.specifier for requirement in requirements()}
+    specifiers = {canonicalize_name(line.name): line.specifier for line in requirements(DEVELOPMENT)}
     assert specifiers.keys() - pinned.keys() == set()
     assert {name for name, specifier in specifiers.items() if not specifier.contains(pinned[name])} == set()
 
 
 def test_dependencies_are_bounded() -> None:
     """Every requirement has an upper bound, so that a new major version never arrives unasked."""
-    operators = {str(x): {clause.operator for clause in x.specifier} for x in requirements()}
+    operators = {str(x): {clause.operator for clause in x.specifier} for x in requirements(DEVELOPMENT)}
     assert {name for name, found in operators.items() if found != {">=", "<"}} == set()
 
 

@@ -16,12 +16,11 @@ from typing import Any
 import chart
 from service import DemoFailed, Service
 
-from queuey.model.extras import install_command
+from queuey.model.extras import MODULES, install_command
 
 HERE = Path(__file__).parent
 CHART = "earthquakes.svg"
 """File of the chart, in the working directory."""
-NEEDED = ("pyspark", "pyarrow", "numpy")
 MISSING = (
     "Skipped: PySpark is not installed. With it (a download of 456 MB) the feed is archived, counted, replayed and "
     f"audited here: make demo SPARK=1, or first {install_command('spark')}"
@@ -35,7 +34,7 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def is_installed() -> bool:
-    return all(find_spec(name) is not None for name in NEEDED)
+    return all(find_spec(name) is not None for name in MODULES["spark"])
 
 
 def chart_path() -> Path:

@@ -6,14 +6,13 @@ The ZooKeeper package is imported on demand, because it needs an optional driver
 from __future__ import annotations
 
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from qdo.errors import InvalidArgument
 from qdo.group.records import check_name
 from qdo.group.service import ServiceCoordinator
 from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
-from queuey.model.extras import install_command
+from queuey.model.extras import require
 
 if TYPE_CHECKING:
     from qdo.group.protocol import AnyCoordinator
@@ -82,10 +81,4 @@ def need_zookeeper() -> None:
     Raises:
         InvalidArgument: The driver is not installed.
     """
-    try:
-        import_module("qdo.group.zookeeper.link")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "kazoo":
-            raise
-        message = "ZooKeeper's driver is not installed. Install it"
-        raise InvalidArgument(f"{message}: {install_command('zookeeper')}") from error
+    require("zookeeper", "Coordination by ZooKeeper", InvalidArgument)

@@ -1,7 +1,7 @@
 """The Prometheus metrics of a worker.
 
 The worker's loop updates plain numbers, which become metric families only when scraped. So metrics cost almost nothing
-per message.
+per message, and a worker without a registry does without prometheus-client.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector, CollectorRegistry
+from typing import TYPE_CHECKING, cast
 
 from qdo.partitions import Partition
 from qdo.worker.executors.in_process import MAX_QUICK_SECONDS
 from qdo.worker.failure import RunResult
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+    from prometheus_client.registry import Collector, CollectorRegistry
 
 BUCKETS = (
     MAX_QUICK_SECONDS,
@@ -60,7 +62,7 @@ _COUNTERS = {
 }
 
 
-class WorkerMetrics(Collector):
+class WorkerMetrics:
     """The metrics of one worker. Only the worker's loop updates them.
 
     Attributes:
@@ -85,11 +87,11 @@ class WorkerMetrics(Collector):
         self.lag: Mapping[Partition, int] = {}
         self._registry = registry
         if registry is not None:
-            registry.register(self)
+            registry.register(cast("Collector", self))
 
     def close(self) -> None:
         if self._registry is not None:
-            self._registry.unregister(self)
+            self._registry.unregister(cast("Collector", self))
 
     def record_run(self, queue: str, ran: RunResult, tasks: Sequence[str] | None = None) -> None:
         """Counts the handled messages of a run. ``tasks`` are their task names, or None if messages call no tasks."""
@@ -124,6 +126,8 @@ class WorkerMetrics(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - an extra
+
         for name, text in _COUNTERS_BY_TASK.items():
             family = CounterMetricFamily(f"qdo_messages_{name}", text, labels=_LABELS)
             for key, count in sorted(self._counts[name].copy().items()):
@@ -150,6 +154,8 @@ class WorkerMetrics(Collector):
         yield lag
 
     def _make_histogram(self) -> Metric:
+        from prometheus_client.core import HistogramMetricFamily  # noqa: PLC0415 - an extra
+
         family = HistogramMetricFamily(
             "qdo_handler_seconds", "Time that handled messages spent in the handler.", labels=_LABELS
         )

@@ -25,8 +25,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from time import monotonic
-
-from prometheus_client.registry import CollectorRegistry
+from typing import TYPE_CHECKING
 
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.errors import InvalidArgument
@@ -44,6 +43,9 @@ from qdo.worker.runs import Executor
 from qdo.worker.sources import Handling, Source
 from queuey.client.claims.handlers import is_coroutine_handler
 from queuey.client.forks import DefaultSignals
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import CollectorRegistry
 
 logger = logging.getLogger("qdo.worker")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import asdict
 
 from queuey.model.errors import SettingsError, StoreUnavailable
-from queuey.model.extras import install_command
+from queuey.model.extras import require
 from queuey.model.messages import Finding
 from queuey.settings import AUTO, DEFAULT_SOURCE, Loaded, Settings, is_of_cassandra, select_settings
 from queuey.storage import Store
@@ -106,13 +106,9 @@ def cassandra_target(settings: Settings) -> DataCentreTarget:
     Raises:
         SettingsError: ``store`` is not a valid URL, or the driver is not installed.
     """
-    try:
-        from queuey.storage.cassandra.cluster.options import parse_url  # noqa: PLC0415 - needs the driver
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "cassandra":
-            raise
-        message = "Setting store names Cassandra, but its driver is not installed. Install it"
-        raise SettingsError(f"{message}: {install_command('cassandra')}") from error
+    require("cassandra", "The store on Cassandra", SettingsError)
+    from queuey.storage.cassandra.cluster.options import parse_url  # noqa: PLC0415 - an extra
+
     return parse_url(settings.store)
 
 

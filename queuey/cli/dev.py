@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from queuey.model.errors import SettingsError
-from queuey.model.extras import install_command
+from queuey.model.extras import require
 from queuey.settings import DEV_ISSUER
 from queuey.terminal import output, times
 from queuey.terminal.commands import make_group, with_json
@@ -116,11 +116,10 @@ def _settings_text(application: str, origins: list[str]) -> str:
 
 
 def _import_jwt() -> Any:  # noqa: ANN401 - an extra
-    try:
-        import jwt
-        import jwt.algorithms
-    except ImportError as error:
-        raise SettingsError(f"This needs a library that is not installed: {install_command('oidc')}") from error
+    require("users", "This", SettingsError)
+    import jwt
+    import jwt.algorithms
+
     return jwt
 
 
@@ -129,6 +128,7 @@ def demo() -> None:
 
     It uses its own directory and port, does not touch other services or their data, and ends within a minute.
     """
+    require("server", "The demo", SettingsError)
     installed = PACKAGE / "demo"
     directory = installed if installed.is_dir() else PACKAGE.parent / "deploy" / "demo"
     os.execv(sys.executable, [sys.executable, str(directory / "run.py")])  # noqa: S606 - without a shell

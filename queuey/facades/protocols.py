@@ -11,7 +11,7 @@ from queuey.facades.mq import MqFacade
 from queuey.facades.rqms import RqmsFacade
 from queuey.facades.settings import Facades
 from queuey.model.errors import SettingsError
-from queuey.model.extras import install_command
+from queuey.model.extras import require
 from queuey.settings import Include
 
 BUILT_IN_FACADES: dict[str, type[Facade]] = {"emodb": EmodbFacade, "mq": MqFacade, "rqms": RqmsFacade}
@@ -25,11 +25,9 @@ def load_facade_class(name: str) -> type[Facade]:
     """
     if name in BUILT_IN_FACADES:
         return BUILT_IN_FACADES[name]
-    try:
-        from queuey.facades.sqs.views import SqsFacade  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        text = f"The facade sqs needs a library that is not installed ({error}). Install it: {install_command('sqs')}"
-        raise SettingsError(text) from error
+    require("sqs", "The facade sqs", SettingsError)
+    from queuey.facades.sqs.views import SqsFacade  # noqa: PLC0415 - an extra
+
     return SqsFacade
 
 

@@ -6,11 +6,12 @@ import os
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from queuey.facades.settings import KEYLESS_FACADES, EmodbFacade, Facades, SqsFacade
 from queuey.model.errors import ApplicationExists
-from queuey.model.extras import install_command
+from queuey.model.extras import require
 from queuey.model.messages import Acknowledgement
 from queuey.settings import Settings, is_loopback
 from queuey.settings.extensions import ApplicationCreator
@@ -106,11 +107,9 @@ def _make_registration(emodb: EmodbFacade, settings: Settings, port: int) -> Reg
     if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared
         reason = f"facades.emodb.address is missing: clients cannot connect to {host}"
         raise Failed(reason, WRONG_USAGE)
-    try:
-        from queuey.facades.emodb.registration import Registration, make_emodb_nodes  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        reason = "facades.emodb.zookeeper needs ZooKeeper's driver, which is not installed. Install it"
-        raise Failed(f"{reason}: {install_command('zookeeper')}", WRONG_USAGE) from error
+    require("zookeeper", "facades.emodb.zookeeper", partial(Failed, exit_code=WRONG_USAGE))
+    from queuey.facades.emodb.registration import Registration, make_emodb_nodes  # noqa: PLC0415 - an extra
+
     scheme = "http" if settings.tls_cert is None else "https"
     return Registration(emodb.zookeeper, make_emodb_nodes(emodb.cluster, host, int(number), scheme=scheme))
 

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queuey.model.extras import install_command
+from queuey.model.extras import install_command, require
 from queuey.spark import register
 from queuey.spark.errors import SparkMissing
 
@@ -155,10 +155,9 @@ def session(*, master: str = MASTER, conf: Mapping[str, str] | None = None, name
     Raises:
         SparkMissing: PySpark or Java is missing.
     """
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise SparkMissing(f"PySpark is not installed. Install it: {install_command('spark')}") from error
+    require("spark", "A session of Spark", SparkMissing)
+    from pyspark.sql import SparkSession
+
     os.environ["JAVA_HOME"] = str(find_java_home())
     if is_local(master):
         # Also prevents Spark from resolving this machine's name.

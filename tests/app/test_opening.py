@@ -13,7 +13,6 @@ import pytest
 from queuey import settings
 from queuey.app import opening
 from queuey.model.errors import SettingsError, StoreUnavailable
-from queuey.model.extras import install_command
 from queuey.settings.definitions import ReadLevel, WriteLevel
 from queuey.storage.cassandra.cluster.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions
 from tests.servers.processes import run_to_end
@@ -131,16 +130,6 @@ def test_the_embedded_store_needs_no_cassandra_driver(tmp_path: Path) -> None:
     open_store(tmp_path / "data").close()
     ended = run_without("cassandra", "app", "create", "a", "--data", str(tmp_path / "data"))
     assert (ended.returncode, ended.stdout.split()[:2]) == (0, ["application", "a"])
-
-
-@pytest.mark.needs_programs
-@pytest.mark.parametrize("command", [["serve"], ["doctor"], ["app", "list"]])
-def test_a_missing_driver_names_the_extra(command: list[str]) -> None:
-    """A Cassandra store without its driver says what to install, in one line."""
-    ended = run_without("cassandra", *command, "--store", "cassandra://127.0.0.1/k")
-    assert (ended.returncode, ended.stdout) == (2, "")
-    (line,) = ended.stderr.splitlines()
-    assert f". Install it: {install_command('cassandra')}" in line
 
 
 @pytest.mark.needs_programs

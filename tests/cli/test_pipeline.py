@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ import pytest
 from queuey import settings
 from queuey.cli import main
 from queuey.cli.operations.store_options import ConfiguredStore
-from queuey.cli.pipeline import COMMANDS, load, running
+from queuey.cli.pipeline import COMMANDS, load
 from queuey.cli.pipeline.pipe import stop_by_signals
 from queuey.client.credentials.profile import Profile, write_profile
 from queuey.model.deadletters import Redriven, UnsentDeadLetter
-from queuey.model.extras import install_command
 from queuey.model.messages import QueueSpec
 from queuey.pipeline import pipe
 from queuey.pipeline.deadletter import deadletter_job
@@ -29,7 +27,7 @@ from queuey.spark.session import session
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from tests.commands import Run, make_runner
-from tests.replacing import replace, replace_in
+from tests.replacing import replace
 
 Job = Callable[..., list[Any]]
 
@@ -224,14 +222,6 @@ def test_whose_queues_is_asked_first(run: Run, starts: list[Any], tmp_path: Path
     assert several.code == 2
     assert "needed unless the store has exactly one. It has 2: acme, zoo." in several.err
     assert starts == []
-
-
-def test_without_spark(run: Run) -> None:
-    """Without PySpark the error says what to install."""
-    with replace_in(running, find_spec, lambda name: None if name == "pyspark" else find_spec(name)):
-        ended = run("pipeline", "deadletter", "classes", "--queue", "a")
-    expected = f"queuey: the pipeline needs pyspark. Install it: {install_command('spark')}\n"
-    assert (ended.code, ended.err) == (2, expected)
 
 
 def test_where_the_store_is(run: Run, job: Job, tmp_path: Path) -> None:

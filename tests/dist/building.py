@@ -6,8 +6,11 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from packaging.requirements import Requirement
 
 from tests.servers.processes import run_well
 
@@ -44,6 +47,16 @@ def files(*folders: str) -> Iterator[str]:
 def project() -> dict[str, Any]:
     table: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return table
+
+
+def requirements(*names: str) -> list[Requirement]:
+    """Returns what the core requires and what these extras do, with the extras that they include."""
+    table = project()
+    required = []
+    lines = chain(table["dependencies"], *(table["optional-dependencies"][name] for name in names))
+    for line in map(Requirement, lines):
+        required += requirements(*line.extras) if line.name == table["name"] else [line]
+    return required
 
 
 def extras() -> list[str]:

@@ -9,16 +9,15 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from queuey.model.extras import DISTRIBUTION
 from tests.acceptance.test_demo import check_parts_reported
-from tests.dist.building import Built
+from tests.dist.building import Built, requirements
 from tests.servers.processes import run_to_end
 from tests.servers.served import environment
 
 
-def find_requirements(name: str) -> set[str]:
-    """Returns the package and all that it requires directly or indirectly, without extras."""
-    names, new = set(), [name]
+def find_requirements(extra: str) -> set[str]:
+    """Returns all that an extra requires directly or indirectly, without extras of those."""
+    names, new = set(), [line.name for line in requirements(extra)]
     while new:
         names.add(package := new.pop())
         lines = map(Requirement, distribution(package).requires or [])
@@ -28,12 +27,12 @@ def find_requirements(name: str) -> set[str]:
 
 
 def test_the_demo_of_an_installed_wheel(built: Built, tmp_path: Path) -> None:
-    """In an environment with the wheel and its requirements, without Spark, the demo shows all and leaves nothing."""
+    """In an environment with the wheel and its extra `server`, without Spark, the demo shows all and leaves nothing."""
     home, place = tmp_path / "environment", tmp_path / "place"
     place.mkdir()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
     (packages,) = home.glob("lib/*/site-packages")
-    for name in find_requirements(DISTRIBUTION) - {DISTRIBUTION}:
+    for name in find_requirements("server"):
         for file in distribution(name).files or []:
             top = packages / file.parts[0]
             if file.parts[0] not in {"..", "__pycache__"} and not top.exists():

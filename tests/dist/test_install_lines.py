@@ -54,5 +54,6 @@ def test_messages_have_one_source() -> None:
     sources = {name: text for name, text in texts("queuey", "qdo", suffix=".py") if name.endswith(".py")}
     del sources["queuey/model/extras.py"]  # It makes the commands.
     assert [line for name, text in sources.items() for line in lines_in(text, name)] == []
-    named = {name for text in sources.values() for name in re.findall(r"install_command\([\"'](.*?)[\"']\)", text)}
-    assert {"cassandra", "spark", "zookeeper", "zookeeper-sasl"} <= named <= set(extras())
+    asked = re.compile(r"(?:install_command|require)\([\"'](.*?)[\"']")
+    named = {name for text in sources.values() for name in asked.findall(text)}
+    assert {"cassandra", "spark", "zookeeper", "users"} <= named <= set(extras())

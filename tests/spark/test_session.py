@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from queuey.model.extras import install_command
 from queuey.spark import register
 from queuey.spark.errors import SparkMissing
 from queuey.spark.session import find_java_home, session
@@ -72,14 +71,6 @@ def address_of(digits: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     address = ipaddress.ip_address(packed)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
-
-
-def test_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without PySpark the error names what to install."""
-    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
-    with pytest.raises(SparkMissing) as caught:
-        session()
-    assert str(caught.value) == f"PySpark is not installed. Install it: {install_command('spark')}"
 
 
 def test_older_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from qdo.errors import InvalidArgument
 from qdo.group.zookeeper.paths import split_url
 from qdo.group.zookeeper.relay import Encryption
-from queuey.model.extras import install_command
+from queuey.model.extras import require
 
 SESSION_TIMEOUT = 10.0
 CONNECT_TIMEOUT = 15.0
@@ -58,11 +58,7 @@ class SaslLogin(DigestLogin):
     def __post_init__(self) -> None:
         # Report a missing package now instead of after connecting.
         super().__post_init__()
-        try:
-            import puresasl  # noqa: F401, PLC0415 - imported only if needed
-        except ModuleNotFoundError as error:
-            message = "SASL needs a package that is not installed. Install it"
-            raise InvalidArgument(f"{message}: {install_command('zookeeper-sasl')}") from error
+        require("zookeeper", "SASL", InvalidArgument)
 
 
 class TlsOptions(Encryption):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from queuey.access.credentials.key_sets import IssuerDocument
 from queuey.access.credentials.readers import CredentialReader
 from queuey.model.errors import SettingsError
-from queuey.model.extras import install_command
+from queuey.model.extras import require
 from queuey.settings import SecretName, Users
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ENTRY_POINTS = "queuey.credentials"
-EXTRAS = {"Bearer": "oidc", "BrowserID": "browserid"}
+EXTRAS = {"Bearer": "users", "BrowserID": "browserid"}
 """The extra, by scheme, with the libraries that its reader needs."""
 
 
@@ -44,13 +44,8 @@ def make_readers(users: Users, *, prefetch: bool = True) -> list[CredentialReade
         entries = tuple(entry_points(group=ENTRY_POINTS, name=scheme))
         if not entries:
             raise SettingsError(f"Users of scheme {scheme} need a part of Queuey that is not installed.")
-        try:
-            kind = entries[0].load()
-        except (ImportError, AttributeError) as error:
-            raise SettingsError(
-                f"Users of scheme {scheme} need a library that is not installed ({error}). Install it: "
-                f"{install_command(extra)}"
-            ) from error
+        require(extra, f"The reader of users of scheme {scheme}", SettingsError)
+        kind = entries[0].load()
         readers.append(kind(trusted, _open_documents(trusted, kind.document, prefetch=prefetch)))
     return readers
 
@@ -69,14 +64,10 @@ def make_providers(
     issuers = {i.issuer: i for trusted in users.values() for i in trusted if i.client is not None}
     if not issuers:
         return []
+    require("users", "The login of users", SettingsError)
     from queuey.access.credentials.bearer import Bearer  # noqa: PLC0415 - an extra
+    from queuey.access.credentials.code_flow import Provider  # noqa: PLC0415 - an extra
 
-    try:
-        from queuey.access.credentials.code_flow import Provider  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise SettingsError(
-            f"Logins of users need a library that is not installed ({error}). Install it: {install_command('oidc')}"
-        ) from error
     [bearer] = [reader for reader in readers if isinstance(reader, Bearer)]
     providers = [
         Provider(issuer, None if issuer.secret is None else SecretName.parse(issuer.secret).read(environ), bearer)

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from queuey.model.errors import SettingsError
+from queuey.model.extras import require
 from queuey.terminal import output
 from queuey.terminal.commands import JSON, fill_first_argument, with_parameters
 from queuey.terminal.struct_options import make_config_option, make_setting_option
@@ -105,6 +107,7 @@ def load(options: dict[str, str | None], config: Path | None, *, check: bool = T
     from queuey import settings as table
     from queuey.app import opening
 
+    require("server", "This command", SettingsError)
     names = {line.attribute: line.name for line in table.table()}
     loaded = table.load({names.get(key, key): text for key, text in options.items()}, os.environ, config=config)
     if check:

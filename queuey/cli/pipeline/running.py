@@ -7,15 +7,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
-from importlib.util import find_spec
+from functools import cached_property, partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from queuey.cli.operations.store_options import ConfiguredStore, on_store, silence_logs
-from queuey.model.extras import install_command
+from queuey.model.extras import require
 from queuey.storage import bridge
 from queuey.terminal import output
 from queuey.terminal.commands import name_and_value, with_parameters
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 MASTER = "local[*,4]"
 """All cores of this machine; a task is tried four times."""
 _PANEL = "Which Spark"
-_REQUIRED_PACKAGES = ("pyspark", "pyarrow", "numpy")
 
 Application = Annotated[
     str | None,
@@ -186,7 +184,7 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
         **values: Any,  # noqa: ANN401 - the options of any command
     ) -> None:
         pairs = dict(name_and_value(text, "NAME=VALUE", "--conf", empty=True) for text in conf or [])
-        require_spark()
+        require("spark", "the pipeline", partial(output.Failed, exit_code=output.WRONG_USAGE))
         store_at.require_existing()
         silence_logs()
         started = PipelineRun(store_at=store_at, named=app, master=master, conf=pairs, dry_run=dry_run)
@@ -194,14 +192,6 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
 
     store_at, *shared, _ = inspect.signature(run, eval_str=True).parameters.values()
     return on_store(with_parameters(run, command, [store_at, *own, *shared]))
-
-
-def require_spark() -> None:
-    """Raises Failed unless the packages are installed. Does not import them."""
-    missing = [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]
-    if missing:
-        text = f"the pipeline needs {', '.join(missing)}. Install it: {install_command('spark')}"
-        raise output.Failed(text, output.WRONG_USAGE)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from queuey.client.errors import InvalidArgument
-from queuey.model.extras import install_command
+from queuey.model.extras import require
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer, TracerProvider
@@ -44,10 +44,9 @@ def enable_tracing(provider: TracerProvider | None = None) -> None:
         >>> disable_tracing()
     """
     global _tracer  # noqa: PLW0603 - one tracer per process, like OpenTelemetry's global provider
-    try:
-        from opentelemetry import trace  # noqa: PLC0415 - an optional dependency
-    except ImportError as error:
-        raise InvalidArgument(f"Tracing needs OpenTelemetry: {install_command('opentelemetry')}") from error
+    require("traces", "Tracing", InvalidArgument)
+    from opentelemetry import trace  # noqa: PLC0415 - an extra
+
     _tracer = trace.get_tracer("queuey", tracer_provider=provider)
 
 

@@ -3,3 +3,7 @@
 :mod:`.heads` reads heads, :mod:`.connection` is one connection, :mod:`.listening` has all connections of one process,
 :mod:`.processes` has the processes of a service.
 """
+
+from queuey.model.extras import require
+
+require("server", "The service", ImportError)

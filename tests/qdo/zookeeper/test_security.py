@@ -7,7 +7,6 @@ import os
 import shlex
 import socket
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +15,12 @@ from unittest import mock
 import pytest
 
 from deploy.local.addresses import claim
-from qdo.errors import CoordinationLost, CoordinationRefused, InvalidArgument, QdoError
+from qdo.errors import CoordinationLost, CoordinationRefused
 from qdo.group.opening import open_coordinator
 from qdo.group.records import Member
 from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.group.zookeeper.link import ZooKeeperLink
 from qdo.group.zookeeper.session import ZooKeeperSession
-from queuey.model.extras import install_command
 from tests.qdo.contract.events import RecordedEvents
 from tests.qdo.contract.samples import PARTITION, first_partitions
 from tests.qdo.contract.zookeeper import client_of, socket_of
@@ -230,28 +228,3 @@ def resolve(address: str) -> Callable[..., object]:
         return real(address if host == "queuey.test" else host, *rest, **more)  # type: ignore[arg-type]
 
     return ask
-
-
-def test_without_kazoo_the_error_names_what_to_install() -> None:
-    """Without kazoo the rest of Qdo works, and the error names what to install."""
-    code = """
-import sys
-sys.modules["kazoo"] = None
-from qdo.group.opening import open_coordinator
-from qdo.errors import InvalidArgument
-import qdo.group.service
-try:
-    open_coordinator("zookeeper://h", "g")
-except InvalidArgument as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert install_command("zookeeper") in done.stdout
-
-
-def test_without_pure_sasl_the_error_names_what_to_install() -> None:
-    """Without pure-sasl the error comes before a connection is made."""
-    with mock.patch.dict(sys.modules, puresasl=None), pytest.raises(InvalidArgument) as caught:
-        open_coordinator("zookeeper://u:p@h?login=sasl", "g")
-    assert install_command("zookeeper-sasl") in str(caught.value)
-    assert isinstance(caught.value, QdoError)
