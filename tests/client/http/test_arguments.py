@@ -55,6 +55,7 @@ USUAL: dict[str, Any] = {
     "identifier": MOVE,
     "jobs": ID,
     "location": ID,
+    "letters": ID,
     "locations": ID,
     "messages": ["usual"],
     "names": ["usual"],
