@@ -1,12 +1,10 @@
 """Assembles the application: one include per API, the one with most requests first.
 
-Views that an include adds in Pyramid's own way, such as a plug-in's pages with templates, sessions and CSRF, are run by
-Pyramid's router, in a thread, with a full WSGI environ. ``docs/extending.md`` shows such an include.
+Includes add resources; Pyramid holds their routes. ``docs/extending.md`` shows an include.
 """
 
 from __future__ import annotations
 
-import io
 import sys
 import threading
 import time
@@ -18,7 +16,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 from queuey.access.authorization import Authenticator, Authorization
 from queuey.access.credentials.members import PresentRights
@@ -32,8 +30,8 @@ from queuey.runtime.metrics import Metrics, Snapshot, make_snapshot
 from queuey.storage import Store
 from queuey.web.endpoint import Endpoint, Handler, Match, Resources, View
 from queuey.web.errors import NoSuchResource
-from queuey.web.requests import Request, read_body
-from queuey.web.responses import Header, Response, body_of
+from queuey.web.requests import Request
+from queuey.web.responses import Response
 
 
 class _PackageFiles(ModuleType):
@@ -63,15 +61,9 @@ with warnings.catch_warnings(), ExitStack() as stack:
         stack.callback(sys.modules.pop, "pkg_resources")
     from pyramid.config import Configurator
 
-_HEADERS_WITHOUT_PREFIX = frozenset({"content-type", "content-length"})
 
-
-def _raise_not_found(_request: Any) -> NoReturn:  # noqa: ANN401 - Pyramid's objects have no types
+async def _refuse_unknown_path(_request: Request, _match: Match) -> Response:
     raise NoSuchResource("The resource could not be found.")
-
-
-async def _refuse_unknown_path(request: Request, _match: Match) -> Response:
-    _raise_not_found(request)
 
 
 def _add_resource(
@@ -83,10 +75,7 @@ def _add_resource(
     original: bool = False,
     for_monitors: bool = False,
 ) -> None:
-    """Adds a resource: the directive ``config.add_resource``, for :class:`~queuey.web.endpoint.Endpoint`.
-
-    The route is only for :class:`~queuey.web.endpoint.Resources`, so Pyramid finds no view for it.
-    """
+    """Adds a resource: the directive ``config.add_resource``, for :class:`~queuey.web.endpoint.Endpoint`."""
     path = f"{config.route_prefix.rstrip('/')}/{pattern.lstrip('/')}" if config.route_prefix else pattern
     config.action(("route-connect", name), partial(config.get_routes_mapper().connect, name, path))
     app: App = config.registry.app
@@ -151,7 +140,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
         private: Applications that do not reveal to other callers which queues exist.
         own_api: Serve version 1 of the API. If False, an include has all paths but those for operators.
         on_loopback: Only this machine can connect, so the page of the API may have forms that ask for a key.
-        includes: Functions that add resources or Pyramid's views; see ``docs/extending.md``.
+        includes: Functions that add resources; see ``docs/extending.md``.
         clock: The monotonic clock, in seconds, for the age of cached callers.
     """
     config = Configurator(introspection=False)
@@ -177,64 +166,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     _add_operator_resources(config, app)
     for include in includes:
         config.include(include)
-    config.add_notfound_view(_raise_not_found)
-    bridge = Bridge(config.make_wsgi_app(), service.limits.longest)
-    elsewhere = Endpoint("bridge", {}, otherwise=bridge.answer, original=True)
+    config.commit()
     nowhere = Endpoint("gateway", {}, otherwise=_refuse_unknown_path, original=True)
-    app.resources = Resources(config.get_routes_mapper().get_routes(), app.endpoints, elsewhere, nowhere)
+    app.resources = Resources(config.get_routes_mapper().get_routes(), app.endpoints, nowhere)
     return app
-
-
-class Bridge:
-    """Answers requests with Pyramid's router."""
-
-    def __init__(self, router: Callable[..., Iterable[bytes]], max_body: int) -> None:
-        self._router = router
-        self._max_body = max_body
-
-    async def answer(self, request: Request, _match: object) -> Response:
-        environ = make_environ(request, read_body(request, self._max_body))
-        computes = request.method in {"GET", "HEAD"}
-        return await request.in_thread(partial(self._call_router, request, environ), computes=computes)
-
-    def _call_router(self, request: Request, environ: dict[str, Any]) -> Response:
-        started: list[Any] = [500, []]
-
-        def start_response(status: str, headers: list[Header], _error: object = None) -> None:
-            started[:] = int(status[:3]), headers
-
-        result = self._router(environ, start_response)
-        try:
-            body = body_of(list(result))
-        finally:
-            if (close := getattr(result, "close", None)) is not None:
-                close()
-        status, headers = started
-        # The length is computed when the response is sent. Only a HEAD keeps Pyramid's, which is that of a GET.
-        keeps_length = request.method == "HEAD"
-        return Response(status, body, *(h for h in headers if keeps_length or h[0].lower() != "content-length"))
-
-
-def make_environ(request: Request, body: bytes) -> dict[str, Any]:
-    environ = {
-        "REQUEST_METHOD": request.method,
-        "SCRIPT_NAME": "",
-        "PATH_INFO": request.path.encode().decode("latin-1"),
-        "QUERY_STRING": request.query,
-        "SERVER_NAME": "queuey",
-        "SERVER_PORT": "0",
-        "SERVER_PROTOCOL": "HTTP/1.1",
-        "wsgi.version": (1, 0),
-        "wsgi.url_scheme": request.scheme,
-        "wsgi.input": io.BytesIO(body),
-        "wsgi.errors": sys.stderr,
-        "wsgi.multithread": True,
-        "wsgi.multiprocess": True,
-        "wsgi.run_once": False,
-    }
-    for name, value in request.headers.items():
-        key = name.upper().replace("-", "_")
-        environ[key if name in _HEADERS_WITHOUT_PREFIX else f"HTTP_{key}"] = value
-    environ["CONTENT_LENGTH"] = str(len(body))  # of a chunked body, too
-    environ.pop("HTTP_TRANSFER_ENCODING", None)
-    return environ

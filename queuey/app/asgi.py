@@ -36,7 +36,7 @@ class Application:
     """The service, from the server's start to its end. Scopes other than HTTP and lifespan raise ``ValueError``.
 
     Args:
-        includes: Functions that add resources or Pyramid's views; see ``docs/extending.md``.
+        includes: Functions that add resources; see ``docs/extending.md``.
     """
 
     def __init__(self, includes: Sequence[Include] = ()) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "queuey.extensions"
 OWN_EXTENSIONS = ("console", "facades")
 Include = Callable[[Any], None]
-"""Adds views to a Pyramid configuration. See ``docs/extending.md``."""
+"""Adds resources to a Pyramid configuration. See ``docs/extending.md``."""
 
 
 class ApplicationCreator(Protocol):

@@ -166,17 +166,14 @@ class Resources:
     Args:
         routes: Pyramid's routes.
         endpoints: Endpoints by the names of their routes.
-        bridge: Answers all other routes, whose views are Pyramid's.
         nowhere: Answers paths that no route matches, or that :func:`decode_path` refuses.
 
     Attributes:
         routes: Pyramid's routes, each with its endpoint.
     """
 
-    def __init__(
-        self, routes: Sequence[Any], endpoints: Mapping[str, Endpoint], bridge: Endpoint, nowhere: Endpoint
-    ) -> None:
-        self.routes = [(route, endpoints.get(route.name, bridge)) for route in routes]
+    def __init__(self, routes: Sequence[Any], endpoints: Mapping[str, Endpoint], nowhere: Endpoint) -> None:
+        self.routes = [(route, endpoints[route.name]) for route in routes]
         self._nowhere = nowhere
         self._shapes = [_find_shapes(route.pattern) for route in routes]
         every = [shape for shapes in self._shapes for shape in shapes or ()]

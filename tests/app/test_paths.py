@@ -63,7 +63,7 @@ def test_the_first_route_that_matches_answers(patterns: list[str], parts: list[s
     mapper, path, nowhere = RoutesMapper(), "/" + "/".join(parts), Endpoint("nowhere", {})
     routes = [mapper.connect(pattern, pattern) for pattern in patterns]
     endpoints = {pattern: Endpoint(pattern, {}) for pattern in patterns}
-    found = Resources(routes, endpoints, nowhere, nowhere).find("GET", quote(path).encode())
+    found = Resources(routes, endpoints, nowhere).find("GET", quote(path).encode())
     matches = ((route, route.match(path)) for route in routes)
     whole = ((route, match) for route, match in matches if not (path[-1] == "\n" and route.match(path[:-1]) == match))
     name, match = next(((route.name, match) for route, match in whole if match is not None), ("nowhere", {}))

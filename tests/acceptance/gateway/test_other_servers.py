@@ -92,15 +92,12 @@ def test_other_servers_serve_it(server: str, http2: bool, tmp_path: Path) -> Non
             assert client.post("/q", content=b"x" * (256 * 1024 + 1)).status_code == 413
 
 
-def test_pages_of_ones_own(tmp_path: Path) -> None:
+def test_resources_of_ones_own(tmp_path: Path) -> None:
     """What the page on extending has served is served beside the API."""
-    pages, resources = runnable_blocks("docs/extending.md")
-    (tmp_path / "pages.py").write_text(pages.text)
+    (resources,) = runnable_blocks("docs/extending.md")
     (tmp_path / "resources.py").write_text(resources.text)
-    with serving("uvicorn", tmp_path, "pages:app") as url:
-        assert httpx2.get(f"{url}/hello/Ann", trust_env=False).text == "Hello Ann, this is sqlite"
-        assert httpx2.get(f"{url}/v1/", trust_env=False).status_code == 200
     with serving("uvicorn", tmp_path, "resources:app") as url:
+        assert httpx2.get(f"{url}/v1/", trust_env=False).status_code == 200
         reply = httpx2.get(f"{url}/echo/x?more=1&other=2", trust_env=False)
         assert (reply.json(), "other" in reply.headers["Warning"]) == ({"status": "ok", "word": "x", "more": "1"}, True)
         assert httpx2.post(f"{url}/echo/x", trust_env=False).status_code == 405
