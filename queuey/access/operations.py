@@ -38,14 +38,14 @@ class Operation(openapi.DocumentedOperation, frozen=True, kw_only=True):
             :meth:`Views.dispatch`. Without an action it takes a request and the parts of its path, authorizes the
             caller itself, and returns a response.
         action: Action that the caller must be allowed on the queue in the path, or on some queue of the application.
-        reads: See :class:`~queuey.web.endpoint.View`.
+        ends_with_client: See :class:`~queuey.web.endpoint.View`.
         resource: The name of the path in the metrics, given by the first operation of the path; by default the last
             word of the path.
     """
 
     view: Callable[..., Any]
     action: Action | None = None
-    reads: bool = False
+    ends_with_client: bool = False
     resource: str = ""
 
     @property
@@ -67,8 +67,8 @@ class Operation(openapi.DocumentedOperation, frozen=True, kw_only=True):
     def make_view(self, method: Any) -> View:  # noqa: ANN401 - from bind
         """Returns the endpoint's view."""
         answer = method if self.action is None else method.__self__.dispatch(self, method)
-        asks = self.query is not None
-        return View(answer, asks=asks, reads=self.reads, headers=self._accepted_headers())
+        reads_query, headers = self.query is not None, self._accepted_headers()
+        return View(answer, reads_query=reads_query, ends_with_client=self.ends_with_client, headers=headers)
 
     def _accepted_headers(self) -> frozenset[str]:
         """Returns the headers that get no warning; with any body, all headers of messages: the view may refuse some."""

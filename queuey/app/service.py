@@ -108,9 +108,9 @@ class Service:
 
     def start_background_work(self) -> None:
         """Starts the tasks that run moves, schedules and expiry, or wakes them. May be called again."""
-        self.moves.watch()
-        self.schedules.watch()
-        self.claims.watch()
+        self.moves.start_background_work()
+        self.schedules.start_background_work()
+        self.claims.start_background_work()
 
     async def end(self, seconds: float) -> None:
         """Stops the background work and the groups, within ``seconds``. Must run in the loop's thread.

@@ -131,15 +131,15 @@ class ClaimUseCases:
         self._log_cache = LogCache(self._make_log, limits.claims_memory, workers, self.core, self._totals)
         self.logs = QueueLogs(store, self._log_cache, self._timing)
         self._wakeups = ClaimWakeups(store, self._log_cache, self.core, self._timing)
-        self._watch = JobWatch(self._log_cache, self.core)
-        self._log_cache.watches = (
+        self._job_watch = JobWatch(self._log_cache, self.core)
+        self._log_cache.after_round_hooks = (
             (self._wakeups.watched, self._wakeups.after_round),
-            (self._watch.watched, self._watch.wake_for),
+            (self._job_watch.watched, self._job_watch.wake_for),
         )
-        self.jobs = JobUseCases(store, self.core, limits, self._timing, self.logs, self._watch)
+        self.jobs = JobUseCases(store, self.core, limits, self._timing, self.logs, self._job_watch)
         self.overview = ClaimOverview(store, self.logs, self.core, limits, metrics)
         self._records = JobRecords(store.ledger)
-        self._trigger = WakeSource(self._wakeups.watch, for_all=False)
+        self._wake_source = WakeSource(self._wakeups.watch, for_all=False)
         self._rotation = PartitionRotation(self.core.boottime, self.core.rng.random)
         self.expiry = None if make_expiry is None else make_expiry(self)
         self.ensure_expiry: EnsureExpiry = _skip_expiry if self.expiry is None else self.expiry.ensure_expiry
@@ -158,10 +158,10 @@ class ClaimUseCases:
             record_outbox=self._record_outbox,
         )
 
-    def watch(self) -> None:
+    def start_background_work(self) -> None:
         """Starts the task that searches for expired messages, or wakes it."""
         if self.expiry is not None:
-            self.expiry.runner.watch()
+            self.expiry.runner.start_or_wake()
 
     def end(self) -> asyncio.Task[None] | None:
         """Wakes the task, which ends if the service is stopping, and returns it. Returns None if it has not begun."""
@@ -217,7 +217,7 @@ class ClaimUseCases:
         self.logs.check(queue, [*(partitions or ()), *parts])
         order = self._search_order(queue, partitions, limit)
         if waiter is not None:
-            waiter.subscribe([(queue, order, self._trigger)])
+            waiter.subscribe([(queue, order, self._wake_source)])
         ack = ack or PiggybackedAck()
         if parts and ack.results:
             await self._write_valid_results(queue, ack.results)
@@ -273,7 +273,7 @@ class ClaimUseCases:
         undecided, rows = None, None
         while rows != (rows := [access.queue for access in accesses]):  # Repeat if a row was out of date.
             if waiter is not None:
-                waiter.subscribe([(row, range(1, row.partitions + 1), self._trigger) for row in rows])
+                waiter.subscribe([(row, range(1, row.partitions + 1), self._wake_source) for row in rows])
             for access in accesses:
                 try:
                     deliveries = await access.apply(claim)
@@ -295,7 +295,7 @@ class ClaimUseCases:
     async def _complete_deliveries(self, queue: Queue, deliveries: list[ClaimDelivery], *, states: bool) -> None:
         """Voids results of earlier deliveries and adds job states, before the receipts leave the service."""
         if queue.result_ttl:
-            now = self._store.claim_logs.claim_now() / 1000
+            now = self._store.clock.now_ms() / 1000
             repeated = [delivery.receipt for delivery in deliveries if delivery.handed_out > 1]
             write = partial(self._records.void_result, queue, time=now)
             await self._write_concurrently([partial(write, receipt) for receipt in repeated])
@@ -366,7 +366,7 @@ class ClaimUseCases:
         """Writes the results whose receipts are valid. Does nothing if the queue keeps no results."""
         if not queue.result_ttl:
             return
-        now = self._store.claim_logs.claim_now() / 1000
+        now = self._store.clock.now_ms() / 1000
         settled = await self._settle(queue, "verify", list(results))
         valid = [settlement.receipt for settlement in settled if settlement.status is ReceiptStatus.ACCEPTED]
         await self._write_concurrently(
@@ -429,7 +429,7 @@ class ClaimUseCases:
             states: JSON by receipt. Each one is a write to the store, so pass only a few.
         """
         settled = await self._settle(queue, "verify", list(states))
-        now = self._store.claim_logs.claim_now() / 1000
+        now = self._store.clock.now_ms() / 1000
         for receipt in [result.receipt for result in settled if result.status is ReceiptStatus.ACCEPTED]:
             state = JobState(receipt.number, now, states[receipt])
             await self._records.set_state(queue, receipt.partition, receipt.position, state)
@@ -441,7 +441,7 @@ class ClaimUseCases:
         self.logs.check(queue, list(parts))
         queries = {partition: StateQuery(queue, partial(_find_workers, group)) for partition, group in parts.items()}
         answers_by_partition = await self.logs.ask(queue, queries)
-        now = self._store.claim_logs.claim_now() / 1000
+        now = self._store.clock.now_ms() / 1000
         for receipt, worker in chain.from_iterable(answers_by_partition.values()):
             why = Attempt(number=receipt.number, at=now, worker=worker, error=reason.error, text=reason.text)
             await self._records.add_attempt(queue, receipt.partition, receipt.position, why)
@@ -520,7 +520,7 @@ class ClaimUseCases:
             QueueChanged: ``queue`` is out of date.
         """
         self.logs.check(queue, [partition])
-        request = ExpiryRequest(queue, self._store.claim_logs.claim_time(), self._timing.margin, start)
+        request = ExpiryRequest(queue, self._store.clock.now_ticks(), self._timing.margin, start)
         turn: ExpiryTurn = (await self.logs.ask(queue, {partition: request}))[partition]
         return turn
 

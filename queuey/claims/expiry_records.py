@@ -188,7 +188,7 @@ class ExpiryRecords(DueWork):
         return None if self._core.boottime() < until else self._join_or_start_change(queue, 0)
 
     def _now(self, ahead: float = 0.0) -> int:
-        return self._store.claim_logs.claim_time() + int(ahead * TICKS_PER_SECOND)
+        return self._store.clock.now_ticks() + int(ahead * TICKS_PER_SECOND)
 
     def _is_ensured(self, queue: Queue, ttl: int) -> bool:
         record, until = self._records.get(queue.qid, (None, 0.0))

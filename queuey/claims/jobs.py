@@ -196,7 +196,7 @@ class JobUseCases:
         return JobAnswer(infos, any(info.status not in UNFINISHED for info in infos))
 
     async def find_views(self, queue: Queue, locations: Iterable[Location]) -> dict[Location, LogView]:
-        expiry_limit = self._timing.expiry_limit(self._store.claim_logs.claim_now())
+        expiry_limit = self._timing.expiry_limit(self._store.clock.now_ms())
         positions = _group_by_partition(locations)
         queries = {
             number: StateQuery(queue, partial(_find_views, positions[number], expiry_limit)) for number in positions
@@ -232,13 +232,13 @@ class JobUseCases:
     ) -> None:
         """Marks jobs that are about to end, by whether their messages were delivered."""
         for location, was_delivered in delivered.items():
-            mark = Leaving(status, self._store.claim_logs.claim_now() / 1000, was_delivered)
+            mark = Leaving(status, self._store.clock.now_ms() / 1000, was_delivered)
             await self._records.mark_leaving(queue, *location, mark)
 
     async def record_moved(self, queue: Queue, locations: Collection[Location]) -> None:
         """Records ``removed`` as the end of jobs that left the queue after a delivery without an acknowledgement."""
         views = await self.find_views(queue, locations)
-        now = self._store.claim_logs.claim_now() / 1000
+        now = self._store.clock.now_ms() / 1000
         for location in [location for location, view in views.items() if view.standing == "left"]:
             await self._records.record_end(queue, *location, "removed", now)
 
@@ -270,7 +270,7 @@ class JobUseCases:
         if standing == "removed":
             why = Attempt(
                 number=number,
-                at=self._store.claim_logs.claim_now() / 1000,
+                at=self._store.clock.now_ms() / 1000,
                 error=CANCELLED_ERROR,
                 text="by an operator",
             )
@@ -323,7 +323,7 @@ class JobUseCases:
     # Reading, in a thread
 
     async def _read_infos(self, queue: Queue, poll: JobPoll, views: Mapping[Location, LogView]) -> list[JobInfo]:
-        now = self._store.claim_logs.claim_now() / 1000
+        now = self._store.clock.now_ms() / 1000
         to_find = [location for location, view in views.items() if view.standing not in {"claimed", "left", "final"}]
         messages = await self._fetch_messages(queue, to_find)
         recorded = [location for location, view in views.items() if poll.states or view.standing != "claimed"]
@@ -358,7 +358,7 @@ class JobUseCases:
         if view.standing in {"claimed", "waiting", "retrying"} and (evidence.is_there or view.standing == "claimed"):
             return _claim_fields(view)
         if view.standing == "new" and evidence.is_there:
-            is_due = location[1][0] <= self._store.claim_logs.claim_time()
+            is_due = location[1][0] <= self._store.clock.now_ticks()
             return {"status": "waiting" if is_due else "delayed"}
         if view.standing in {"outbox", "ending"} and evidence.is_there:
             return {"status": "failed" if view.standing == "outbox" else "removed"}

@@ -94,18 +94,18 @@ class ClaimOverview:
         A message is waiting or delayed by its position, which is compared with one time in both counts.
         """
 
-        async def measure(queue: Queue, views: Mapping[int, _View]) -> Backlog:
-            dead = publishing = sum([view.publishing for view in views.values()])
+        async def measure(queue: Queue, partitions: Mapping[int, _UnfinishedMessages]) -> Backlog:
+            dead = publishing = sum([unfinished.publishing for unfinished in partitions.values()])
             with suppress(NotFound):
-                letters = await self._store.catalogue.queue(queue.application, queue_for(queue.name))
-                dead += sum(info.count for info in (await self._store.messages.inspect(letters, rough=True))[1])
-            delayed, all_counted, bounds = await self._count_delayed(queue, views, limit)
-            size = await self._count_due(queue, views, limit, bounds)
-            claimed = sum(view.claimed for view in views.values())
-            retrying = sum(view.retrying for view in views.values())
+                dead_letters = await self._store.catalogue.queue(queue.application, queue_for(queue.name))
+                dead += sum(info.count for info in (await self._store.messages.inspect(dead_letters, rough=True))[1])
+            delayed, all_counted, bounds = await self._count_delayed(queue, partitions, limit)
+            size = await self._count_due(queue, partitions, limit, bounds)
+            claimed = sum(unfinished.claimed for unfinished in partitions.values())
+            retrying = sum(unfinished.retrying for unfinished in partitions.values())
             firsts = [
-                await anext(self._read_unfinished(queue, number, view, FIRST_PAGE_SIZE), None)
-                for number, view in views.items()
+                await anext(self._read_unfinished(queue, number, unfinished, FIRST_PAGE_SIZE), None)
+                for number, unfinished in partitions.items()
             ]
             return Backlog(
                 waiting=max(0, size.size - claimed - retrying),
@@ -113,14 +113,14 @@ class ClaimOverview:
                 delayed=delayed,
                 claimed=claimed,
                 retrying=retrying,
-                failed=sum(view.failed for view in views.values()),
+                failed=sum(unfinished.failed for unfinished in partitions.values()),
                 dead=dead,
                 publishing=publishing,
                 oldest=min((ids.ticks_to_seconds(first.ticks) for first in firsts if first is not None), default=None),
-                due=await self._find_next_due(queue, views, bounds) if delayed else None,
+                due=await self._find_next_due(queue, partitions, bounds) if delayed else None,
             )
 
-        return await self._apply_to_views(access, measure)
+        return await self._read_in_thread(access, measure)
 
     async def list_workers(self, access: QueueAccess) -> list[WorkerClaims]:
         """Returns the workers that have claims, the busiest first. Workers without a name count as one."""
@@ -187,23 +187,23 @@ class ClaimOverview:
 
     async def size(self, access: QueueAccess, limit: int) -> QueueSize:
         """Counts unfinished messages that are due: exactly up to ``limit``, and estimated beyond it."""
-        return await self._apply_to_views(access, partial(self._count_due, limit=limit))
+        return await self._read_in_thread(access, partial(self._count_due, limit=limit))
 
-    async def _apply_to_views(
-        self, access: QueueAccess, read: Callable[[Queue, Mapping[int, _View]], Coroutine[Any, Any, T]]
+    async def _read_in_thread(
+        self, access: QueueAccess, read: Callable[[Queue, Mapping[int, _UnfinishedMessages]], Coroutine[Any, Any, T]]
     ) -> T:
-        """Calls ``read``, which reads and counts many messages, in a thread with the views of all partitions."""
+        """Calls ``read``, which reads and counts many messages, in a thread with those of all partitions."""
 
         async def apply(queue: Queue) -> T:
-            views = await self._logs.query_states(queue, _View)
-            return await self._core.read_in_thread(partial(read, queue, views))
+            partitions = await self._logs.query_states(queue, _UnfinishedMessages)
+            return await self._core.read_in_thread(partial(read, queue, partitions))
 
         return await access.apply(apply)
 
     async def _count_due(
         self,
         queue: Queue,
-        views: Mapping[int, _View],
+        partitions: Mapping[int, _UnfinishedMessages],
         limit: int,
         bounds: Mapping[int, Position] = MappingProxyType({}),
     ) -> QueueSize:
@@ -213,14 +213,14 @@ class ClaimOverview:
         bound, exactly the messages below it count as due.
         """
         total, exact = 0, True
-        for number, view in views.items():
-            total += view.outstanding
-            unread, ends = self._slice_after_cursor(number, view, bodies=view.needs_bodies), []
+        for number, unfinished in partitions.items():
+            total += unfinished.outstanding
+            unread, ends = self._slice_after_cursor(number, unfinished, bodies=unfinished.needs_bodies), []
             if (bound := bounds.get(number)) is not None:
                 unread = msgspec.structs.replace(unread, upper=bound, due=False)
                 ends = [(number, ids.preceding(bound))]
             async for page in self._read_pages(queue, unread):
-                total += view.count_unread(page)
+                total += unfinished.count_unread(page)
                 if total >= limit:
                     lag, *beyond = await self._store.messages.lag(queue, [(number, page[-1].position), *ends])
                     total += max(0, lag.count - sum(end.count for end in beyond))
@@ -229,19 +229,19 @@ class ClaimOverview:
         return QueueSize(total, exact)
 
     async def _count_delayed(
-        self, queue: Queue, views: Mapping[int, _View], limit: int
+        self, queue: Queue, partitions: Mapping[int, _UnfinishedMessages], limit: int
     ) -> tuple[int, bool, Mapping[int, Position]]:
         """Counts messages that are not due, up to a limit; messages that an operator has made available do not count.
 
         Returns also whether the count is complete, and for each partition that may have such messages the position from
         which on they count. It is of a time after the first read, so what was posted during that read is due.
         """
-        count, now, bounds = 0, (self._store.claim_logs.claim_time(), ids.LOW_MIN), dict[int, Position]()
+        count, now, bounds = 0, (self._store.clock.now_ticks(), ids.LOW_MIN), dict[int, Position]()
         for number in range(1, queue.partitions + 1):
             pages = self._read_pages(queue, _slice_delayed(number, now))
             async for page in pages:
                 bound = bounds[number] = bounds.get(number) or await self._find_first_delayed()
-                count += sum(m.position >= bound and not views[number].is_known(m.position) for m in page)
+                count += sum(m.position >= bound and not partitions[number].is_known(m.position) for m in page)
                 if count >= limit:
                     return count, number == queue.partitions and await anext(pages, None) is None, bounds
         return count, True, bounds
@@ -249,19 +249,21 @@ class ClaimOverview:
     async def _find_first_delayed(self) -> Position:
         """Returns the lowest position that is not due yet. Ids that were made ahead of the clock count as due."""
         ahead = round(await self._store.ledger.ids_ahead() * TICKS_PER_SECOND)
-        return self._store.claim_logs.claim_time() + ahead + 1, ids.LOW_MIN
+        return self._store.clock.now_ticks() + ahead + 1, ids.LOW_MIN
 
     async def _find_next_due(
-        self, queue: Queue, views: Mapping[int, _View], bounds: Mapping[int, Position]
+        self, queue: Queue, partitions: Mapping[int, _UnfinishedMessages], bounds: Mapping[int, Position]
     ) -> float | None:
         """Returns when the first message that counts as delayed is due (seconds since 1970), or None."""
-        now = self._store.claim_logs.claim_time(), ids.LOW_MIN
-        lowest = {number: bounds.get(number, now) for number in views}
-        limits = {number: 1 + views[number].count_known_above(bound) for number, bound in lowest.items()}
+        now = self._store.clock.now_ticks(), ids.LOW_MIN
+        lowest = {number: bounds.get(number, now) for number in partitions}
+        limits = {number: 1 + partitions[number].count_known_above(bound) for number, bound in lowest.items()}
         slices = [_slice_delayed(number, bound, min(_PAGE_SIZE, limits[number])) for number, bound in lowest.items()]
         pages = await self._store.messages.read(queue, slices)
         messages = [message for page in pages for message in page.messages]
-        delayed = [message.ticks for message in messages if not views[message.partition].is_known(message.position)]
+        delayed = [
+            message.ticks for message in messages if not partitions[message.partition].is_known(message.position)
+        ]
         return ids.ticks_to_seconds(min(delayed)) if delayed else None
 
     async def peek(self, access: QueueAccess, limit: int) -> list[Message]:
@@ -270,29 +272,29 @@ class ClaimOverview:
         The metrics count them as delivered.
         """
 
-        async def read(queue: Queue, views: Mapping[int, _View]) -> list[Message]:
+        async def read(queue: Queue, partitions: Mapping[int, _UnfinishedMessages]) -> list[Message]:
             messages: list[Message] = []
             weight = 0
-            for number, view in views.items():
-                async for message in self._read_unfinished(queue, number, view):
+            for number, unfinished in partitions.items():
+                async for message in self._read_unfinished(queue, number, unfinished):
                     if len(messages) >= limit or weight >= self._limits.page_bytes:
                         return messages
                     messages.append(message)
                     weight += rendered_bytes(message.body, message.meta)
             return messages
 
-        messages = await self._apply_to_views(access, read)
+        messages = await self._read_in_thread(access, read)
         self._metrics.count_delivered(len(messages), access.queue)
         return messages
 
     async def _read_unfinished(
-        self, queue: Queue, number: int, view: _View, limit: int = _PAGE_SIZE
+        self, queue: Queue, number: int, unfinished: _UnfinishedMessages, limit: int = _PAGE_SIZE
     ) -> AsyncIterator[Message]:
-        async for message in self._fetch_in_batches(queue, [(number, position) for position in view.below]):
+        async for message in self._fetch_in_batches(queue, [(number, position) for position in unfinished.below]):
             yield message
-        async for page in self._read_pages(queue, self._slice_after_cursor(number, view, limit)):
+        async for page in self._read_pages(queue, self._slice_after_cursor(number, unfinished, limit)):
             for message in page:
-                if not view.is_done(message):
+                if not unfinished.is_done(message):
                     yield message
 
     async def _fetch_in_batches(self, queue: Queue, locations: Sequence[Location]) -> AsyncIterator[Message]:
@@ -301,8 +303,10 @@ class ClaimOverview:
             for message in await self._store.messages.fetch(queue, locations[first : first + step]):
                 yield message
 
-    def _slice_after_cursor(self, number: int, view: _View, limit: int = _PAGE_SIZE, *, bodies: bool = True) -> Slice:
-        lower, max_bytes = ids.following(view.cursor), self._limits.page_bytes
+    def _slice_after_cursor(
+        self, number: int, unfinished: _UnfinishedMessages, limit: int = _PAGE_SIZE, *, bodies: bool = True
+    ) -> Slice:
+        lower, max_bytes = ids.following(unfinished.cursor), self._limits.page_bytes
         return Slice(number, lower, limit=limit, max_bytes=max_bytes, ahead=True, bodies=bodies)
 
     async def _read_pages(self, queue: Queue, unread: Slice) -> AsyncIterator[list[Message]]:
@@ -341,7 +345,7 @@ def _record_fields(record: JobRecord, number: int) -> dict[str, Any]:
     return fields | {"failure": msgspec.structs.replace(failure, text=shorten(failure.text, MAX_SHOWN_TEXT))}
 
 
-class _View:
+class _UnfinishedMessages:
     """What a state shows about unfinished messages. It does not change while pages are read."""
 
     def __init__(self, state: State, expiry_limit: int) -> None:

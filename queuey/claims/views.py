@@ -623,7 +623,7 @@ OPERATIONS = (
         body=api.ClaimRequest,
         body_may_be_empty=True,
         further_errors=(409,),
-        reads=True,
+        ends_with_client=True,
     ),
     declare(
         JOBS_TAG,
@@ -636,7 +636,7 @@ OPERATIONS = (
         query=api.SeveralClaimsQuery,
         body=api.ClaimOfSeveral,
         further_errors=(409,),
-        reads=True,
+        ends_with_client=True,
         resource="claims_of_several",
     ),
     _declare_settlement("ack", "Acknowledge messages", ClaimViews.acknowledge, api.ReceiptsWithResults),
@@ -701,7 +701,7 @@ OPERATIONS = (
         about="Shows what became of up to 100 jobs. `wait` waits until one of them has ended.",
         query=JobsById,
         further_errors=(409,),
-        reads=True,
+        ends_with_client=True,
         resource="jobs_by_id",
     ),
     declare(
@@ -731,6 +731,6 @@ OPERATIONS = (
         ClaimViews.peek,
         query=api.LimitQuery,
         further_errors=(409,),
-        reads=True,
+        ends_with_client=True,
     ),
 )

@@ -15,7 +15,7 @@ from queuey.access.authorization import Authorization
 from queuey.access.credentials.readers import ApplicationKeys, digest_of
 from queuey.access.issued_credentials import TOKEN_BYTES, Sessions, UserLogin
 from queuey.console import cookies, pages
-from queuey.console.sessions import SessionCallers, find_form_defect, name_of_key, read_fields, read_form
+from queuey.console.sessions import SessionCredentials, find_form_defect, name_of_key, read_fields, read_form
 from queuey.model.errors import InvalidToken, IssuerUnavailable, NotAuthenticated, TooManyRequests
 from queuey.operations.audit_log import AuditLog
 from queuey.storage import Applications
@@ -194,7 +194,7 @@ class LinkViews:
         audit: The audit log, which records logins by link.
     """
 
-    def __init__(self, login: LoginViews, callers: SessionCallers, sessions: Sessions, audit: AuditLog) -> None:
+    def __init__(self, login: LoginViews, callers: SessionCredentials, sessions: Sessions, audit: AuditLog) -> None:
         self._login = login
         self._callers = callers
         self._sessions = sessions

@@ -75,18 +75,18 @@ async def show_tab(page_request: PageRequest) -> Response:
 async def read_head_values(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns the values of the head of each page of a queue: acts, and links to the pages that have contents.
 
-    Pages that the caller may not read are left out. ``letters`` has the visible queues with dead letters, and whether
-    the caller may read them.
+    Pages that the caller may not read are left out. ``dead_letter_queues`` has the visible ones, and whether the
+    caller may read them.
     """
     queue, rights = access.queue, page_request.rights(access.queue)
     with_claims = takes_claims(page_request, queue)
     queues = await _find_visible_dead_letter_queues(page_request, queue)
-    letters = {letter_queue.name: "read" in page_request.rights(letter_queue) for letter_queue in queues}
+    dead_letter_queues = {other.name: "read" in page_request.rights(other) for other in queues}
     applies = {
         "": True,
         "jobs": with_claims and "read" in rights,
         "groups": bool(await page_request.service.offsets.list_groups(access)),
-        "dead": any(letters.values()),
+        "dead": any(dead_letter_queues.values()),
         "messages": "read" in rights,
         "options": True,
     }
@@ -107,7 +107,7 @@ async def read_head_values(page_request: PageRequest, access: QueueAccess) -> di
     ]
     return {
         "queue": queue,
-        "letters": letters,
+        "dead_letter_queues": dead_letter_queues,
         "sections": sections,
         "with_claims": with_claims,
         "paused": with_claims and queue.claims == "paused",
@@ -148,7 +148,7 @@ async def _find_visible_dead_letter_queues(page_request: PageRequest, queue: Que
     for name in {queue.name} if holds_dead(queue.name) else list_dead_letter_queues(queue.name, queue.dead_letter):
         with suppress(NotFound, NotAllowed):
             queues.append(await page_request.queue(name))
-    return sorted(queues, key=lambda letters: letters.name)
+    return sorted(queues, key=lambda other: other.name)
 
 
 async def _read_overview(page_request: PageRequest, access: QueueAccess, head: dict[str, Any]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ async def _read_overview(page_request: PageRequest, access: QueueAccess, head: d
     """
     cells = await page_request.history.read(access.queue)
     figures = await charts.measure_figures(page_request.service, access, cells)
-    readable = [name for name, is_readable in head["letters"].items() if is_readable]
+    readable = [name for name, is_readable in head["dead_letter_queues"].items() if is_readable]
     samples = {name: (await sample_failures(page_request, name))["failures"] for name in readable}
     reasons = [(name, reason) for name, sample in samples.items() if sample for reason in sample.groups]
     span = charts.choose_span(page_request.given.get("range", ""), cells)
@@ -169,7 +169,7 @@ async def _read_overview(page_request: PageRequest, access: QueueAccess, head: d
         "reasons": reasons[:MAX_REASONS],
         "moves": [move for move in (await _read_moves(page_request))["moves"] if move.state == "running"],
         "unseen": [] if "read" in head["rights"] else ["messages", "jobs"],
-        "closed": len(head["letters"]) > len(readable),
+        "closed": len(head["dead_letter_queues"]) > len(readable),
         "spans": charts.SPAN_SECONDS,
         "span": span,
         "rows": charts.make_table(cells, charts.SPAN_SECONDS[span]),

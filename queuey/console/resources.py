@@ -20,7 +20,7 @@ from queuey.console.charts import ChartView, sample_depths
 from queuey.console.groups import GroupPages
 from queuey.console.login import LinkViews, LoginViews, ProviderViews, own_page
 from queuey.console.overview import OverviewPages
-from queuey.console.sessions import PageRequest, PageRequestFactory, SessionCallers
+from queuey.console.sessions import PageRequest, PageRequestFactory, SessionCredentials
 from queuey.model.errors import NotAuthenticated, StoreUnavailable
 from queuey.model.messages import Finding
 from queuey.model.rights import Caller
@@ -54,7 +54,7 @@ def make_resources(
     authorization: Authorization,
     examine: Examine,
     history: History,
-    callers: SessionCallers,
+    callers: SessionCredentials,
     queue_acts: Sequence[Act],
     providers: Sequence[Provider] = (),
     *,
@@ -66,7 +66,7 @@ def make_resources(
     page, acts, charts = page_requests.make_view, ActViews(page_requests), ChartView(service, authorization, history)
     groups, health = GroupPages(page_requests), HealthView(page_requests, examine)
     figures = OverviewPages(page_requests, groups, health.find_visible_findings)
-    doing: dict[str, View | Handler] = {"GET": View(acts.show, asks=True), "POST": acts.do}
+    doing: dict[str, View | Handler] = {"GET": View(acts.show, reads_query=True), "POST": acts.do}
     login = LoginViews(service.store.applications, service.sessions, authorization, providers)
     logins = ProviderViews(login, providers)
     links = LinkViews(login, callers, service.sessions, service.audit)
@@ -77,9 +77,9 @@ def make_resources(
     return [
         *(once if is_local else ()),
         ("console.applications", "/console{_:/?}", {"GET": page(applications.show_applications, applications.FIELDS)}),
-        ("console.login", "/console/login", {"GET": View(login.show_form, asks=True), "POST": login.log_in}),
-        ("console.provider", "/console/login/{provider}", {"GET": View(logins.redirect_to_provider, asks=True)}),
-        ("console.back", "/console/login/{provider}/back", {"GET": View(logins.finish_login, asks=True)}),
+        ("console.login", "/console/login", {"GET": View(login.show_form, reads_query=True), "POST": login.log_in}),
+        ("console.provider", "/console/login/{provider}", {"GET": View(logins.redirect_to_provider, reads_query=True)}),
+        ("console.back", "/console/login/{provider}/back", {"GET": View(logins.finish_login, reads_query=True)}),
         ("console.logout", "/console/logout", {"POST": login.log_out}),
         ("console.health", "/console/health", {"GET": View(health.show)}),
         ("console.static", pages.FILE_ROUTE, {"GET": pages.show_file}),
@@ -92,8 +92,8 @@ def make_resources(
             {"GET": page(applications.show_schedules, applications.SCHEDULES_FIELDS)},
         ),
         ("console.schedule", APP + "/_schedules/{schedule}", {"GET": page(applications.show_schedule)}),
-        ("console.groups", APP + "/_groups", {"GET": View(groups.show_all, asks=True)}),
-        ("console.group", APP + "/_groups/{group}", {"GET": View(groups.show, asks=True)}),
+        ("console.groups", APP + "/_groups", {"GET": View(groups.show_all, reads_query=True)}),
+        ("console.group", APP + "/_groups/{group}", {"GET": View(groups.show, reads_query=True)}),
         ("console.application_act", APP + "/_acts/{act}", doing),
         ("console.queue_act", QUEUE + "/acts/{act}", doing),
         ("console.overview", APP, {"GET": page(overview.show, overview.FIELDS)}),
@@ -110,7 +110,7 @@ def make_resources(
             QUEUE + f"/{{tab:{'|'.join(queue.TABS)}}}",
             {"GET": page(queue.show_tab, queue.TAB_FIELDS, reserves=True)},
         ),
-        ("console.live", QUEUE + "/live", {"GET": View(charts.live, reads=True, asks=True)}),
+        ("console.live", QUEUE + "/live", {"GET": View(charts.live, ends_with_client=True, reads_query=True)}),
         ("console.messages", QUEUE + "/messages", {"GET": page(messages.show_list, messages.FIELDS, reserves=True)}),
         ("console.message", QUEUE + "/messages/{place}", {"GET": page(messages.show, reserves=True)}),
         ("console.body", QUEUE + "/messages/{place}/body", {"GET": page(messages.download, reserves=True)}),
@@ -140,7 +140,7 @@ def make_console(
     def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
         app: App = config.registry.app
         service, authorization = app.service, app.authorization
-        callers = SessionCallers(service.store.applications, service.sessions, users or {})
+        callers = SessionCredentials(service.store.applications, service.sessions, users or {})
         app.authenticate.add(callers)
         app.facades.append(Console(callers, is_local=is_local))
         history = History(service.workers)
@@ -166,11 +166,11 @@ class Console:
         is_local: Whether only browsers on this machine, without a proxy, get pages.
     """
 
-    def __init__(self, callers: SessionCallers, *, is_local: bool = False) -> None:
+    def __init__(self, callers: SessionCredentials, *, is_local: bool = False) -> None:
         self._callers = callers
         self._is_local = is_local
 
-    def admit(self, request: Request) -> bool:
+    def prepare(self, request: Request) -> bool:
         """Replaces the credential of a request for a page by that of its session, or drops it without a session.
 
         Returns False for a path outside of the console, and changes nothing then.

@@ -34,7 +34,7 @@ MAX_FIELD = 1000
 """Max characters of a field that :meth:`PageRequest.get` returns."""
 
 
-class SessionCallers:
+class SessionCredentials:
     """Reads the credentials of sessions. See :class:`~queuey.access.credentials.readers.CredentialReader`.
 
     This process makes them of cookies; a caller cannot send such a credential in a header.
@@ -118,7 +118,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     service: Service
     authorization: Authorization
-    callers: SessionCallers
+    callers: SessionCredentials
     schedules: ScheduleSaver
     history: History
     queue_acts: Sequence[Any]
@@ -207,7 +207,7 @@ class PageRequestFactory(NamedTuple):
 
     service: Service
     authorization: Authorization
-    callers: SessionCallers
+    callers: SessionCredentials
     schedules: ScheduleSaver
     history: History
     queue_acts: Sequence[Any]
@@ -244,7 +244,7 @@ class PageRequestFactory(NamedTuple):
                 await request.share.reserve(self.service.limits.page_bytes)
             return await answer(page_request)
 
-        return View(show, asks=bool(fields), reads=True)
+        return View(show, reads_query=bool(fields), ends_with_client=True)
 
 
 def read_form(request: Request, cookie: str, max_bytes: int = MAX_FORM) -> dict[str, str]:

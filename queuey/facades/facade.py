@@ -147,11 +147,12 @@ class Facade(ABC):
     def include(self, config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
         for name, pattern, views in self.resources():
             bound = {
-                method: view if isinstance(view, View) else View(view, asks=True) for method, view in views.items()
+                method: view if isinstance(view, View) else View(view, reads_query=True)
+                for method, view in views.items()
             }
             config.add_resource(name, self._prefix + pattern, bound, original=True)
 
-    def admit(self, request: Request) -> bool:
+    def prepare(self, request: Request) -> bool:
         """Sets facade and credential of a request to this facade. Returns False for any other request."""
         if not self.owns(request.path):
             return False

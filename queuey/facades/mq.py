@@ -50,7 +50,7 @@ class MqFacade(OpenFacade):
             Resource(
                 "mq.messages",
                 f"{queue}/messages",
-                {"GET": View(self.fetch, asks=True, reads=True), "POST": self.post},
+                {"GET": View(self.fetch, reads_query=True, ends_with_client=True), "POST": self.post},
             ),
             Resource("mq.message", f"{queue}/messages/{{id:{_ANY_ID}}}", {"DELETE": self.delete}),
             Resource("mq.queue", queue, {"GET": self.show, "PUT": self.create, "DELETE": self.delete_queue}),

@@ -80,7 +80,7 @@ class RqmsFacade(OpenFacade):
                 "rqms.queue",
                 "/{queue:[^/]+}{rest:(?:/.*)?}",
                 {
-                    "GET": View(self.fetch, asks=True, reads=True),
+                    "GET": View(self.fetch, reads_query=True, ends_with_client=True),
                     "POST": self.add,
                     "PUT": self.set,
                     "DELETE": self.finish,

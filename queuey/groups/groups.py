@@ -364,7 +364,7 @@ class GroupUseCases:
             if not state.head.version:
                 raise _not_found(group)
             # If the group is created again, its epochs must be above those of this one.
-            ahead = state.head.epoch - clock_slack(self._store) - self._store.claim_logs.claim_now()
+            ahead = state.head.epoch - clock_slack(self._store) - self._store.clock.now_ms()
             if ahead >= 0:
                 await asyncio.sleep((ahead + 1) / 1000)
                 continue
@@ -389,7 +389,7 @@ class GroupUseCases:
             head = await self._store.groups.group_head(application, group, serial=True)
             if head is None:
                 raise _not_found(group)
-            moved = replace(head, centre=centre, moved=self._store.claim_logs.claim_now())
+            moved = replace(head, centre=centre, moved=self._store.clock.now_ms())
             if head.centre == centre:
                 return
             if (

@@ -231,7 +231,7 @@ class LocalGroup:
         if subscription.credential.caller != credential.caller:
             await self.changes.apply(partial(GroupDraft.leave, number=number))
             raise MemberGone
-        now = self._store.claim_logs.claim_now()
+        now = self._store.clock.now_ms()
         if now >= self._find_last_seen_ms(member) + member.session:
             await self.changes.read_sessions()
             if now >= self._find_last_seen_ms(member) + member.session:
@@ -400,7 +400,7 @@ class LocalGroup:
 
     async def _work_in_background(self) -> None:
         """Does due work again and again while members send heartbeats here; logs errors and tries again."""
-        self._counts["followed"] += 1
+        self._counts["at work"] += 1
         while self._beats:
             self._news.clear()
             pause = POLL_INTERVAL
@@ -410,11 +410,11 @@ class LocalGroup:
                 logger.debug("group %s waits: %s", self._key[1], error)
             except Exception:
                 logger.exception("work on group %s has failed and will be retried", self._key[1])
-            await asyncio.sleep(self._counts["followed"] / MAX_POLLS)
+            await asyncio.sleep(self._counts["at work"] / MAX_POLLS)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):  # Not wait_for, which may swallow the cancellation of the task.
                     await self._news.wait()
-        self._counts["followed"] -= 1
+        self._counts["at work"] -= 1
         self._background_work = None
 
     async def do_due_work(self) -> float:
@@ -439,9 +439,7 @@ class LocalGroup:
         pause = QUICK_POLL_INTERVAL if await self._hand_over_in_turn() else POLL_INTERVAL
         due = self.cache.state.head.due
         if due is not None:  # The process that requested the plan makes it first.
-            remaining = (
-                due + (0 if self.cache.is_own else PLAN_OVERDUE_MS) - self._store.claim_logs.claim_now()
-            ) / 1000
+            remaining = (due + (0 if self.cache.is_own else PLAN_OVERDUE_MS) - self._store.clock.now_ms()) / 1000
             pause = min(pause, max(remaining, 0.0))
             if remaining <= 0:
                 await self.changes.apply_due()
@@ -478,7 +476,7 @@ class LocalGroup:
         await self._core.for_each(queues, add_waiting)
         names = sorted(set().union(*waiting.values()))
         first = bisect_right(names, self._last_queue)
-        batch = (names[first:] + names[:first])[: max(1, MAX_QUEUES // max(1, self._counts["followed"]))]
+        batch = (names[first:] + names[:first])[: max(1, MAX_QUEUES // max(1, self._counts["at work"]))]
         if batch:
             self._last_queue = batch[-1]
             await self.hand_overs.hand_over_queues(batch, self.cache.next_moment())
@@ -495,7 +493,7 @@ class LocalGroup:
         state, beat, planned = self.cache.state, self._beats.get(number), self.cache.targets.queues.get(name)
         if number not in state.members or beat is None or planned is None:
             return
-        latest = self._store.claim_logs.claim_now() - state.members[number].session // 3
+        latest = self._store.clock.now_ms() - state.members[number].session // 3
         rows = self.hand_overs.find_rows(name) or {}
         owners = {partition: rows[partition].owner for partition in numbers & planned.targets.keys() & rows.keys()}
         late = {owner for partition, owner in owners.items() if planned.targets[partition].epoch < latest}

@@ -207,7 +207,7 @@ OPERATIONS = (
         "something to do, otherwise after `wait` seconds. 404 `MemberGone`: join again.",
         body=api.Heartbeat,
         further_errors=(409,),
-        reads=True,
+        ends_with_client=True,
     ),
     declare(
         GROUPS_TAG,

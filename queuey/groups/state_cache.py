@@ -39,7 +39,7 @@ class GroupContext(NamedTuple):
         key: Application and name of the group.
         rights: Returns a credential with its current rights.
         searching: Held by one group of an application at a time, while it searches queues and makes a plan.
-        counts: Counts over all groups of this process: followed groups, plans, moves by origin, ended sessions.
+        counts: Counts over all groups of this process: groups at work, plans, moves by origin, ended sessions.
         announce: Tells other workers of the service that the group has changed.
         forget: Drops the group from memory, because it does not exist.
     """

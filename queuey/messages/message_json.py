@@ -104,9 +104,9 @@ def render_fetched(messages: Sequence[Message]) -> list[bytes]:
     return [b'{"status":"ok","messages":[', *render_messages(messages), b"]}"]
 
 
-def render_reading(reading: RangeAnswer, queue_name: str | None = None) -> list[bytes]:
+def render_range_answer(answer: RangeAnswer, queue_name: str | None = None) -> list[bytes]:
     following, cursors = [], []
-    for number, position in reading.next.items():
+    for number, position in answer.next.items():
         if position is None:
             following.append(b'"%d":null' % number)
         else:
@@ -114,14 +114,14 @@ def render_reading(reading: RangeAnswer, queue_name: str | None = None) -> list[
             following.append(b'"%d":"%b"' % (number, text))
             cursors.append(b"%d:%b" % (number, text))
     name = b"" if queue_name is None else b',"queue_name":' + encode(queue_name)
-    messages = render_messages(reading.messages)
-    if reading.early:
-        messages += [b","] * bool(reading.messages) + render_messages(reading.early, [EARLY_FIELD] * len(reading.early))
+    messages = render_messages(answer.messages)
+    if answer.early:
+        messages += [b","] * bool(answer.messages) + render_messages(answer.early, [EARLY_FIELD] * len(answer.early))
     ending = b'],"horizon":"%b","next":{%b},"cursor":"%b","more":%b%b}' % (
-        ids.to_hex((reading.horizon, LOW_MIN)).encode(),
+        ids.to_hex((answer.horizon, LOW_MIN)).encode(),
         b",".join(following),
         b",".join(cursors),
-        b"true" if reading.more else b"false",
-        b"" if reading.cursor_safe else b',"cursor_safe":false',
+        b"true" if answer.more else b"false",
+        b"" if answer.cursor_safe else b',"cursor_safe":false',
     )
     return [b'{"status":"ok"%b,"messages":[' % name, *messages, ending]

@@ -614,7 +614,7 @@ OPERATIONS_BY_ID = (
         MessageViews.fetch,
         query=FetchQuery,
         further_errors=(413,),
-        reads=True,
+        ends_with_client=True,
     ),
     declare(
         MESSAGES_TAG,

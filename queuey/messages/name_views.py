@@ -127,7 +127,7 @@ OPERATIONS = (
         NameViews.fetch,
         query=FetchQuery,
         further_errors=(409,),
-        reads=True,
+        ends_with_client=True,
     ),
     declare(NAMES_TAG, f"DELETE {NAMED}", "Delete named message", Done, NameViews.delete, further_errors=(409,)),
 )

@@ -273,7 +273,7 @@ class MessageUseCases:
         """
         boottime = self._core.boottime()
         with suppress(StoreUnavailable):
-            self._clock_offset = self._store.claim_logs.claim_time() / ids.TICKS_PER_SECOND - boottime
+            self._clock_offset = self._store.clock.now_ticks() / ids.TICKS_PER_SECOND - boottime
         if self._clock_offset is None:
             return MAX_SECONDS_AHEAD
         return position[0] / ids.TICKS_PER_SECOND - boottime - self._clock_offset

@@ -48,7 +48,7 @@ class Reader:
         self._short_bytes = max(1, min(MAX_SHORT_BYTES, limits.page_bytes) - _RESERVED_BYTES)
         self.watchers = Watchers()
         # By whether reads keep the read delay, and whether they include early messages.
-        self._triggers = {
+        self._wake_sources = {
             kind: WakeSource(partial(store.messages.watch, keeps_read_delay=kind[0], early=kind[1]), for_all=True)
             for kind in ((True, False), (False, False), (True, True))
         }
@@ -64,7 +64,7 @@ class Reader:
         Raises:
             StoreUnavailable: The clock of ids is not right.
         """
-        return self._store.claim_logs.claim_time()
+        return self._store.clock.now_ticks()
 
     async def read(self, access: QueueAccess, requested: RangeRequest) -> RangeAnswer:
         results = await self.read_each([RangeSource(access, requested)])
@@ -92,7 +92,7 @@ class Reader:
             short: Read at most ``MAX_SHORT_MESSAGES`` of one partition, and ``MAX_SHORT_BYTES``.
 
         Returns:
-            For each source its reading, or the error if the queue is gone or the caller has lost access to it. None if
+            For each source its answer, or the error if the queue is gone or the caller has lost access to it. None if
             the read is not ``short``.
         """
         if short and len(sources) > 1:
@@ -121,21 +121,25 @@ class Reader:
             share = max(1, remaining_bytes // (len(sources) - number)) if remaining_bytes > 0 else 0
             read = partial(self._read_queue, requested=source.range, max_bytes=share, short=short)
             try:
-                reading = await source.access.apply(read)
+                answer = await source.access.apply(read)
             except (NotFound, NotAllowed) as error:
                 results.append(error)
                 continue
-            if reading is None:
+            if answer is None:
                 return None
-            self._metrics.count_delivered(len(reading.messages) + len(reading.early), source.access.queue)
-            results.append(reading)
+            self._metrics.count_delivered(len(answer.messages) + len(answer.early), source.access.queue)
+            results.append(answer)
             if number + 1 < len(sources):
-                remaining_bytes -= bytes_of(reading.messages) + bytes_of(reading.early)
+                remaining_bytes -= bytes_of(answer.messages) + bytes_of(answer.early)
         return results
 
     def _make_subscription(self, source: RangeSource) -> Subscription:
         queue, requested = source.access.queue, source.range
-        return queue, _partition_numbers(queue, requested), self._triggers[requested.keeps_read_delay, requested.early]
+        return (
+            queue,
+            _partition_numbers(queue, requested),
+            self._wake_sources[requested.keeps_read_delay, requested.early],
+        )
 
     def _available_bytes(self, sources: Sequence[RangeSource]) -> int:
         partition_counts = [len(_partition_numbers(source.access.queue, source.range)) for source in sources]
@@ -155,19 +159,19 @@ class Reader:
         if short and (len(numbers) != 1 or requested.limit > MAX_SHORT_MESSAGES):
             return None
         pieces = ranges.make_slices(requested, numbers, max_bytes)
-        reading = RangeAnswer([], 0, dict.fromkeys(numbers), more=False, cursor_safe=requested.keeps_read_delay)
+        answer = RangeAnswer([], 0, dict.fromkeys(numbers), more=False, cursor_safe=requested.keeps_read_delay)
         if not pieces or (max_bytes <= 0 and not requested.looks_ahead):
             horizon = (await self._store.messages.read(queue, [ranges.make_horizon_slice()]))[0].horizon
             pages = {piece.partition: piece.make_postponed_page(horizon) for piece in pieces}
-            ranges.append_pages(pieces, pages, reading)
-            reading.horizon = horizon
+            ranges.append_pages(pieces, pages, answer)
+            answer.horizon = horizon
         elif requested.merge and len(pieces) > 1:
             merge = Merge(pieces, requested.limit, max_bytes, certain=queue.consistency != "weak")
             slices = merge.make_first_slices()
             while slices:
                 merge.add_pages(slices, await self._store.messages.read(queue, slices))
                 slices = merge.make_further_slices()
-            merge.finish(reading)
+            merge.finish(answer)
         else:
             order = ranges.sort_furthest_behind_first(pieces)
             in_order = (
@@ -183,32 +187,32 @@ class Reader:
                 pages.update(
                     (piece.partition, ranges.postpone_message(page)) for piece, page in zip(late, ids, strict=True)
                 )
-            ranges.append_pages(pieces, pages, reading)
-        if requested.early and (early := self._early_slices(queue, requested, pieces, reading, max_bytes)):
-            ranges.add_early(requested, early, await self._store.messages.read(queue, early), reading)
-        return reading if not short or self._is_whole(reading, requested.limit) else None
+            ranges.append_pages(pieces, pages, answer)
+        if requested.early and (early := self._early_slices(queue, requested, pieces, answer, max_bytes)):
+            ranges.add_early(requested, early, await self._store.messages.read(queue, early), answer)
+        return answer if not short or self._is_whole(answer, requested.limit) else None
 
-    def _is_whole(self, reading: RangeAnswer, limit: int) -> bool:
+    def _is_whole(self, answer: RangeAnswer, limit: int) -> bool:
         """Returns whether a longer read would return no more messages than a short one, and these fit."""
-        if not reading.more:
-            return not reading.early_more
+        if not answer.more:
+            return not answer.early_more
         frame = ranges.MAX_QUEUE_FRAME_BYTES + ranges.MAX_PARTITION_FRAME_BYTES
-        return len(reading.messages) == limit and (
-            bytes_at_most(reading.messages[-1:]) + frame <= _RESERVED_BYTES
-            or bytes_of(reading.messages) + frame <= self._short_bytes + _RESERVED_BYTES
+        return len(answer.messages) == limit and (
+            bytes_at_most(answer.messages[-1:]) + frame <= _RESERVED_BYTES
+            or bytes_of(answer.messages) + frame <= self._short_bytes + _RESERVED_BYTES
         )
 
     def _early_slices(
-        self, queue: Queue, requested: RangeRequest, pieces: Sequence[Slice], reading: RangeAnswer, max_bytes: int
+        self, queue: Queue, requested: RangeRequest, pieces: Sequence[Slice], answer: RangeAnswer, max_bytes: int
     ) -> list[Slice]:
         """Returns the slices of early messages, or none.
 
-        The reading must have reached the horizon, reads must have a delay, and bytes must remain.
+        The answer must have reached the horizon, reads must have a delay, and bytes must remain.
         """
-        if reading.more or not pieces or not self._store.read_delay(queue):
+        if answer.more or not pieces or not self._store.read_delay(queue):
             return []
-        remaining_bytes = max_bytes - bytes_of(reading.messages)
-        return ranges.make_early_slices(requested, pieces, reading, remaining_bytes) if remaining_bytes > 0 else []
+        remaining_bytes = max_bytes - bytes_of(answer.messages)
+        return ranges.make_early_slices(requested, pieces, answer, remaining_bytes) if remaining_bytes > 0 else []
 
 
 def _partition_numbers(queue: Queue, requested: RangeRequest) -> Sequence[int]:

@@ -10,7 +10,7 @@ from queuey.access.authorization import Authorization
 from queuey.access.operations import APP, Views, declare
 from queuey.access.queue_access import QueueAccess
 from queuey.api.messages import ManyRanges, ManyRead, QueueRange, RangeFields, RangeQuery
-from queuey.messages.message_json import render_reading
+from queuey.messages.message_json import render_range_answer
 from queuey.messages.message_views import MESSAGES_TAG
 from queuey.messages.range_reads import MAX_SHORT_BYTES, RangeSource, Reader, are_empty
 from queuey.messages.ranges import Bound, RangeAnswer, RangeRequest, parse_bound
@@ -124,14 +124,14 @@ async def read_page(request: Request, read: Callable[..., Coroutine[Any, Any, T 
     return result
 
 
-class _Answer(NamedTuple):
-    """Readings and the response that shows them. False if the request should wait for more."""
+class _RangeResponse(NamedTuple):
+    """Range answers, and the response that shows them. False if the request should wait for more."""
 
-    readings: Sequence[RangeAnswer | QueueyError]
+    answers: Sequence[RangeAnswer | QueueyError]
     response: Response
 
     def __bool__(self) -> bool:
-        return not are_empty(self.readings)
+        return not are_empty(self.answers)
 
 
 class RangeViews(Views):
@@ -153,19 +153,19 @@ class RangeViews(Views):
         access = await self._authorization.admit(request, match, "read")
         requested, wait = self._read_cached_query(request)
 
-        async def attempt(waiter: Waiter | None) -> _Answer:
+        async def attempt(waiter: Waiter | None) -> _RangeResponse:
             current = access if waiter is None else await self._authorization.admit(request, match, "read")
             return await read_page(request, partial(self._read_one, RangeSource(current, requested), waiter))
 
         return (await request.until_found(wait, attempt)).response
 
-    async def _read_one(self, source: RangeSource, waiter: Waiter | None, *, short: bool) -> _Answer | None:
+    async def _read_one(self, source: RangeSource, waiter: Waiter | None, *, short: bool) -> _RangeResponse | None:
         results = await self._reader.read_each([source], waiter=waiter, short=short)
         if results is None:
             return None
         if isinstance(results[0], QueueyError):
             raise results[0]
-        return _Answer(results, Response(200, render_reading(results[0]), JSON))
+        return _RangeResponse(results, Response(200, render_range_answer(results[0]), JSON))
 
     def _read_query(self, request: Request) -> tuple[RangeRequest, float]:
         query = read_query(request, self.fields(RangeQuery).names)
@@ -181,7 +181,7 @@ class RangeViews(Views):
         await self._authorization.identify(request)
         ranges, wait = await request.parse_body(partial(self._read_ranges, request))
 
-        async def attempt(waiter: Waiter | None) -> _Answer:
+        async def attempt(waiter: Waiter | None) -> _RangeResponse:
             names = [name for name, _ in ranges]
             admitted = await self._authorization.admit_to_each(request, match["app"], names)
             return await read_page(request, partial(self._read_each, ranges, admitted, waiter))
@@ -201,7 +201,7 @@ class RangeViews(Views):
 
     async def _read_each(
         self, ranges: Ranges, admitted: Sequence[QueueAccess | QueueyError], waiter: Waiter | None, *, short: bool
-    ) -> _Answer | None:
+    ) -> _RangeResponse | None:
         """Reads the queues that the caller may read, and answers with errors for the others.
 
         If there is an error, the request does not wait for messages.
@@ -226,7 +226,7 @@ class RangeViews(Views):
                 pieces.append(b",")
             pieces += _render_result(name, result)
         pieces.append(b"]}")
-        return _Answer(results, Response(200, pieces, JSON))
+        return _RangeResponse(results, Response(200, pieces, JSON))
 
     def _read_item(self, item: object, prefix: str, errors: Errors) -> tuple[str, RangeRequest]:
         if not isinstance(item, dict):
@@ -241,7 +241,7 @@ class RangeViews(Views):
 
 def _render_result(name: str, result: RangeAnswer | QueueyError) -> list[bytes]:
     if isinstance(result, RangeAnswer):
-        return render_reading(result, name)
+        return render_range_answer(result, name)
     return [encode({"queue_name": name, "status": "error", "error_msg": error_texts(result)})]
 
 
@@ -254,6 +254,6 @@ OPERATIONS = (
         ManyRead,
         RangeViews.read_many,
         body=ManyRanges,
-        reads=True,
+        ends_with_client=True,
     ),
 )

@@ -184,17 +184,17 @@ def make_slices(requested: RangeRequest, partitions: Sequence[int], max_bytes: i
 
 
 def make_early_slices(
-    requested: RangeRequest, pieces: Sequence[Slice], reading: RangeAnswer, max_bytes: int
+    requested: RangeRequest, pieces: Sequence[Slice], answer: RangeAnswer, max_bytes: int
 ) -> list[Slice]:
-    """Returns the slices above the horizon, after a reading that has reached it.
+    """Returns the slices above the horizon, after an answer that has reached it.
 
     Each slice gets the rest of the limit, which may be 0. Partitions without room between horizon and upper bound are
     left out.
     """
-    read = Counter(None if requested.merge else message.partition for message in reading.messages)
+    read = Counter(None if requested.merge else message.partition for message in answer.messages)
     early = []
     for piece in pieces:
-        lower = max(piece.lower, (reading.horizon, LOW_MIN))
+        lower = max(piece.lower, (answer.horizon, LOW_MIN))
         if (mark := _find_mark(requested.early_after, piece.partition)) is not None:
             lower = max(lower, mark.end)
         if lower < piece.upper:
@@ -204,12 +204,12 @@ def make_early_slices(
     return early
 
 
-def add_early(requested: RangeRequest, pieces: Sequence[Slice], pages: Sequence[Page], reading: RangeAnswer) -> None:
+def add_early(requested: RangeRequest, pieces: Sequence[Slice], pages: Sequence[Page], answer: RangeAnswer) -> None:
     """Adds early messages in time order; when merging, no more than the limit of the slices."""
     messages = sorted((message for page in pages for message in page.messages), key=lambda m: (m.position, m.partition))
     limit = pieces[0].limit if requested.merge else len(messages)
-    reading.early = messages[:limit]
-    reading.early_more = len(messages) > limit or any(page.more for page in pages)
+    answer.early = messages[:limit]
+    answer.early_more = len(messages) > limit or any(page.more for page in pages)
 
 
 def make_horizon_slice() -> Slice:
@@ -237,13 +237,13 @@ def sort_furthest_behind_first(pieces: Sequence[Slice]) -> list[Slice]:
     return sorted(pieces, key=attrgetter("upper" if descending else "lower"), reverse=descending)
 
 
-def append_pages(pieces: Sequence[Slice], pages: Mapping[int, Page], reading: RangeAnswer) -> None:
+def append_pages(pieces: Sequence[Slice], pages: Mapping[int, Page], answer: RangeAnswer) -> None:
     for piece in pieces:
         page = pages[piece.partition]
-        reading.messages += page.messages
-        reading.next[piece.partition] = page.next
-        reading.horizon = max(reading.horizon, page.horizon)
-        reading.more = reading.more or page.more
+        answer.messages += page.messages
+        answer.next[piece.partition] = page.next
+        answer.horizon = max(answer.horizon, page.horizon)
+        answer.more = answer.more or page.more
 
 
 def divide_evenly(total: int, parts: int) -> int:
@@ -367,16 +367,16 @@ class Merge:
             if self._entries[key] is None and (start is None or key < self._key(start, number)):
                 del self._entries[key]
 
-    def finish(self, reading: RangeAnswer) -> None:
-        """Fills a reading with the page and the next position by partition. Other messages are read again later."""
+    def finish(self, answer: RangeAnswer) -> None:
+        """Fills an answer with the page and the next position by partition. Other messages are read again later."""
         page, _ = self._page()
-        reading.messages = page
-        reading.horizon = self._horizon
-        reading.next.update(self._next)
+        answer.messages = page
+        answer.horizon = self._horizon
+        answer.next.update(self._next)
         remaining = self._order[len(page) :]
         for key in reversed(remaining):
-            reading.next[abs(key[2])] = self._position(key)
-        reading.more = bool(remaining or self._unread)
+            answer.next[abs(key[2])] = self._position(key)
+        answer.more = bool(remaining or self._unread)
 
     def _page(self) -> tuple[list[Message], int]:
         fence = min([key for key, _ in self._unread.values()], default=None)

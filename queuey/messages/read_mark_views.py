@@ -142,6 +142,6 @@ OPERATIONS = (
         about="Without `queues`, counts in all that the credential may read, up to {max_queues_per_stream}.",
         body=api.UnreadAsked,
         body_may_be_empty=True,
-        reads=True,
+        ends_with_client=True,
     ),
 )

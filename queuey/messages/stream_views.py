@@ -360,7 +360,7 @@ STREAM_TEXT = (
 STREAM_OF_ALL_TEXT = (
     f"Without `queues`, follows all that the credential may read, up to {{max_queues_per_stream}}. {STREAM_TEXT}"
 )
-STREAMED: dict[str, Any] = {"about": STREAM_OF_ALL_TEXT, "parameters": (LAST_EVENT_HEADER,), "reads": True}
+STREAMED: dict[str, Any] = {"about": STREAM_OF_ALL_TEXT, "parameters": (LAST_EVENT_HEADER,), "ends_with_client": True}
 OPERATIONS = (
     declare(
         MESSAGES_TAG,
@@ -372,7 +372,7 @@ OPERATIONS = (
         f"`read_marks` and `last_event_id`. {STREAM_TEXT}",
         query=RangeQuery,
         parameters=(LAST_EVENT_HEADER,),
-        reads=True,
+        ends_with_client=True,
     ),
     declare(
         MESSAGES_TAG,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -41,6 +42,19 @@ _SECONDS = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,20}))?", re.ASCII)
 
 def now_ticks() -> int:
     return time.time_ns() // 100 + EPOCH_TICKS
+
+
+class StoreClock:
+    """The clock of a store, by which claims, moves, schedules and groups go. Raises StoreUnavailable if it is wrong."""
+
+    def __init__(self, read: Callable[[], int]) -> None:
+        self._read = read
+
+    def now_ticks(self) -> int:
+        return self._read()
+
+    def now_ms(self) -> int:
+        return (self._read() - EPOCH_TICKS) // 10_000
 
 
 def seconds_to_ticks(seconds: float) -> int:

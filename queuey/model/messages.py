@@ -381,6 +381,17 @@ def bytes_at_most(messages: Iterable[Message]) -> int:
 class Slice(msgspec.Struct, frozen=True, gc=False):
     """A range of one partition: positions in ``[lower, upper)``.
 
+    Claims, moves and counts of unfinished messages read with ``ahead``: they know by the log what was delivered, not by
+    a cursor, so a message that appears later below the horizon is not lost. Other reads use:
+
+    ===========================================  ==========================================
+    range reads                                  ``keeps_read_delay`` as the request says
+    messages above the horizon, if requested     ``keeps_read_delay=False, early=True``
+    messages that are not due                    ``keeps_read_delay=False, due=False``
+    ids only, to move a cursor or to count       ``bodies=False``
+    claims in a queue that keeps expired ones    ``ahead=True, kept=True``
+    ===========================================  ==========================================
+
     Attributes:
         limit: Max messages.
         max_bytes: The page ends with the message that brings the sum of :func:`rendered_bytes` to this value or above.

@@ -124,7 +124,7 @@ class MoveRecords:
             move = QueueMove(
                 number, source.application, source.name, source.qid, source.partitions, target.name, target.qid
             )
-            new = _make_record(move, QueueMoveProgress(), self._store.claim_logs.claim_time())
+            new = _make_record(move, QueueMoveProgress(), self._store.clock.now_ticks())
             try:
                 return await self._store.records.set_record(new), True
             except RecordChanged:
@@ -199,7 +199,7 @@ class MoveRecords:
                 return None
             value = _encode(MoveRecord(move, replace(current.progress, state="cancelling")))
             # Due now: the process at work on it may not notice.
-            return replace(record, value=value, due=self._store.claim_logs.claim_time())
+            return replace(record, value=value, due=self._store.clock.now_ticks())
 
         saved = await change_record(
             self._store.records, (KIND, move.application, _record_name(move.source_qid)), decide

@@ -70,8 +70,8 @@ class MoveUseCases:
     def statistics(self) -> dict[str, float]:
         return self._carrier.statistics()
 
-    def watch(self) -> None:
-        self._runner.watch()
+    def start_background_work(self) -> None:
+        self._runner.start_or_wake()
 
     def end(self) -> asyncio.Task[None] | None:
         """Wakes and returns the background task, which ends if the service is stopping; None if it was not started."""
@@ -99,7 +99,7 @@ class MoveUseCases:
         if is_new:
             self._runner.plan(record)
         else:
-            self._runner.watch()
+            self._runner.start_or_wake()
         return _make_report(MoveState, decode(record.value))
 
     async def show(self, application: str, name: str, may_see: Callable[[str], bool]) -> MoveState:
@@ -211,7 +211,7 @@ class MoveCarrier(DueWork):
         progress = decode(record.value).progress
         work = self._work.get(record.name)
         if work is None or progress.runner != self._token:
-            is_put_off = self._store.claim_logs.claim_time() < record.due <= self._ticks_in(self._timing.stale)
+            is_put_off = self._store.clock.now_ticks() < record.due <= self._ticks_in(self._timing.stale)
             if is_put_off and progress.runner not in {0, self._token}:
                 raise RecordChanged(record.name)  # Another process works on it.
             if len(self._work) >= MAX_ACTIVE_MOVES:
@@ -299,13 +299,11 @@ class MoveCarrier(DueWork):
         # Remove the runner from the records, so that other processes continue at once.
         for work in list(self._work.values()):
             try:
-                await self._save(
-                    work, replace(work.active.make_progress(), runner=0), self._store.claim_logs.claim_time()
-                )
+                await self._save(work, replace(work.active.make_progress(), runner=0), self._store.clock.now_ticks())
             except RecordChanged:
                 continue
             except QueueyError:
                 return
 
     def _ticks_in(self, seconds: float) -> int:
-        return self._store.claim_logs.claim_time() + round(seconds * TICKS_PER_SECOND)
+        return self._store.clock.now_ticks() + round(seconds * TICKS_PER_SECOND)

@@ -165,7 +165,7 @@ class DueRunner:
         self._searched: int | None = None
         """Time of the last search (ticks)."""
 
-    def watch(self) -> None:
+    def start_or_wake(self) -> None:
         """Starts the task that takes due steps, or wakes it."""
         self._core.call_soon(self._begin)
 
@@ -220,7 +220,7 @@ class DueRunner:
 
     async def _take_turn(self) -> float:
         """Takes due steps and searches for overdue ones. Returns the seconds until the next call."""
-        now = self._store.claim_logs.claim_time()
+        now = self._store.clock.now_ticks()
         boottime = self._core.boottime()
         if self._next_search is None or boottime >= self._next_search:
             await self._plan_overdue(now)

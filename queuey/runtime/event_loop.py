@@ -112,7 +112,7 @@ class Core:
         Raises:
             TooManyRequests, StoreUnavailable: ``work`` raised it, or the request's share had no thread in time.
         """
-        return work() if bridge.thread_state.runs else await self.run_in_pool(work)
+        return work() if bridge.thread_state.may_block else await self.run_in_pool(work)
 
     async def run_in_pool(self, work: Callable[[], T]) -> T:
         """Runs work in a thread: of the calling request's share, or else of this core.

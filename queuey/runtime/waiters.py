@@ -1,8 +1,8 @@
 """Waiting for messages without a thread per waiting request.
 
-Requests that wait for the same trigger of a queue partition share one watch (:class:`Watchers`). Each request is a
-:class:`Waiter`: it subscribes, then attempts its read or claim. If that returns no messages, the waiter is woken when
-another attempt may succeed.
+Requests that wait for the same :class:`WakeSource` and partition of a queue share one watch (:class:`Watchers`). Each
+request is a :class:`Waiter`: it subscribes, then attempts its read or claim. If that returns no messages, the waiter is
+woken when another attempt may succeed.
 
 A new message wakes all waiting reads, because each can return it. It wakes only one waiting claim, because only one
 can get it. If that claim gets messages, there may be more, so two other claims are woken; if it gets none, no other is
@@ -38,11 +38,12 @@ class WakeSource(NamedTuple):
 
 
 Key = tuple[Any, ...]
+"""Queue (qid), version of its row, partitions, and wake source."""
 Subscription = tuple[Queue, Sequence[int], WakeSource]
 
 
 class _SharedWatch:
-    """A trigger and the requests that wait for it, in the order in which they are woken."""
+    """A watch, and the requests that wait for it, in the order in which they are woken."""
 
     __slots__ = ("_is_wake_scheduled", "_watchers", "for_all", "qid", "stops", "waiters")
 
@@ -74,7 +75,7 @@ class Watchers:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._shared: dict[Key, _SharedWatch] = {}
-        # For triggers that wake one waiter: waiters that were woken and have not begun an attempt, and those that have.
+        # Of watches that wake one waiter at a time: waiters woken that have not begun an attempt, and those that have.
         self._called: set[tuple[_SharedWatch, Waiter]] = set()
         self._trying: set[tuple[_SharedWatch, Waiter]] = set()
         self.schedule: Callable[..., None] = _call_at_once
@@ -89,7 +90,7 @@ class Watchers:
             return sum(len(shared.waiters) for shared in self._shared.values())
 
     def count(self, *, for_all: bool) -> int:
-        """Returns the number of requests that wait for triggers of one kind, each counted once."""
+        """Returns the number of requests that wait for sources of one kind, each counted once."""
         with self._lock:
             waiter_lists = [shared.waiters for shared in self._shared.values() if shared.for_all is for_all]
             return len({waiter for waiters in waiter_lists for waiter in waiters})
@@ -127,11 +128,11 @@ class Watchers:
             call()
 
     def _add_waiter(self, key: Key, waiter: Waiter, queue: Queue) -> None:
-        *_, partitions, trigger = key
+        *_, partitions, source = key
         shared = self._shared.get(key)
         if shared is None:
-            shared = _SharedWatch(self, queue.qid, for_all=trigger.for_all)
-            shared.stops = tuple(trigger.watch(queue, number, shared.wake) for number in partitions)
+            shared = _SharedWatch(self, queue.qid, for_all=source.for_all)
+            shared.stops = tuple(source.watch(queue, number, shared.wake) for number in partitions)
             self._shared[key] = shared  # After the watches, which may raise.
         shared.waiters[waiter] = None
 
@@ -149,12 +150,12 @@ class Watchers:
         if shared.waiters:
             return (partial(self.schedule, self.wake_waiters, shared, 2),) if wake_others else ()
         del self._shared[key]
-        # The stops refer back to this trigger; without that cycle it is freed at once.
+        # The stops refer back to the watch; without that cycle it is freed at once.
         stops, shared.stops = shared.stops, ()
         return stops
 
     def wake_waiters(self, shared: _SharedWatch, count: int) -> None:
-        """Wakes up to ``count`` waiters of a trigger, or all if it is ``for_all``. :attr:`schedule` calls it.
+        """Wakes up to ``count`` waiters of a watch, or all if it is ``for_all``. :attr:`schedule` calls it.
 
         Without ``for_all``, looks only at the first ``count`` in line, skips those already woken that have not begun an
         attempt, and moves the others to the end.
@@ -222,7 +223,7 @@ class Waiter(ABC):
         """Replaces this waiter's subscriptions. Must be called before each attempt."""
         self._watchers.subscribe(
             self,
-            {key: queue for queue, numbers, trigger in subscriptions for key in _make_keys(queue, numbers, trigger)},
+            {key: queue for queue, numbers, source in subscriptions for key in _make_keys(queue, numbers, source)},
         )
 
     def attempt_failed(self) -> None:
@@ -233,7 +234,7 @@ class Waiter(ABC):
         self.subscribe(())
 
 
-def _make_keys(queue: Queue, numbers: Sequence[int], trigger: WakeSource) -> list[Key]:
+def _make_keys(queue: Queue, numbers: Sequence[int], source: WakeSource) -> list[Key]:
     """Returns a key for each partition, or one for the whole queue beyond ``MAX_WATCHED_PARTITIONS``.
 
     Leaves out partitions that the queue does not have.
@@ -241,8 +242,8 @@ def _make_keys(queue: Queue, numbers: Sequence[int], trigger: WakeSource) -> lis
     partitions = [number for number in numbers if number <= queue.partitions]
     row = (queue.qid, queue.version)
     if len(partitions) > MAX_WATCHED_PARTITIONS:
-        return [(*row, range(1, queue.partitions + 1), trigger)]
-    return [(*row, (number,), trigger) for number in partitions]
+        return [(*row, range(1, queue.partitions + 1), source)]
+    return [(*row, (number,), source) for number in partitions]
 
 
 def _call_at_once(call: Callable[..., None], *arguments: object) -> None:

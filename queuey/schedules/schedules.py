@@ -105,8 +105,8 @@ class ScheduleUseCases:
     def statistics(self) -> dict[str, float]:
         return {f"schedules_{state}_total": count for state, count in self._firing.counts.items()}
 
-    def watch(self) -> None:
-        self._runner.watch()
+    def start_background_work(self) -> None:
+        self._runner.start_or_wake()
 
     def end(self) -> asyncio.Task[None] | None:
         return self._runner.end()
@@ -130,7 +130,7 @@ class ScheduleUseCases:
         async def decide(record: Record | None) -> Record:
             nonlocal is_new
             before, is_new = None if record is None else schedule_states.decode(record.value), record is None
-            now = ids.ticks_to_seconds(self._store.claim_logs.claim_time())
+            now = ids.ticks_to_seconds(self._store.clock.now_ticks())
             if before is None:
                 schedule = StoredSchedule(secrets.randbits(62), now, now, change(None, now))
                 await self._require_room(application, may_see)
@@ -229,7 +229,7 @@ class ScheduleUseCases:
                 await asyncio.sleep(_FIRE_RETRY_INTERVAL)
                 continue
             finally:
-                self._runner.watch()
+                self._runner.start_or_wake()
             self._runner.plan(ended)
             after = schedule_states.decode(ended.value)
             if not may_see(after.plan.queue):  # The schedule was moved to another queue meanwhile.
@@ -394,7 +394,7 @@ class FireUseCases(DueWork):
 
     def now(self) -> int:
         """Returns the present time (ticks). Ids may be ahead of it."""
-        return self._store.claim_logs.claim_time()
+        return self._store.clock.now_ticks()
 
     async def save(self, record: Record, schedule: StoredSchedule) -> Record:
         return await self._store.records.set_record(schedule_states.make_record(record, schedule))

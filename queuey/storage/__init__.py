@@ -1,9 +1,10 @@
 """The storage contracts. SQLite and Cassandra implement them; one contract suite runs on both.
 
-A :class:`Store` combines twelve small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
-:class:`KeyedPosts`, :class:`Names`, :class:`Bulk`, :class:`Applications` (and their keys), :class:`OffsetRecords`,
-:class:`GroupRecords`, :class:`Ledger`, :class:`Records`, :class:`ClaimLogs` and :class:`Covers`. A message is always
-identified by ``(queue.qid, partition, position)``, and every read is bounded by a horizon that the store reports.
+A :class:`Store` combines a clock and twelve small contracts over one connection: :class:`Catalogue` (queues),
+:class:`Messages`, :class:`KeyedPosts`, :class:`Names`, :class:`Bulk`, :class:`Applications` (and their keys),
+:class:`OffsetRecords`, :class:`GroupRecords`, :class:`Ledger`, :class:`Records`, :class:`ClaimLogs` and
+:class:`Covers`. A message is always identified by ``(queue.qid, partition, position)``, and every read is bounded by a
+horizon that the store reports.
 
 Rules for every implementation:
 
@@ -26,6 +27,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from queuey.model.ids import StoreClock
 from queuey.storage.contracts.bulk import Bulk
 from queuey.storage.contracts.catalogue import Applications, Catalogue
 from queuey.storage.contracts.claim_logs import ClaimLogs
@@ -60,6 +62,7 @@ __all__ = [
     "OffsetRecords",
     "Records",
     "Store",
+    "StoreClock",
     "change_record",
 ]
 
@@ -70,12 +73,12 @@ class Store(ABC):
 
     Attributes:
         catalogue, messages, keyed_posts, names, bulk, applications: Contracts.
-        offsets, groups, ledger, records, claim_logs, covers: Further contracts.
+        offsets, groups, ledger, records, claim_logs, covers, clock: Further contracts.
         name: ``sqlite`` or ``cassandra``.
         waits_for_network: Reads mostly wait for the network, so concurrent reads are faster than sequential ones.
         readers: Max concurrent reads of the store; further reads wait.
-        ids_follow_clocks: True if every new id is above ``claim_time()`` minus ``clock_difference``. False if every
-            new id is above the horizon of each page read before.
+        ids_follow_clocks: True if every new id is above ``clock`` minus ``clock_difference``. False if every new id is
+            above the horizon of each page read before.
     """
 
     catalogue: Catalogue
@@ -90,6 +93,7 @@ class Store(ABC):
     records: Records
     claim_logs: ClaimLogs
     covers: Covers
+    clock: StoreClock
 
     name: ClassVar[str]
     waits_for_network: ClassVar[bool] = False

@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 
 class _ThreadState(threading.local):
-    runs = 0
-    """Number of nested calls that this thread runs by the bridge: while there are some, they block."""
+    may_block = False
+    """True while this thread runs a call by the bridge."""
     shared: dict[object, Any] | None = None
     """Values that calls of a run with ``as_one`` share; None outside such a run."""
 
@@ -55,9 +55,9 @@ def run(call: Coroutine[Any, Any, T], *, as_one: bool = False) -> T:
         if (loop := _get_running_loop()) is not None and loop in service_loops:
             call.close()
             raise RuntimeError("This would block the service's loop. Await the call.")
-    before = thread_state.shared
-    thread_state.runs += 1
-    if as_one and before is None:
+    before = thread_state.may_block, thread_state.shared
+    thread_state.may_block = True
+    if as_one and thread_state.shared is None:
         thread_state.shared = {}
     try:
         call.send(None)
@@ -65,8 +65,7 @@ def run(call: Coroutine[Any, Any, T], *, as_one: bool = False) -> T:
         result: T = end.value
         return result
     finally:
-        thread_state.runs -= 1
-        thread_state.shared = before
+        thread_state.may_block, thread_state.shared = before
     call.close()
     raise RuntimeError("This coroutine awaits more than store calls. Await it on an event loop.")
 

@@ -330,7 +330,7 @@ _homes: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[Home]] = WeakKeyDiction
 
 async def in_thread(work: Callable[[], T]) -> T:
     """Runs blocking work: in this thread if the bridge runs the call, else in a thread of the running loop's home."""
-    return work() if thread_state.runs else await Home.for_running_loop().in_thread(work)
+    return work() if thread_state.may_block else await Home.for_running_loop().in_thread(work)
 
 
 async def iterate_in_thread(items: Iterator[T]) -> AsyncIterator[T]:
@@ -366,7 +366,7 @@ async def start_and_wait(
         StoreUnavailable: No time is left in a thread, and the work was given up.
         GivenUp: The caller was cancelled, and the work was given up.
     """
-    if thread_state.runs:
+    if thread_state.may_block:
         present = None if deadline.call is NO_CALL else deadline.call  # Of which this is a part.
         with deadline.running(StoreCall() if long else present):
             return deadline.result(start, late_message)

@@ -10,7 +10,7 @@ from queuey.model.partitions import outside_text
 from queuey.storage.contracts.records import MAX_RECORD_BYTES
 
 
-def check_items(queue: Queue, items: Sequence[NewMessage]) -> int:
+def check_and_weigh(queue: Queue, items: Sequence[NewMessage]) -> int:
     """Checks new messages before they are written together with others. Returns the bytes of their bodies.
 
     Raises:

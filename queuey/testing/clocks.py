@@ -88,7 +88,7 @@ class Clock:
     def _wait_until_fired(self, service: Service) -> None:
         """Waits until no schedule is due. Raises TimeoutError after ``FIRE_TIMEOUT``."""
         end = time.monotonic() + FIRE_TIMEOUT
-        service.schedules.watch()
+        service.schedules.start_background_work()
         while (name := self._find_firing(service)) is not None:
             if time.monotonic() > end:
                 raise TimeoutError(f"schedule {name!r} has not fired in {FIRE_TIMEOUT:.0f} s")

@@ -59,25 +59,25 @@ class View:
 
     Args:
         answer: Returns the response, or raises an error.
-        asks: The view reads the query. Otherwise every query field is unknown.
-        reads: The view returns messages or other long answers, and may wait for them. It is given up when the client
-            has left.
+        reads_query: The view reads the query. Otherwise every query field is unknown.
+        ends_with_client: The view returns messages or other long answers, and may wait for them. It is given up when
+            the client has left.
         headers: The names of the headers that the view knows; if None, it warns of no other headers.
     """
 
-    __slots__ = ("answer", "asks", "headers", "reads")
+    __slots__ = ("answer", "ends_with_client", "headers", "reads_query")
 
     def __init__(
         self,
         answer: Handler,
         *,
-        asks: bool = False,
-        reads: bool = False,
+        reads_query: bool = False,
+        ends_with_client: bool = False,
         headers: frozenset[str] | None = None,
     ) -> None:
         self.answer = answer
-        self.asks = asks
-        self.reads = reads
+        self.reads_query = reads_query
+        self.ends_with_client = ends_with_client
         self.headers = headers
 
 
@@ -108,11 +108,11 @@ class Endpoint:
         self.for_monitors = for_monitors
         self._original = original
         self._views = {method: view if isinstance(view, View) else View(view) for method, view in views.items()}
-        self._otherwise = View(otherwise or self._refuse_method, asks=True)
+        self._otherwise = View(otherwise or self._refuse_method, reads_query=True)
         if not original and otherwise is None:
             if "GET" in self._views:
                 self._views["HEAD"] = self._views["GET"]
-            self._views["OPTIONS"] = View(self._answer_options, asks=True)
+            self._views["OPTIONS"] = View(self._answer_options, reads_query=True)
         self._allow = ", ".join(sorted(self._views))
 
     def view(self, method: str) -> View:

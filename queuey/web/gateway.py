@@ -88,27 +88,26 @@ class Callers(Protocol):
 class UseCases(Protocol):
     """What a gateway needs of the use cases (:class:`queuey.app.service.Service`)."""
 
-    @property
-    def metrics(self) -> Metrics: ...
-    @property
-    def core(self) -> Core: ...
-    @property
-    def store(self) -> Store: ...
+    metrics: Metrics
+    core: Core
+    store: Store
+    stopping: Event
+
     @property
     def reader(self) -> Watching: ...
-    @property
-    def stopping(self) -> Event: ...
 
 
 class Watching(Protocol):
     """Has the watchers that wake waiting requests."""
 
-    @property
-    def watchers(self) -> Watchers: ...
+    watchers: Watchers
 
 
 class Served(Protocol):
     """An application, as a gateway serves it (:class:`queuey.app.service.App`)."""
+
+    facades: list[PathProtocol]
+    resources: Resources
 
     @property
     def service(self) -> UseCases: ...
@@ -116,10 +115,6 @@ class Served(Protocol):
     def authenticate(self) -> KnownCallers: ...
     @property
     def authorization(self) -> Callers: ...
-    @property
-    def facades(self) -> Sequence[PathProtocol]: ...
-    @property
-    def resources(self) -> Resources: ...
 
 
 class Gateway:
@@ -169,7 +164,7 @@ class Gateway:
         self.beat = beat
         self._max_wait = min(deadline, max_wait)
         self._resources = application.resources
-        self._facades = application.facades
+        self._protocols = application.facades  # The console is one of them.
         self._authorization = application.authorization
         self._known_tenant = application.authenticate.known_tenant
         service = application.service
@@ -231,9 +226,9 @@ class Gateway:
         If the view wants a body that was not received because the caller was unknown, receives it and runs it again.
         """
         form = head.form
-        fields = form.received
+        fields = form.headers
         if fields is None:
-            fields = form.received = read_headers(form.fields)
+            fields = form.headers = read_headers(form.fields)
         find = self._resources.find_cached if len(head.path) <= MAX_CACHED_PATH_BYTES else self._resources.find
         # Views come from app/version_1.py (Operation.bind), the facades and console/resources.py.
         path, endpoint, match, view = find(head.method, head.path)
@@ -250,8 +245,8 @@ class Gateway:
         began = 0.0  # Until the view has begun: the gateway itself answers then.
         try:
             try:
-                await self._admit(request, endpoint, exchange, fields.unreadable)
-                request.exchange = exchange if view.reads else None
+                await self._prepare(request, endpoint, exchange, fields.unreadable)
+                request.exchange = exchange if view.ends_with_client else None
                 while True:
                     if request.exchange is not None and request.client is None and self.shares.has_several:
                         request.client = PollClient(request.exchange, request.body, self.clients.unwatched)
@@ -259,7 +254,7 @@ class Gateway:
                     if request.client is not None and self.shares.has_several:
                         request.client.require_present()  # It may have left while the request waited for its turn.
                     began = time.monotonic()
-                    if request.query and not view.asks:
+                    if request.query and not view.reads_query:
                         read_query(request)  # Records the unknown fields.
                     if view.headers is not None and not view.headers.issuperset(request.headers):
                         record_ignored_headers(request, view.headers)
@@ -327,15 +322,15 @@ class Gateway:
         finally:
             await pieces.aclose()
 
-    async def _admit(
+    async def _prepare(
         self, request: Request, endpoint: Endpoint, exchange: Exchange, unreadable: dict[str, str]
     ) -> None:
         """Finds the request's tenant, verifies its signature, counts it against the caller's rate, and reads its body.
 
         The body of an unknown caller is not read, unless it is empty. Raises for unreadable headers.
         """
-        for facade in self._facades:  # The console is one of them; each is added by its include.
-            if facade.admit(request):
+        for protocol in self._protocols:
+            if protocol.prepare(request):
                 break
         if unreadable:
             raise InvalidRequest(dict(unreadable))
@@ -472,7 +467,7 @@ class Gateway:
     # Services for requests
 
     def make_long_poll(self, request: Request, seconds: float) -> LongPoll:
-        assert request.exchange is not None  # noqa: S101 - the view says that it reads
+        assert request.exchange is not None  # noqa: S101 - the view ends with its client
         request.client = request.client or PollClient(request.exchange, request.body, self.clients.unwatched)
         return LongPoll(self.polls, request, seconds)
 

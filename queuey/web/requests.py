@@ -60,13 +60,13 @@ class RequestServices(Protocol):
     beat: float
 
     def make_long_poll(self, request: Request, seconds: float) -> LongPoll:
-        """Returns a long poll for the request, whose view must be declared with ``reads``."""
+        """Returns a long poll for the request, whose view must be declared with ``ends_with_client``."""
 
 
 class PathProtocol(Protocol):
     """The protocol of some paths other than version 1: a facade, or the console."""
 
-    def admit(self, request: Request) -> bool:
+    def prepare(self, request: Request) -> bool:
         """Prepares a request of this protocol: its credential, and the form of its errors. Returns False for others."""
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:

@@ -98,7 +98,7 @@ def test_a_wait_ends_with_a_job(app: App, owner: Caller, queue: str) -> None:
     assert sorted(each["status"] for each in answers[0]) == ["done", "waiting"]
     [done] = [each for each in answers[0] if each["status"] == "done"]
     assert done["result"] == 7
-    assert app.service.claims._watch.watched == {}
+    assert app.service.claims._job_watch.watched == {}
 
 
 def test_ids(owner: Caller, queue: str) -> None:

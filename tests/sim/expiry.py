@@ -105,7 +105,7 @@ class KeptStore(ModelStore):
 
         def live(page: Page | None, error: Exception | None) -> None:
             if page is not None and not part.kept:
-                page.messages = [one for one in page.messages if one.expires > self.claim_time()]
+                page.messages = [one for one in page.messages if one.expires > self.now_ticks()]
             done(page, error)
 
         return super().begin_read(queue, part, live)
@@ -116,14 +116,14 @@ class KeptStore(ModelStore):
 
         def read() -> None:
             messages = [one for one in self._replicas.read_quorum(part.partition) if part.lower <= one.position]
-            page = Page(messages[: part.limit], self.claim_time(), (self.claim_time(), LOW_MIN), more=False)
+            page = Page(messages[: part.limit], self.now_ticks(), (self.now_ticks(), LOW_MIN), more=False)
             self._process.soon(self._world.random_time(self._replicas.faults.slow), lambda: done(page, None), life)
 
         self._process.soon(self._world.random_time(self._replicas.faults.slow), read)
         return True
 
     def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]], *, kept: bool = False) -> list[Message]:
-        return [one for one in super().fetch(queue, locations) if kept or one.expires > self.claim_time()]
+        return [one for one in super().fetch(queue, locations) if kept or one.expires > self.now_ticks()]
 
     # Records
 

@@ -38,7 +38,7 @@ from queuey.model.messages import (
     rendered_bytes,
 )
 from queuey.storage import Store
-from queuey.storage.contracts.claim_logs import MAX_PAGE_ENTRIES, ClaimLogs
+from queuey.storage.contracts.claim_logs import MAX_PAGE_ENTRIES
 from queuey.storage.deadlines import Deadline, Done, in_thread, start_and_wait
 from queuey.storage.partition_watches import Wake
 from tests.sim.availability import Stored
@@ -312,10 +312,11 @@ class ModelStore:
     def claims_refusal(self, queue: Queue) -> str | None:
         return None
 
-    def claim_time(self) -> int:
+    def now_ticks(self) -> int:
         return ids.seconds_to_ticks(self._process.clock())
 
-    claim_now = ClaimLogs.claim_now
+    def now_ms(self) -> int:
+        return (self.now_ticks() - ids.EPOCH_TICKS) // 10_000
 
     def entry(self, work: str, piece: int) -> bytes | None:
         """Returns None: no simulated worker gives a reason for a release, so no entry has one."""

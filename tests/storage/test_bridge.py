@@ -50,7 +50,7 @@ def test_where_a_call_runs() -> None:
         return await in_thread(threading.current_thread)
 
     assert bridge.run(where()) is threading.current_thread() is not asyncio.run(where())
-    assert not bridge.thread_state.runs
+    assert not bridge.thread_state.may_block
 
 
 def test_beside_a_running_loop(store: SqliteStore, queue: Queue) -> None:
@@ -94,7 +94,7 @@ def test_what_awaits_something_else_is_refused() -> None:
     """A call that awaits something else would never end, and is refused with what to do."""
     with pytest.raises(RuntimeError, match="Await it on an event loop"):
         bridge.run(asyncio.sleep(0))
-    assert not bridge.thread_state.runs
+    assert not bridge.thread_state.may_block
 
 
 def test_errors_and_calls_within_calls() -> None:
@@ -109,7 +109,7 @@ def test_errors_and_calls_within_calls() -> None:
     assert bridge.run(outer()) == 3
     with pytest.raises(StoreUnavailable, match="away"):
         bridge.run(failing())
-    assert not bridge.thread_state.runs
+    assert not bridge.thread_state.may_block
 
 
 def test_items_come_one_by_one() -> None:

@@ -304,8 +304,8 @@ class Stub:
         pass
 
     def views(self) -> dict[str, View]:
-        other = View(self.answer, asks=True)
-        return {"GET": View(self.answer, asks=True, reads=True), "POST": other, "PUT": other}
+        other = View(self.answer, reads_query=True)
+        return {"GET": View(self.answer, reads_query=True, ends_with_client=True), "POST": other, "PUT": other}
 
     def find(self, method: str, path: bytes) -> ResourceMatch:
         return ResourceMatch(path.decode(), self.endpoint, {}, self.endpoint.view(method))

@@ -69,7 +69,7 @@ class LogCache:
         totals: Counters.
 
     Attributes:
-        watches: Watched logs by key, with the function that is called after each round of one.
+        after_round_hooks: Functions that are called after a round of a log, each with the keys of its logs.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class LogCache:
         self._weights: dict[Key, int] = {}
         self.weight = 0
         """Approximate bytes of all states together."""
-        self.watches: Sequence[tuple[Mapping[Key, object], Callable[[PartitionLog], None]]] = ()
+        self.after_round_hooks: Sequence[tuple[Mapping[Key, object], Callable[[PartitionLog], None]]] = ()
         self._forwarding = Forwarding(workers, partial(self.add, here=True), core, totals)
 
     def __len__(self) -> int:
@@ -135,13 +135,13 @@ class LogCache:
         }
 
     def _after_round(self, log: PartitionLog) -> None:
-        """Updates the total size, evicts idle logs if it is over the bound, and calls the functions that watch."""
+        """Updates the total size, evicts idle logs if it is over the bound, and calls the hooks of the log."""
         weight = log.weight
         if weight != self._weights.get(log.key) or self.weight > self._bound:
             self._update_weight(log, weight)
-        for watched, wake in self.watches:
-            if log.key in watched:
-                wake(log)
+        for keys, hook in self.after_round_hooks:
+            if log.key in keys:
+                hook(log)
 
     def _update_weight(self, log: PartitionLog, weight: int) -> None:
         if self._logs.get(log.key) is not log:
@@ -213,7 +213,7 @@ class QueueLogs:
         self.check(queue, partitions)
 
         def query_now(state: State) -> T:
-            return query(state, self._timing.expiry_limit(self._store.claim_logs.claim_now()))
+            return query(state, self._timing.expiry_limit(self._store.clock.now_ms()))
 
         return await self.ask(queue, {partition: StateQuery(queue, query_now) for partition in partitions})
 

@@ -156,7 +156,7 @@ class FollowUpRunner:
         letters = self.known.find_due_letters(state, own_letters, self._core.boottime(), self._max_letters)
         if not letters:
             return []
-        now = self._store.claim_logs.claim_now() / 1000
+        now = self._store.clock.now_ms() / 1000
         work = partial(
             publish, self._store, queue, self._partition, gone_below=gone_below, now=now, kept=state.keeps_expired
         )

@@ -728,7 +728,7 @@ class Finder:
             self._adapt_to_log(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
-        now = self._store.claim_logs.claim_now()
+        now = self._store.clock.now_ms()
         expiry_limit = self._timing.expiry_limit(now)
         limits = list(map(_limit_of, polls))
         max_messages, max_per_key = min(MAX_ENTRY_IDS, sum(limits)), max(limits)
@@ -796,7 +796,7 @@ class Finder:
             self._adapt_to_log(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
-        expiry_limit = self._timing.expiry_limit(self._store.claim_logs.claim_now())
+        expiry_limit = self._timing.expiry_limit(self._store.clock.now_ms())
         live = self.scanner.split_live
         await request.gather(
             state, Sources(self._partition, expiry_limit, self.fetch, self.read, self.scanner.split, live)
@@ -854,13 +854,13 @@ class Finder:
 
     async def fetch(self, locations: Sequence[Location]) -> list[Message]:
         if self.includes_expired:
-            self._read_at = self._store.claim_logs.claim_time()
+            self._read_at = self._store.clock.now_ticks()
         return await self._store.messages.fetch(self.row, locations, kept=self.includes_expired)
 
     async def read(self, requested: Slice) -> Page:
         """Reads a page; if the queue keeps expired messages, with those, and records the time of the read."""
         if self.includes_expired:
-            self._read_at, requested = self._store.claim_logs.claim_time(), replace(requested, kept=True)
+            self._read_at, requested = self._store.clock.now_ticks(), replace(requested, kept=True)
         [page] = await self._store.messages.read(self.row, [requested])
         return page
 

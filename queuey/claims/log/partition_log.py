@@ -414,14 +414,14 @@ class PartitionLog:
             return False
         if any(not state.is_known(message.position) for message in candidates.scan.fresh):
             return True
-        expiry_limit = self._timing.expiry_limit(self._store.claim_logs.claim_now())
+        expiry_limit = self._timing.expiry_limit(self._store.clock.now_ms())
         return any(state.has_ended(message.position, expiry_limit) for message in candidates.returned)
 
     def _decide(
         self, queue: Queue, requests: Sequence[LogRequest], candidates: Candidates | None
     ) -> tuple[EntryDraft, int]:
         """Decides on the next entry; returns its draft and the number of messages that its cursor passes."""
-        finder, now = self._finder, self._store.claim_logs.claim_now()
+        finder, now = self._finder, self._store.clock.now_ms()
         covers = (
             None if finder.duplicates is None else self._draft_covers(finder.duplicates, requests[0], candidates, now)
         )
@@ -614,7 +614,7 @@ class PartitionLog:
 
     def _apply_entry(self, state: State, log_entry: LogEntry, entry: ClaimEntry) -> None:
         """Applies an entry that was read; also updates the scanner, the log's length and the open follow-up work."""
-        written = self._core.boottime() - max(0, self._store.claim_logs.claim_now() - entry.at) / 1000
+        written = self._core.boottime() - max(0, self._store.clock.now_ms() - entry.at) / 1000
         new_claims = [place for _, places in entry.claims for place in places if not state.is_known(place)]
         state.apply(log_entry.number, entry)
         self._finder.scanner.advance_front_past(new_claims)

@@ -151,7 +151,7 @@ class ClaimWakeups:
 
     def _find_next_expiry(self, state: State) -> tuple[bool, float]:
         """Returns whether claims have ended, and the seconds until the next one does."""
-        now = self._store.claim_logs.claim_now()
+        now = self._store.clock.now_ms()
         ended = bool(state.find_ended(self._timing.expiry_limit(now), 1))
         return ended, self._timing.seconds_left(state.next_expiry(), now)
 

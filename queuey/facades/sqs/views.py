@@ -76,7 +76,7 @@ class SqsFacade(Facade):
         }
 
     def resources(self) -> list[Resource]:
-        view = View(self.answer, asks=True, reads=True)
+        view = View(self.answer, reads_query=True, ends_with_client=True)
         views = {"GET": view, "POST": view}
         return [
             Resource("sqs", "{_:/?}" if self._prefix else "/", views),

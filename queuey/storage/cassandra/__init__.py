@@ -28,7 +28,7 @@ from functools import partial
 from typing import TypeVar
 
 from queuey.model.errors import StoreClosed, StoreUnavailable
-from queuey.model.ids import ticks_to_seconds
+from queuey.model.ids import StoreClock, ticks_to_seconds
 from queuey.model.messages import Acknowledgement, Queue
 from queuey.storage import Store
 from queuey.storage.cassandra.admin.migrations import schema_problem
@@ -117,7 +117,7 @@ class CassandraStore(Store):
         counting = Counting(parts, reader)
         recent_writes = RecentWrites(parts.driver, clock, parts.process)
         self._arrivals = PolledArrivals(reader, clock, recent_writes, parts.driver.calls)
-        records = CassandraRecords(parts)
+        store_clock, records = StoreClock(parts.watch.now_ticks), CassandraRecords(parts)
         applications, offsets = CassandraApplications(parts), CassandraOffsets(parts)
         claim_logs, messages = CassandraClaimLogs(parts), CassandraMessages(parts, reader, counting, self._arrivals)
         super().__init__(
@@ -128,11 +128,12 @@ class CassandraStore(Store):
             bulk=CassandraBulk(parts, reader, counting, messages),
             applications=applications,
             offsets=offsets,
-            groups=CassandraGroups(parts, claim_logs),
+            groups=CassandraGroups(parts, store_clock),
             ledger=CassandraLedger(parts, records),
             records=records,
             claim_logs=claim_logs,
             covers=CassandraCovers(parts),
+            clock=store_clock,
         )
         self._garbage_collector = GarbageCollector(
             parts.driver,

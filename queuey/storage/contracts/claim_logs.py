@@ -5,8 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from queuey.model.ids import EPOCH_TICKS
-
 if TYPE_CHECKING:
     from queuey.model.messages import LogEntry, LogPage, Queue
 
@@ -103,20 +101,6 @@ class ClaimLogs(ABC):
             QueueChanged: ``queue`` is out of date.
             StoreUnavailable: The snapshot may not have been written. No entry may name it.
         """
-
-    @abstractmethod
-    def claim_time(self) -> int:
-        """Returns the clock that decides when claims expire (ticks). Never blocks.
-
-        The clocks of two processes differ by no more than the store allows (S).
-
-        Raises:
-            StoreUnavailable: The clock is wrong, or was not compared with others recently.
-        """
-
-    def claim_now(self) -> int:
-        """Returns :meth:`claim_time` in milliseconds since 1970."""
-        return (self.claim_time() - EPOCH_TICKS) // 10_000
 
     @abstractmethod
     def claims_refusal(self, queue: Queue) -> str | None:

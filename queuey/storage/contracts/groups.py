@@ -1,7 +1,6 @@
 """The contract of consumer groups: their state, and the sessions of their members.
 
-Times are milliseconds since 1970 by the clock of claims
-(:meth:`~queuey.storage.contracts.claim_logs.ClaimLogs.claim_now`).
+Times are milliseconds since 1970 by the store's clock (:class:`~queuey.model.ids.StoreClock`).
 """
 
 from __future__ import annotations

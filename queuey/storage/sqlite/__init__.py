@@ -10,6 +10,7 @@ import asyncio
 import time
 from pathlib import Path
 
+from queuey.model.ids import StoreClock
 from queuey.model.messages import Acknowledgement, Queue
 from queuey.storage import Store
 from queuey.storage.deadlines import Deadline
@@ -43,8 +44,8 @@ class SqliteStore(Store):
         self._arrivals = CommittedArrivals(database)
         self._sweep = Sweep(database)
         self._applications = SqliteApplications(database)
-        messages, claim_logs = SqliteMessages(database, self._arrivals), SqliteClaimLogs(database)
-        records = SqliteRecords(database)
+        clock = StoreClock(options.clock)
+        messages, records = SqliteMessages(database, self._arrivals), SqliteRecords(database)
         super().__init__(
             catalogue=SqliteCatalogue(database),
             messages=messages,
@@ -53,11 +54,12 @@ class SqliteStore(Store):
             bulk=SqliteBulk(database, messages),
             applications=self._applications,
             offsets=SqliteOffsets(database),
-            groups=SqliteGroups(database, records, claim_logs),
+            groups=SqliteGroups(database, records, clock),
             ledger=SqliteLedger(database, records),
             records=records,
-            claim_logs=claim_logs,
+            claim_logs=SqliteClaimLogs(database),
             covers=SqliteCovers(database),
+            clock=clock,
         )
         self.readers = options.readers
 

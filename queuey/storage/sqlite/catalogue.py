@@ -87,7 +87,7 @@ class SqliteCatalogue(Catalogue):
         cached = None if fresh else self.cached_queue(application, name)
         if cached is not None:
             return cached
-        if not (fresh or thread_state.runs):
+        if not (fresh or thread_state.may_block):
             # Most rows are in memory: a thread would take longer than the read. Now and then one is taken, so that the
             # turn of a caller with thousands of queues ends.
             self._reads_at_once = (self._reads_at_once + 1) % (MAX_READS_AT_ONCE + 1)

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from queuey.model.errors import InvalidRequest
-from queuey.model.ids import EPOCH_TICKS
 from queuey.model.messages import LogEntry, LogPage, Queue
 from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_PAGE_ENTRIES, MAX_SNAPSHOT_BYTES, ClaimLogs
 from queuey.storage.contracts.covers import Covers
@@ -85,12 +84,6 @@ class SqliteClaimLogs(ClaimLogs):
             transaction.connection.execute(_INSERT_SNAPSHOT, (queue.qid << 8 | partition, number, body))
 
         await self._db.write(work, weight=len(body))
-
-    def claim_time(self) -> int:
-        return self._db.clock()
-
-    def claim_now(self) -> int:
-        return (self._db.clock() - EPOCH_TICKS) // 10_000
 
     def claims_refusal(self, queue: Queue) -> str | None:  # noqa: ARG002 - the contract's signature
         return None

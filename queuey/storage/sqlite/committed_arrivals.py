@@ -112,7 +112,7 @@ class CommittedArrivals:
 
         Called in the writer's thread.
         """
-        if transaction.began_at != self._own_last or transaction.passed:
+        if transaction.last_before != self._own_last or transaction.passed:
             self._others = True
         self._own_last = transaction.last
         self._wake_partitions(transaction.touched, transaction.last)

@@ -9,9 +9,8 @@ from msgspec.structs import astuple, replace
 
 from queuey.model.errors import RecordChanged
 from queuey.model.groups import ClockSample, GroupChange, GroupHead, GroupRow, GroupSessions, StoredGroup
-from queuey.model.ids import TICKS_MAX
+from queuey.model.ids import TICKS_MAX, StoreClock
 from queuey.model.messages import Record
-from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.contracts.groups import SEARCH_ROW, SEARCH_TTL, GroupRecords, session_ttl, sessions_of
 from queuey.storage.contracts.records import Records
 from queuey.storage.sqlite.connection import Connection
@@ -34,10 +33,10 @@ _decode = Decoder(GroupHead).decode
 
 
 class SqliteGroups(GroupRecords):
-    def __init__(self, database: Database, records: Records, claim_logs: ClaimLogs) -> None:
+    def __init__(self, database: Database, records: Records, clock: StoreClock) -> None:
         self._db = database
         self._records = records
-        self._claim_now = claim_logs.claim_now
+        self._now_ms = clock.now_ms
 
     @threaded
     def group_head(self, application: str, name: str, *, serial: bool = False) -> GroupHead | None:  # noqa: ARG002
@@ -93,7 +92,7 @@ class SqliteGroups(GroupRecords):
         return existing[:limit]
 
     def sample_clock(self) -> ClockSample:
-        return ClockSample(self._claim_now())
+        return ClockSample(self._now_ms())
 
     async def confirm_clock(self, sample: ClockSample) -> None:
         pass  # All processes that use the file have the clock of one machine.
@@ -102,19 +101,19 @@ class SqliteGroups(GroupRecords):
         return None
 
     async def renew_session(self, application: str, name: str, member: int, session: int) -> int:
-        seen = self._claim_now()
+        seen = self._now_ms()
         await self._write_session(application, name, member, 0, seen, session_ttl(session))
         return seen
 
     @threaded
     def group_sessions(self, application: str, name: str) -> GroupSessions:
-        clock = self._claim_now()
+        clock = self._now_ms()
         with self._db.readers.lend() as connection:
             rows: Any = connection.execute(_SELECT_SESSIONS, (application, name, clock)).fetchall()
         return sessions_of(clock, rows)
 
     async def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
-        await self._write_session(application, name, member, uid, self._claim_now(), session)
+        await self._write_session(application, name, member, uid, self._now_ms(), session)
 
     async def record_search(self, application: str, name: str, when: int) -> None:
         await self._write_session(application, name, *SEARCH_ROW, when, SEARCH_TTL)

@@ -26,7 +26,7 @@ from queuey.model.messages import (
 )
 from queuey.storage import KeyedPosts, Messages
 from queuey.storage.bridge import thread_state
-from queuey.storage.new_messages import check_items, check_partition, check_text
+from queuey.storage.new_messages import check_and_weigh, check_partition, check_text
 from queuey.storage.partition_watches import Wake
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.committed_arrivals import CommittedArrivals
@@ -88,12 +88,12 @@ class SqliteMessages(Messages, KeyedPosts):
     def append(
         self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None
     ) -> Coroutine[Any, Any, list[Position]]:
-        return self._db.write(Append(queue, items, after), check_items(queue, items))
+        return self._db.write(Append(queue, items, after), check_and_weigh(queue, items))
 
     def append_once(
         self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
     ) -> Coroutine[Any, Any, PostResult]:
-        return self._db.write(Append(queue, items, after, key), check_items(queue, items))
+        return self._db.write(Append(queue, items, after, key), check_and_weigh(queue, items))
 
     async def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
         for partition, _ in locations:
@@ -138,7 +138,7 @@ class SqliteMessages(Messages, KeyedPosts):
     async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         # A short read is tried in the loop's thread, unless one of this partition has just taken too long. Not in a
         # thread that may block (see `bridge`): there `_read` reads at once.
-        if not thread_state.runs and len(slices) == 1 and slices[0].limit <= MAX_LOOP_MESSAGES:
+        if not thread_state.may_block and len(slices) == 1 and slices[0].limit <= MAX_LOOP_MESSAGES:
             key = queue.qid << 8 | slices[0].partition
             if not self._long_until or monotonic() >= self._long_until.get(key, 0.0):
                 try:

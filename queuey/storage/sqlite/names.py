@@ -12,7 +12,7 @@ from queuey.model.errors import NameChanged
 from queuey.model.ids import TICKS_PER_SECOND
 from queuey.model.messages import KEPT_SECONDS, Location, Named, NewMessage, Queue
 from queuey.storage.contracts.names import Names
-from queuey.storage.new_messages import check_items
+from queuey.storage.new_messages import check_and_weigh
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.transaction import Append, Transaction
@@ -46,7 +46,7 @@ class SqliteNames(Names):
         self, queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None
     ) -> Named:
         work = partial(_write_named, queue, name, item, content, seen)
-        return await self._db.write(work, weight=check_items(queue, [] if item is None else [item]))
+        return await self._db.write(work, weight=check_and_weigh(queue, [] if item is None else [item]))
 
     async def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
         await self._db.write(partial(_forget_replaced, queue, name, seen))

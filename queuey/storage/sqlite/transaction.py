@@ -94,7 +94,7 @@ _HAS_MESSAGE_BETWEEN = (
 Row = tuple[int, int, int, int, str | bytes, bytes | None]
 """A row of ``messages``: qp, ticks, low, expires, body, meta."""
 
-Clock = tuple[int, int, int | None, int]
+ClockRow = tuple[int, int, int | None, int]
 """A row of the query ``row_codec.SELECT_CLOCK``: last ticks, catalogue, next due time of a delayed message, next id."""
 
 
@@ -154,7 +154,7 @@ class Transaction:
 
     __slots__ = (
         "_added",
-        "_begun",
+        "_clock_before",
         "_counts",
         "_delayed",
         "_delayed_low",
@@ -163,7 +163,7 @@ class Transaction:
         "_low",
         "_next_id",
         "_removed",
-        "_rows",
+        "_row_values",
         "catalogue",
         "connection",
         "last",
@@ -173,13 +173,14 @@ class Transaction:
         "touched",
     )
 
-    def __init__(self, connection: Connection, now: int, low: int, clock: Clock | None = None) -> None:
+    def __init__(self, connection: Connection, now: int, low: int, clock: ClockRow | None = None) -> None:
         self.connection = connection
         self.now = now
         self._low = low
-        self._begun: Clock = clock or connection.execute(row_codec.SELECT_CLOCK).fetchone()  # type: ignore[assignment]
-        self.last, self.catalogue, self._due, self._next_id = self._begun
-        self._rows: list[Any] = []
+        self._clock_before: ClockRow = clock or connection.execute(row_codec.SELECT_CLOCK).fetchone()  # type: ignore[assignment]
+        self.last, self.catalogue, self._due, self._next_id = self._clock_before
+        self._row_values: list[Any] = []
+        """Values of collected rows, ``_COLUMNS`` for each."""
         self._kept: list[tuple[Any, ...]] = []
         """Collected rows of kept messages."""
         self._counts: dict[tuple[int, int], list[int]] = {}
@@ -215,7 +216,7 @@ class Transaction:
         ticks = iter(free_ticks)
         low = self._low
         base = queue.qid << 8
-        parameters = self._rows
+        parameters = self._row_values
         positions: list[Position] = []
         counts = self._counts
         for item in append.items:
@@ -355,7 +356,7 @@ class Transaction:
             if self.connection.execute(_HAS_MESSAGE_BETWEEN, (qp, *min(positions), *max(positions))).fetchall():
                 self.remove([(qp, position) for position in positions])
         self.touched.update(keys)
-        self._rows = [value for row in rows for value in row]
+        self._row_values = [value for row in rows for value in row]
         self.flush()
 
     def remove(self, keys: Iterable[tuple[int, Position]]) -> int:
@@ -410,7 +411,7 @@ class Transaction:
         if self._kept:
             self.connection.executemany(_INSERT_KEPT, self._kept)
             self._kept.clear()
-        parameters = self._rows
+        parameters = self._row_values
         if not parameters:
             return
         width = _COLUMNS * _MAX_INSERT_ROWS
@@ -422,7 +423,7 @@ class Transaction:
         if rest and not whole_chunks:
             self.connection.execute(_INSERT_ROWS[rest // _COLUMNS], parameters[start:])
             start += rest
-        self._rows = parameters[start:]
+        self._row_values = parameters[start:]
 
     # The catalogue
 
@@ -436,8 +437,9 @@ class Transaction:
             row_codec.verify(self.connection, queue)
 
     @property
-    def began_at(self) -> int:
-        return self._begun[0]
+    def last_before(self) -> int:
+        """:attr:`last` at the begin of the transaction."""
+        return self._clock_before[0]
 
     def bump_catalogue_version(self) -> int:
         """Marks all queue rows read before as possibly out of date. Returns the new version of the catalogue."""
@@ -472,7 +474,7 @@ class Transaction:
                 self.connection.execute("RELEASE one")
             self.last, self.catalogue, self._next_id, self._delayed, self.touched, self.messages = before
             self._added, self._removed = windows
-            self._rows, self._kept, self._counts = [], [], {}  # Nothing was collected before.
+            self._row_values, self._kept, self._counts = [], [], {}  # Nothing was collected before.
             raise
         self.connection.execute("RELEASE one")
         return result
@@ -482,7 +484,7 @@ class Transaction:
         self.last = max(self.last, self.now)
         return self.last
 
-    def write_collected(self) -> Clock | None:
+    def write_collected(self) -> ClockRow | None:
         """Writes collected changes. The next statement must be COMMIT.
 
         Returns:
@@ -502,7 +504,7 @@ class Transaction:
         self.passed = self._due is not None and self._due <= self.last
         if self.passed:
             self.connection.execute("DELETE FROM delayed WHERE ticks <= ?", (self.last,))
-        if (self.last, self.catalogue, self._due, self._next_id) != self._begun:
+        if (self.last, self.catalogue, self._due, self._next_id) != self._clock_before:
             changed = (self.last, self.catalogue, self._next_id)
             self.connection.execute(
                 "UPDATE clock SET last_ticks = ?, catalogue_version = ?, next_queue_id = ?", changed

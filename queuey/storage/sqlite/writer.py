@@ -37,7 +37,7 @@ from queuey.storage.deadlines import Deadline, GivenUp
 from queuey.storage.lasting_failures import Trouble
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions
-from queuey.storage.sqlite.transaction import Append, Clock, Transaction
+from queuey.storage.sqlite.transaction import Append, ClockRow, Transaction
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class SqliteWriter:
         self._ends = False
         """True once the writer is to end after the waiting operations."""
         self._ended = False
-        self._clock: Clock | None = None
+        self._clock: ClockRow | None = None
         self._version = -1
         self.commits = 0
         self.operations = 0
@@ -153,7 +153,7 @@ class SqliteWriter:
         Raises:
             GivenUp: The task that stores messages was cancelled.
         """
-        if thread_state.runs:  # In a thread that may block: see `bridge`.
+        if thread_state.may_block:
             with self._deadline.running():
                 return self._submit_and_wait(work, weight)
         if self._closed:

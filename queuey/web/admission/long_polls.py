@@ -187,7 +187,7 @@ class LongPoll(Waiter):
     )
 
     def __init__(self, polls: LongPolls, request: WaitingRequest, seconds: float) -> None:
-        assert request.client is not None  # noqa: S101 - the view says that it reads
+        assert request.client is not None  # noqa: S101 - the view ends with its client
         super().__init__(polls.watchers)
         self._polls = polls
         self._request = request
@@ -324,8 +324,6 @@ class LongPolls:
 
     Args:
         places: Places of one tenant; the other tenants together have half as many more.
-        watchers: Wake the requests.
-        authenticate: Authenticates callers.
         stopping: Set when the service ends.
         pause: Releases what a request holds, when it begins to wait.
         resume: Waits until the request may go on.
@@ -361,12 +359,7 @@ class LongPolls:
         self.streams: Counter[frozenset[str]] = Counter()
 
     def start(self, loop: asyncio.AbstractEventLoop, call_in_loop: Callable[..., None]) -> None:
-        """Called in the loop's thread, before the first request.
-
-        Args:
-            loop: The event loop.
-            call_in_loop: Calls a function in the loop's thread; for threads of the store.
-        """
+        """Called in the loop's thread, before the first request. Threads of the store use ``call_in_loop``."""
         self.loop = loop
         self.watchers.adopt(call_in_loop)
 
@@ -385,11 +378,7 @@ class LongPolls:
         """Ends a poll's attempt, and returns the future of the next: True to attempt again, False to answer.
 
         Gives the poll a place and a timer if it has none. The future is False at once if the wait is over or the
-        service ends; a poll with news is lined up at once.
-
-        Args:
-            poll: The poll, after an attempt.
-            until: The loop time at which the wait ends.
+        service ends; a poll with news is lined up at once. ``until`` is the loop time at which the wait ends.
 
         Raises:
             TooManyWaiters: There is no place for the poll.

@@ -46,17 +46,17 @@ class HeadForm:
         is_old: The version is HTTP/1.0.
         keeps_alive: The connection goes on after the response.
         expects: The client waits for ``100 Continue`` before it sends the body.
-        received: What the gateway has made of the fields, or None before the first request.
+        headers: The fields as the gateway has read them, or None before the first request.
     """
 
-    __slots__ = ("expects", "fields", "is_old", "keeps_alive", "length", "received")
+    __slots__ = ("expects", "fields", "headers", "is_old", "keeps_alive", "length")
 
     def __init__(self, fields: list[Field]) -> None:
         self.fields = fields
         self.length: int | None = 0
         self.is_old = self.expects = False
         self.keeps_alive = True
-        self.received: Any = None
+        self.headers: Any = None
 
 
 class RequestHead(NamedTuple):

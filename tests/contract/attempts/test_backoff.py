@@ -30,7 +30,7 @@ def claim(service: Service, access: QueueAccess) -> list[ClaimDelivery]:
 def fail(service: Service, access: QueueAccess, receipts: Sequence[ClaimReceipt]) -> list[float]:
     """Releases messages as failed; returns the seconds until they are delivered again."""
     settled = blocking(service.claims).release(access, receipts, reason=FAILED)
-    now = service.store.claim_logs.claim_now() / 1000
+    now = service.store.clock.now_ms() / 1000
     return [round(settlement.expires - now, 1) for settlement in settled]
 
 

@@ -57,7 +57,7 @@ class Scene:
         receipts: list[ClaimReceipt] = [self.last.receipt]
         [settled] = self.claims.release(self.access, receipts, delay, why, begun=begun)
         assert settled.status is ReceiptStatus.ACCEPTED
-        return round(settled.expires - self.store.claim_logs.claim_now() / 1000, 1) if settled.expires else 0.0
+        return round(settled.expires - self.store.clock.now_ms() / 1000, 1) if settled.expires else 0.0
 
 
 WAYS: dict[str, tuple[Callable[[Scene], object], float]] = {

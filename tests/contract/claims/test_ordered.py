@@ -67,7 +67,7 @@ def test_what_is_posted_later_comes_later(store: Store) -> None:
     way = enter(store, queue)
     for delay in (0.0, 60.0):
         [(_, position)] = post(*way, [Draft("a", key="a", delay=delay)]).locations
-        ahead = (position[0] - store.claim_logs.claim_time()) / ids.TICKS_PER_SECOND
+        ahead = (position[0] - store.clock.now_ticks()) / ids.TICKS_PER_SECOND
         assert ahead - delay < (-store.clock_difference if store.ids_follow_clocks else 0.1)
 
 

@@ -111,7 +111,7 @@ def test_names(store: Store, other: Store) -> None:
 
 def test_sessions(store: Store, other: Store, group: str) -> None:
     """A member is seen at the time of the call by the clock of claims, and later readers see that."""
-    before = store.claim_logs.claim_now()
+    before = store.clock.now_ms()
     seen = bridge.run(store.groups.renew_session(APP, group, 1, 3000))
     later = bridge.run(other.groups.renew_session(APP, group, 2, 3000))
     sessions = bridge.run(other.groups.group_sessions(APP, group))
@@ -128,7 +128,7 @@ def test_asked(store: Store, other: Store, group: str) -> None:
     seen = bridge.run(store.groups.renew_session(APP, group, 1, 60_000))
     bridge.run(other.groups.ask_member(APP, group, 1, 71, 60_000))
     bridge.run(other.groups.ask_member(APP, group, 2, 70, 60_000))
-    now = store.claim_logs.claim_now()
+    now = store.clock.now_ms()
     for when in (now - 4, now, now - 2):
         bridge.run(other.groups.record_search(APP, group, when))
     sessions = bridge.run(store.groups.group_sessions(APP, group))
@@ -142,7 +142,7 @@ def test_asked(store: Store, other: Store, group: str) -> None:
 def test_clock_is_confirmed(store: Store) -> None:
     """With a sound clock an answer may be given, and members may join."""
     sample = store.groups.sample_clock()
-    assert 0 <= store.claim_logs.claim_now() - sample.now < 60_000
+    assert 0 <= store.clock.now_ms() - sample.now < 60_000
     bridge.run(store.groups.confirm_clock(sample))
     assert store.groups.groups_refusal() is None
 

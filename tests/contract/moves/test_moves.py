@@ -296,7 +296,7 @@ def test_the_source_goes(store: Store, mover: Mover) -> None:
     report = mover.begin(source, target)
     bridge.run(store.catalogue.delete_queue(source))
     other = Mover(store)
-    other.moves.watch()
+    other.moves.start_background_work()
     report = other.wait_until_ended(report)
     other.stopping.set()
     assert report.state == "failed"
@@ -323,7 +323,7 @@ def test_another_process_goes_on(store: Store, other: Store) -> None:
     report = first.begin(source, target)
     assert eventually(lambda: bool(messages(store, target)))
     first.stopping.set()
-    second.moves.watch()
+    second.moves.start_background_work()
     report = second.wait_until_ended(report)
     second.stopping.set()
     assert (report.state, report.moved) == ("done", 1500)
@@ -396,9 +396,9 @@ def test_a_move_whose_process_had_a_clock_that_was_ahead(store: Store, mover: Mo
     append_bodies(store, source, "a")
     records = MoveRecords(store)
     record, _ = bridge.run(records.begin(source, target))
-    ahead = store.claim_logs.claim_time() + 1800 * TICKS_PER_SECOND
+    ahead = store.clock.now_ticks() + 1800 * TICKS_PER_SECOND
     bridge.run(records.save(record, QueueMoveProgress(runner=7), ahead))
-    mover.moves.watch()
+    mover.moves.start_background_work()
     [move] = mover.core.run(mover.moves.list(APP, SEES_ALL_QUEUES))
     assert mover.wait_until_ended(move).moved == 1  # type: ignore[arg-type] # its id is asked for
 

@@ -70,7 +70,7 @@ class Scene:
 
     def write(self, receipt: ClaimReceipt, result: bytes = b"1") -> None:
         """Writes the row of a result, as before the entry of its acknowledgement."""
-        now = self.store.claim_logs.claim_now() / 1000
+        now = self.store.clock.now_ms() / 1000
         bridge.run(JobRecords(self.store.ledger).write_result(self.queue, receipt, result, now))
 
     def job(self) -> JobInfo:
@@ -347,14 +347,14 @@ def test_unfinished_jobs(store: Store, clock: Clock) -> None:
     assert (job.status, job.deliveries, job.expires) == (
         "claimed",
         1,
-        round(store.claim_logs.claim_now() / 1000 + 60, 3),
+        round(store.clock.now_ms() / 1000 + 60, 3),
     )
     scene.claims.release(scene.access, [receipt], 20.0, HandlerFailure("ValueError", "no egg"))
     job = scene.job()
     assert (job.status, job.error, job.text) == ("retrying", "ValueError", "no egg")
     clock.advance(30)
     assert scene.job().status == "waiting"
-    unseen: Position = (ids.seconds_to_ticks(store.claim_logs.claim_now() / 1000), ids.LOW_MIN)
+    unseen: Position = (ids.seconds_to_ticks(store.clock.now_ms() / 1000), ids.LOW_MIN)
     assert scene.claims.job(scene.access, (1, unseen)).status == "never_seen"
     [brief] = append_bodies(store, scene.queue, "c", ttl=DAY)
     clock.advance(DAY + 60)

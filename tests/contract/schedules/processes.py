@@ -13,12 +13,12 @@ from queuey.model.messages import Queue, Record
 from queuey.schedules.schedule_states import KIND, Missed, ScheduleDefinition, keep_message
 from queuey.schedules.schedules import FireUseCases, ScheduleReport
 from queuey.schedules.timetables import Timetable
-from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Records, Store, bridge
+from queuey.storage import Catalogue, KeyedPosts, Records, Store, StoreClock, bridge
 from tests.backends import APP, Clock
 from tests.contract.samples import idle_service, read_one, whole_partition
 from tests.interposed_store import InterposedStore
 
-KILL_POINTS = (Records.record, ClaimLogs.claim_time, Catalogue.queue, Records.set_record, KeyedPosts.append_once)
+KILL_POINTS = (Records.record, StoreClock.now_ticks, Catalogue.queue, Records.set_record, KeyedPosts.append_once)
 """Calls of which any may be the last of a process."""
 
 

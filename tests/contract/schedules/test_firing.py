@@ -21,7 +21,7 @@ from queuey.model.messages import QueueSpec
 from queuey.schedules import schedule_states
 from queuey.schedules import schedules as use_cases
 from queuey.schedules.schedule_states import Missed
-from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Records, Store, bridge
+from queuey.storage import Catalogue, KeyedPosts, Records, Store, StoreClock, bridge
 from tests.backends import APP, Clock
 from tests.contract.samples import call_concurrently, make_queue
 from tests.contract.schedules.processes import Process, bodies, pause_plan, plan, seconds
@@ -114,7 +114,7 @@ def test_both_go_on(process: Process, other: Store, number: int) -> None:
     record = bridge.run(process.between.real.records.record(schedule_states.KIND, APP, "s"))
     assert record is not None
     Process(other, process.clock).settle("s")
-    for method in (Records.record, ClaimLogs.claim_time, Catalogue.queue, Records.set_record, KeyedPosts.append_once):
+    for method in (Records.record, StoreClock.now_ticks, Catalogue.queue, Records.set_record, KeyedPosts.append_once):
         process.between.restore(method)
     with suppress(RecordChanged, KeyInUse):
         process.service.core.run(process.firing.take_step(record))

@@ -68,7 +68,7 @@ class Runner:
 
     def stop(self) -> None:
         self._stopping.set()
-        self.schedules.watch()
+        self.schedules.start_background_work()
 
     def wait_for_searches(self, most: int) -> bool:
         """Waits until it has searched that many more times; returns whether it has."""
@@ -82,7 +82,7 @@ Start = Callable[[], Runner]
 @contextmanager
 def _running(store: Store) -> Iterator[Runner]:
     runner = Runner(store)
-    runner.schedules.watch()
+    runner.schedules.start_background_work()
     try:
         yield runner
     finally:
@@ -170,7 +170,7 @@ def test_what_an_idle_process_asks(store: Store, clock: Clock, open_store: Calla
     runner = Runner(idle := open_store())
     try:
         for step in range(2):
-            runner.schedules.watch()
+            runner.schedules.start_background_work()
             assert runner.wait_for_searches(2)
             before = _count_store_requests(idle), runner.asked["due_records"]
             runner.asked.clear()

@@ -134,7 +134,7 @@ class SimulatedCalls(Calls):
     async def wait_for_end(
         self, begin: Start, late: str | None = None, *, long: bool = False, raise_given_up: bool = False
     ) -> Any:  # noqa: ANN401 - as begun
-        if not thread_state.runs:
+        if not thread_state.may_block:
             return await super().wait_for_end(begin, late, long=long, raise_given_up=raise_given_up)
         with self.deadline.running(StoreCall() if long else None):
             return present_thread().await_result(begin, self.deadline.time_left(), late)

@@ -152,7 +152,7 @@ async def publishing_first(real: Real, log: PartitionLog, queue: Queue, entry: C
     letters = {position: (target, deliveries) for position, target, deliveries in entry.outs}
     if letters:
         store = store_of(log)
-        now = store.claim_logs.claim_now() / 1000
+        now = store.clock.now_ms() / 1000
         with suppress(StoreUnavailable):
             await publish(store, queue, log.key[1], letters, gone_below=ids.FIRST, now=now)
     return await real(log, queue, entry, *taken)

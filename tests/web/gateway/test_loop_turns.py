@@ -147,7 +147,7 @@ async def fill(store: Store) -> None:
     }.items():
         await create(APP, name, QueueSpec(**options))  # type: ignore[arg-type]
     for name, members, subscriptions in (("large", MAX_MEMBERS, SUBSCRIPTIONS), ("single", 1, 1)):
-        state = make_group(queues, members, subscriptions, store.claim_logs.claim_now())
+        state = make_group(queues, members, subscriptions, store.clock.now_ms())
         change = GroupChange(state.head, find_changed_rows(GroupState(), state))
         assert await store.groups.change_group(APP, name, 0, change) is not None
 

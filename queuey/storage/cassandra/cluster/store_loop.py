@@ -313,7 +313,7 @@ class Calls:
     def wait_for_end(
         self, begin: Start, late_message: str | None = None, *, long: bool = False, raise_given_up: bool = False
     ) -> Coroutine[Any, Any, Any]:
-        if bridge.thread_state.runs and self.loop.is_here:
+        if bridge.thread_state.may_block and self.loop.is_here:
             raise RuntimeError("the loop's thread would wait for itself: await the call instead")
         return start_and_wait(begin, self.deadline, late_message, long=long, raise_given_up=raise_given_up)
 
@@ -326,7 +326,7 @@ class Calls:
         raise_given_up: bool = False,
     ) -> T:
         """Begins a coroutine as a call, and awaits its result, as :func:`queuey.storage.deadlines.start_and_wait`."""
-        call, has_begun = StoreCall() if long and not bridge.thread_state.runs else None, False
+        call, has_begun = StoreCall() if long and not bridge.thread_state.may_block else None, False
 
         def begin(done: Done) -> Callable[[], Outcome]:
             nonlocal has_begun

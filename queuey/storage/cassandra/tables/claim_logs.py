@@ -64,7 +64,6 @@ class CassandraClaimLogs(ClaimLogs):
     def __init__(self, parts: StoreParts) -> None:
         self._driver = parts.driver
         self._options = parts.options
-        self._clock = parts.clock
         self._levels = parts.levels
         self._rows = parts.rows
         self._transactions = parts.transactions
@@ -112,11 +111,6 @@ class CassandraClaimLogs(ClaimLogs):
         await self._rows.find_current(queue)
         values = queue.qid, partition, number, body
         await self._driver.ask(StatementRequest(_INSERT_SNAPSHOT, values, self._options.catalogue_write))
-
-    def claim_time(self) -> int:
-        if not self._watch.sound():
-            raise self._watch.refusal()
-        return self._clock.now()
 
     def claims_refusal(self, queue: Queue) -> str | None:
         return self._levels.claims_refusal(queue)

@@ -13,12 +13,12 @@ from msgspec.structs import astuple, replace
 
 from queuey.model.errors import StoreBusy, StoreUnavailable
 from queuey.model.groups import ClockSample, GroupChange, GroupHead, GroupRow, GroupSessions, StoredGroup
+from queuey.model.ids import StoreClock
 from queuey.storage.cassandra.cluster import Rows, Statement, StatementRequest
 from queuey.storage.cassandra.cluster.store_loop import store_call, wait_for_callback
 from queuey.storage.cassandra.statements.lightweight_transactions import make_unclear_error, new_number
 from queuey.storage.cassandra.tables.connected import StoreParts
 from queuey.storage.cassandra.time.clock import stamp_of, ticks
-from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.contracts.groups import SEARCH_ROW, SEARCH_TTL, GroupRecords, session_ttl, sessions_of
 
 _WHERE_GROUP = "WHERE application = ? AND name = ?"
@@ -51,7 +51,7 @@ class CassandraGroups(GroupRecords):
     Names are in a table of their own, and are written before a group is created, so names without a group are left out.
     """
 
-    def __init__(self, parts: StoreParts, claim_logs: ClaimLogs) -> None:
+    def __init__(self, parts: StoreParts, clock: StoreClock) -> None:
         self._driver = parts.driver
         self._options = parts.options
         self._clock = parts.clock
@@ -59,7 +59,7 @@ class CassandraGroups(GroupRecords):
         self._timing = parts.timing
         self._transactions = parts.transactions
         self._watch = parts.watch
-        self._claim_now = claim_logs.claim_now
+        self._now_ms = clock.now_ms
         self._centre = ""
 
     @property
@@ -151,12 +151,12 @@ class CassandraGroups(GroupRecords):
 
     def sample_clock(self) -> ClockSample:
         since_boot = self._clock.boottime()
-        return ClockSample(self._claim_now(), since_boot)
+        return ClockSample(self._now_ms(), since_boot)
 
     @store_call()
     async def renew_session(self, application: str, name: str, member: int, session: int) -> int:
         await self._watch.require_sound()
-        seen = self._claim_now()
+        seen = self._now_ms()
         await self._write_session(application, name, member, 0, seen, session_ttl(session))
         return seen
 
@@ -169,7 +169,7 @@ class CassandraGroups(GroupRecords):
     @store_call()
     async def group_sessions(self, application: str, name: str) -> GroupSessions:
         await self._watch.require_sound()
-        clock = self._claim_now()
+        clock = self._now_ms()
         rows = await self._driver.ask(
             StatementRequest(_SELECT_SESSIONS, (application, name), self._options.catalogue_read)
         )
@@ -177,7 +177,7 @@ class CassandraGroups(GroupRecords):
 
     @store_call()
     async def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
-        await self._write_session(application, name, member, uid, self._claim_now(), session)
+        await self._write_session(application, name, member, uid, self._now_ms(), session)
 
     @store_call()
     async def record_search(self, application: str, name: str, when: int) -> None:

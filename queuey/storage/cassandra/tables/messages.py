@@ -35,7 +35,7 @@ from queuey.storage.cassandra.time.bucketing import CLASSES, Bucket
 from queuey.storage.cassandra.time.clock import ticks
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
 from queuey.storage.deadlines import Done
-from queuey.storage.new_messages import check_items, check_partition, check_text
+from queuey.storage.new_messages import check_and_weigh, check_partition, check_text
 from queuey.storage.partition_watches import Wake
 
 PUT_BYTES = 4 << 20
@@ -333,7 +333,7 @@ class CassandraMessages(Messages):
 
             return self._writer.begin(queue, items, stored, after).withdraw
 
-        check_items(queue, items)
+        check_and_weigh(queue, items)
         positions: list[Position] = await self._driver.calls.wait_for_end(
             begin, "Cassandra did not finish the write in time", raise_given_up=True
         )

@@ -31,7 +31,7 @@ from queuey.storage.cassandra.write.post_keys import KeyRow, PostedIds, carry_ou
 from queuey.storage.cassandra.write.row_changes import RowChange, RowTable
 from queuey.storage.contracts.keyed_posts import KeyedPosts
 from queuey.storage.contracts.names import Names
-from queuey.storage.new_messages import check_items
+from queuey.storage.new_messages import check_and_weigh
 
 _COLUMNS = "state, content, messages"
 _KEY_STATEMENTS = DocumentStatements("idempotency_keys", "qid, key", _COLUMNS, expires=True)
@@ -64,7 +64,7 @@ class CassandraKeyedPosts(KeyedPosts):
     async def append_once(
         self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
     ) -> PostResult:
-        check_items(queue, items)
+        check_and_weigh(queue, items)
         table = RowTable(_KEY_STATEMENTS, lambda row: _encode(row.ids), _key_row, lambda _row, _now: key.seconds)
         change = RowChange(self._parts, queue, (table, key.text), items=items, after=after)
         result = await change.run(lambda steps: carry_out(steps, key, new_number))
@@ -100,7 +100,7 @@ class CassandraNames(Names):
             )
             return named_of(Found(done))
         items = [message_codec.mark_named(item, name)]
-        check_items(queue, items)
+        check_and_weigh(queue, items)
         row_ttl = item.ttl + KEPT_SECONDS if item.kept else item.ttl
         expires = self._clock.now() + row_ttl * TICKS_PER_SECOND
         done = await self._new_change(queue, name, items).run(

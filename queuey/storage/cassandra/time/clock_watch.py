@@ -229,6 +229,11 @@ class ClockWatch:
         """Checks the clock for an answer that has just arrived, without waiting; see :class:`LightChecks`."""
         self._light.begin(done)
 
+    def now_ticks(self) -> int:
+        if not self.sound():
+            raise self.refusal()
+        return self._clock.now()
+
     def refusal(self) -> StoreUnavailable:
         if (problem := self._driver.problem()) is not None:
             return StoreUnavailable(problem)

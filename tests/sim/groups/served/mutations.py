@@ -180,7 +180,7 @@ def make_draft_without_slack(real: Real, one: GroupDraft, state: GroupState, now
 
 
 async def renew_session_without_quorum(one: GroupStore, application: str, name: str, member: int, session: int) -> int:
-    seen = one.claim_now()
+    seen = one.now_ms()
     await one.call(lambda: one.stored.stamp(member, seen))
     return seen
 
@@ -188,7 +188,7 @@ async def renew_session_without_quorum(one: GroupStore, application: str, name: 
 async def read_sessions_before_clock(real: Real, one: GroupStore, *where: str) -> Any:  # noqa: ANN401
     found = await real(one, *where)
     await one.call(lambda: None)
-    return changed(found, clock=one.claim_now())
+    return changed(found, clock=one.now_ms())
 
 
 def number_of(text: str) -> int:

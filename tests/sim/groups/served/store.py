@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Container, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -24,7 +24,6 @@ from queuey.model.groups import (
 )
 from queuey.model.messages import Offset, OffsetChange, Queue
 from queuey.storage import Store
-from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.offset_changes import check_changes, decide, find_disowned, keep_notes
 from tests.sim.groups.served.processes import Machine
 from tests.sim.groups.served.stored import APPLICATION, Contents, OffsetsChange, Proposal, Register, Rows, Stored
@@ -73,17 +72,17 @@ class GroupStore:
 
     # Time
 
-    def claim_time(self) -> int:
+    def now_ticks(self) -> int:
         """Returns the time for a claim. Raises StoreUnavailable if the clock is known to be wrong."""
         if not self.stored.linear and abs(self._process.known) > self.stored.slack / 2:
             raise StoreUnavailable("the clock is wrong")
         return ids.seconds_to_ticks(self._process.clock())
 
-    def claim_now(self) -> int:
-        return ClaimLogs.claim_now(cast("ClaimLogs", self))
+    def now_ms(self) -> int:
+        return (self.now_ticks() - ids.EPOCH_TICKS) // 10_000
 
     def sample_clock(self) -> ClockSample:
-        return ClockSample(self.claim_now(), self._world.now)
+        return ClockSample(self.now_ms(), self._world.now)
 
     async def confirm_clock(self, sample: ClockSample) -> None:
         """Raises StoreUnavailable if the clock stays behind the store's, or was set since the sample was taken."""
@@ -215,7 +214,7 @@ class GroupStore:
 
         Raises StoreUnavailable if that takes longer than WRITE_DEADLINE.
         """
-        seen, stored, world = self.claim_now(), self.stored, self._world
+        seen, stored, world = self.now_ms(), self.stored, self._world
         self._count("writes", lambda _: 60, None)
         stored_at = await self.call(lambda: stored.stamp(member, seen))
         if not stored.linear and stored_at > world.now:
@@ -226,7 +225,7 @@ class GroupStore:
 
     async def group_sessions(self, application: str, name: str) -> GroupSessions:
         """Returns when members were last seen, with the requests to them. The process may pause before the answer."""
-        clock, stored = self.claim_now(), self.stored
+        clock, stored = self.now_ms(), self.stored
 
         def read() -> GroupSessions:
             now, last = self._world.now, stored.last_seen()
