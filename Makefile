@@ -18,6 +18,8 @@ PYTEST = $(BIN)/python -m pytest -n $(or $(LANES),$(1))
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt
 
 # Stamps: the environment exists; the service is installed; so is PySpark; the service and its tools are installed.
+PINS = $(BIN)/uv pip compile -q --universal --python-version 3.11.5 --generate-hashes --no-annotate \
+    --custom-compile-command 'make pins' -c constraints.txt pyproject.toml
 MADE := $(VENV)/.made
 CORE := $(VENV)/.core
 SPARKED := $(VENV)/.spark
@@ -31,7 +33,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo inbox test check quick slow soak bench measure lint docs dist cluster install clean
+.PHONY: help demo inbox test check quick slow soak bench measure lint docs dist pins cluster install clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -85,6 +87,10 @@ dist: $(DEV) ## Build the wheel, the source distribution and the client's npm pa
 	$(BIN)/python -m bench.pages --check
 	$(BIN)/python -m hatchling build --clean -d dist
 	$(BIN)/python deploy/npm.py dist
+
+pins: $(DEV) ## Write requirements/*.txt: the versions of constraints.txt with hashes, for the image and for CI
+	$(PINS) --extra server --extra cassandra --extra sqs --extra zookeeper -o requirements/image.txt
+	$(PINS) --extra dev -o requirements/ci.txt
 
 cluster: $(DEV) ## Run three Cassandra nodes and three ZooKeeper servers on this machine until Ctrl-C
 	exec $(BIN)/python -m deploy.local

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import queuey
-from tests.dist.building import DEVELOPMENT, requirements
+from tests.dist.building import DEVELOPMENT, hashed_pins, requirements
 from tests.servers.processes import run_well
 
 ROOT = Path(__file__).parent.parent
@@ -45,6 +45,16 @@ def test_constraints_are_plain_pins() -> None:
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)] == []
     assert lines == sorted(lines, key=str.lower)
     assert len(pins()) == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "extras"), [("image", ("server", "cassandra", "sqs", "zookeeper")), ("ci", (DEVELOPMENT,))]
+)
+def test_hashed_pins(name: str, extras: tuple[str, ...]) -> None:
+    """The files with hashes have the pinned versions, of everything that the image or CI installs directly."""
+    pinned, hashed = pins(), hashed_pins(name)
+    assert {package for package, version in hashed.items() if pinned.get(package, version) != version} == set()
+    assert {canonicalize_name(line.name) for line in requirements(*extras)} - hashed.keys() == set()
 
 
 def test_direct_dependencies_are_pinned() -> None:

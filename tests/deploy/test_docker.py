@@ -10,14 +10,16 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from queuey import settings
 from tests.deploy import dockerfile
 from tests.deploy.dockerfile import Stage
+from tests.dist.building import build as build_distributions
+from tests.dist.building import hashed_pins, requirements
 from tests.servers.processes import run_to_end, run_well
 from tests.servers.served import environment, free_port
 from tests.waiting import PATIENCE_SECONDS
@@ -60,12 +62,11 @@ def test_what_is_built_with_stays_behind(stages: list[Stage]) -> None:
 
 
 def test_every_version_is_pinned(stages: list[Stage]) -> None:
-    """Installing goes by the pinned versions, and takes the drivers for Cassandra and ZooKeeper along."""
+    """Only files with pinned hashes are installed, among them the drivers for Cassandra and ZooKeeper."""
     (install,) = (one for one in stages[0].all("RUN") if " install " in one.rest)
-    assert "-c constraints.txt" in install.rest
-    (extras,) = re.findall(r"\.\[([\w,]+)\]", install.rest)
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert {"cassandra", "zookeeper"} <= set(extras.split(",")) <= set(declared)
+    assert re.findall(r" install (?!--dir).*?(--[rn]\S+)", install.rest) == ["--require-hashes", "--no-deps"]
+    names = {canonicalize_name(line.name) for line in requirements("server", "cassandra", "zookeeper", "sqs")}
+    assert names <= hashed_pins("image").keys()
 
 
 def test_python_is_one_that_is_tested() -> None:
@@ -76,10 +77,10 @@ def test_python_is_one_that_is_tested() -> None:
 
 
 def test_context_has_what_is_copied_and_no_more(stages: list[Stage]) -> None:
-    """The ignore file lets in exactly what the build copies, and all of it exists."""
+    """The ignore file lets in exactly what the build copies, and all of it exists after `make dist`."""
     expected = find_copied(stages[0])
     assert set(included_paths()) == expected
-    assert {name for name in expected if not (ROOT / name).exists()} == set()
+    assert {name for name in expected if not (ROOT / name).exists()} == {"dist/queuey_store-*.whl"}
 
 
 def test_it_does_not_run_as_root(final: Stage) -> None:
@@ -156,18 +157,13 @@ def test_command_and_health_check(final: Stage, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_steps(stages: list[Stage], tmp_path: Path) -> None:
     """The build's steps, run on copied files, make an environment that serves, with Cassandra's driver and tables."""
-    build, final = stages
+    first, final = stages
     source, target, home = tmp_path / "src", tmp_path / "queuey", tmp_path / "home"
     source.mkdir()
     home.mkdir()
-    for name in find_copied(build):
-        if (ROOT / name).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "*.py[cod]")
-            shutil.copytree(ROOT / name, source / name, ignore=ignored)
-        else:
-            shutil.copy(ROOT / name, source / name)
-    assert not [path for path in source.rglob("*") if fnmatch(path.name, "*.py[cod]")]
-    (step,) = (one for one in build.all("RUN") if " install " in one.rest)
+    shutil.copy(ROOT / "requirements" / "image.txt", source)
+    build_distributions(ROOT, source)
+    (step,) = (one for one in first.all("RUN") if " install " in one.rest)
     shell = re.sub(r"--mount=\S+\s*", "", step.rest).replace("/opt/queuey", str(target))
     shell = shell.replace("python -m venv", f"{sys.executable} -m venv", 1)
     run_well(["/bin/sh", "-euc", shell], cwd=source)
