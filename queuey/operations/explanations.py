@@ -19,8 +19,8 @@ from queuey.api.progress import Offsets
 from queuey.api.queues import PartitionExplanation, PartitionInfo, QueueExplanation, QueueInfo
 from queuey.claims.claims import ClaimUseCases
 from queuey.claims.job_records import JobRecords
+from queuey.claims.rules.kinds.limited import compute_limited_key_digest
 from queuey.claims.rules.partition_state import State
-from queuey.claims.rules.places import compute_limited_key_digest
 from queuey.groups.offsets import OffsetUseCases
 from queuey.model import ids
 from queuey.model.errors import ClaimsRefused, GroupNotFound

@@ -10,7 +10,7 @@ import pytest
 from queuey.claims.claims import ClaimUseCases
 from queuey.claims.log import message_finder
 from queuey.claims.log.log_requests import ClaimDelivery
-from queuey.claims.rules import entry_draft, partition_state
+from queuey.claims.rules import entry_draft
 from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS
 from queuey.claims.rules.partition_state import MAX_OUTSTANDING
 from queuey.model.errors import TooManyClaims
@@ -59,7 +59,7 @@ def test_a_full_partition_finds_out_what_is_gone(restarted: bool) -> None:  # no
     scene = Scene()
     _, claims = scene.start(ModelStore)
     scene.fill(1, 3)
-    with replace_in(partition_state, MAX_OUTSTANDING, 3):
+    with replace_in(message_finder, MAX_OUTSTANDING, 3):
         given = claim_soon(scene, claims, 3)
         for delivery in given:
             scene.replicas.undo(1, delivery.message.position)

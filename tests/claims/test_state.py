@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from queuey.claims.rules.entries import ClaimEntry, UnknownFormat, decode_entry, encode_entry
 from queuey.claims.rules.entry_draft import EntryDraft, Poll
-from queuey.claims.rules.order import Waiting, compute_key_digest
+from queuey.claims.rules.kinds.ordered import OrderedRules, compute_key_digest
+from queuey.claims.rules.kinds.plain import LogParts
 from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_OUTSTANDING, MAX_SUPERSEDED, ClaimTiming, State
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus
+from queuey.claims.rules.waiting import Waiting
 from queuey.model import ids
 from queuey.model.ids import Position
 from queuey.model.messages import Message, Meta
@@ -363,7 +365,7 @@ def test_an_expired_claim_is_not_made_longer_by_a_release() -> None:
     waiting.front = at(3)
 
     def begin(seconds: int) -> EntryDraft:
-        return EntryDraft(state, NOW + 1000 * seconds, TIMING, None, waiting)
+        return EntryDraft(state, NOW + 1000 * seconds, TIMING, OrderedRules, LogParts(waiting=waiting))
 
     for seconds, limit in ((0, 2), (40, 1)):
         draft, poll = begin(seconds), Poll(limit, 30.0, 1 << 20)

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from queuey.claims.log import message_finder
-from queuey.claims.rules.order import MAX_WAITING
 from queuey.claims.rules.partition_state import MAX_ABOVE
+from queuey.claims.rules.waiting import MAX_WAITING
 from tests.harness.checking.claims import SIMULATED
 from tests.harness.checking.rules import check
 from tests.sim.expiry import History

@@ -116,11 +116,6 @@ class LogCache:
         log = self._logs.get(key)
         return -1e9 if log is None else log.last_conflict
 
-    def count_finished(self, key: Key) -> tuple[int, int]:
-        """Returns ``keyed_done_count`` and ``freed_place_count`` of the state; zeros if the log is not in memory."""
-        log = self._logs.get(key)
-        return (0, 0) if log is None else (log.state.keyed_done_count, log.state.freed_place_count)
-
     def count_pending_ids(self, key: Key) -> int:
         log = self._logs.get(key)
         return 0 if log is None else log.pending_ids

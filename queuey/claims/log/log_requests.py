@@ -19,9 +19,9 @@ from queuey.claims.log.follow_ups import delivery_limit
 from queuey.claims.rules.entries import ClaimEntry
 from queuey.claims.rules.entry_draft import EntryDraft, Poll
 from queuey.claims.rules.operator_acts import JobStanding
-from queuey.claims.rules.order import MAX_WAITING
 from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_OUTSTANDING, State
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptOutcome, ReceiptStatus
+from queuey.claims.rules.waiting import MAX_WAITING
 from queuey.model.deadletters import queue_for
 from queuey.model.errors import Outcome, QueueyError, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.model.messages import Backoff, Message, Queue

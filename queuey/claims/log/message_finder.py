@@ -22,19 +22,13 @@ from msgspec.structs import replace
 
 from queuey.claims.log.follow_ups import delivery_limit
 from queuey.claims.log.log_requests import LogRequest, PollRequest, SettleRequest
-from queuey.claims.rules.covers import MAX_UNCONFIRMED, CoverDraft, ScanDuplicates, split_duplicates
+from queuey.claims.rules.covers import MAX_UNCONFIRMED, ScanDuplicates, split_duplicates
 from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS, EntryDraft
 from queuey.claims.rules.expiry import ExpiredMessages, split_expired
-from queuey.claims.rules.order import (
-    MAX_WAITING,
-    Waiting,
-    compute_key_digest,
-    count_deliverable_in_order,
-    find_ended_in_order,
-    find_freed_keys,
-)
-from queuey.claims.rules.partition_state import MAX_ABOVE, ClaimTiming, State
-from queuey.claims.rules.places import ClaimLimits, LikelyPlaces, compute_limited_key_digest, find_claim_limits
+from queuey.claims.rules.kinds import rules_of
+from queuey.claims.rules.kinds.plain import NO_PARTS, ClaimLimits, LogParts, PlainRules, PlainSearch
+from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_OUTSTANDING, ClaimTiming, State
+from queuey.claims.rules.waiting import MAX_WAITING, Waiting
 from queuey.model import ids
 from queuey.model.deadletters import queue_for
 from queuey.model.errors import QueueyError
@@ -63,6 +57,9 @@ MAX_SCAN_PAGES = 64
 MAX_COVERS = 5_000
 """Max covers of representatives below the cursor that a state keeps; with more, covers are written to the store."""
 TICKS_PER_MILLISECOND = 10_000
+_FINISHING = {"acknowledge", "give_up"}
+_ENDING = _FINISHING | {"release", "fail"}
+"""Kinds of requests that make messages done, and that end claims."""
 _limit_of, _max_bytes_of = attrgetter("poll.limit"), attrgetter("poll.max_bytes")
 
 Fetch = Callable[[Sequence[Location]], Awaitable[list[Message]]]
@@ -185,10 +182,10 @@ class Scanner:
     """
 
     def __init__(self, partition: int, boottime: Callable[[], float], page_bytes: int, read: Read) -> None:
-        self._partition = partition
+        self.partition = partition
         self._page_bytes = page_bytes
         self._boottime = boottime
-        self._read = read
+        self.read = read
         self._front: Position = FIRST
         self._chain_at = 0.0
         self._looked_back_at = 0.0
@@ -220,7 +217,7 @@ class Scanner:
         boot = self._boottime() if front > first else 0.0
         full = len(state.above) >= MAX_ABOVE or len(state.covers.unconfirmed) >= MAX_UNCONFIRMED
         if first < (certain := min(front, self.horizon)) and (boot >= self._chain_at or (full and state.keeps_expired)):
-            past = Slice(self._partition, first, certain, ahead=True)
+            past = Slice(self.partition, first, certain, ahead=True)
             # If much is remembered, the cursor must move, even if polls wait for it.
             max_known = MAX_KNOWN_IN_CHAIN if len(state.above) < MAX_ABOVE // 2 else math.inf
             unread = await self._read_chain(state, result, past, max_known)
@@ -240,7 +237,7 @@ class Scanner:
         # store may count each row with the max length.
         limit = min(MAX_PAGE_MESSAGES, max_messages - len(result.fresh)) if lower == front else MAX_PAGE_MESSAGES
         forward_slice = Slice(
-            self._partition, lower, max(lower, upper), limit=limit, max_bytes=self._page_bytes, ahead=True
+            self.partition, lower, max(lower, upper), limit=limit, max_bytes=self._page_bytes, ahead=True
         )
         if lower == first:
             result.chain, unread = ContiguousRead(), None
@@ -257,7 +254,7 @@ class Scanner:
 
     async def refresh_horizon(self) -> None:
         """Reads the horizon without messages; :attr:`horizon` never falls."""
-        page = await self._read(Slice(self._partition, ids.LAST, ids.LAST, ahead=True))
+        page = await self.read(Slice(self.partition, ids.LAST, ids.LAST, ahead=True))
         self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
 
     async def _read_chain(
@@ -270,7 +267,7 @@ class Scanner:
         """
         part = replace(part, limit=MAX_PAGE_MESSAGES, max_bytes=self._page_bytes, bodies=False)
         for _ in range(MAX_SCAN_PAGES):
-            page = await self._read(part)
+            page = await self.read(part)
             self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
             positions = list(map(position_of, page.messages))
             new = state.find_unknown(positions)
@@ -303,7 +300,7 @@ class Scanner:
         """
         found_positions = {message.position for message in result.fresh} if result.fresh else set()
         for _ in range(MAX_SCAN_PAGES):
-            page = await self._read(part)
+            page = await self.read(part)
             self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
             positions = list(map(position_of, page.messages))
             unknown = state.find_unknown(positions) - found_positions
@@ -356,17 +353,13 @@ class ScanDemand(msgspec.Struct, frozen=True):
 
     Attributes:
         messages, max_bytes: Number of messages, or of their bytes, that is enough.
-        free: Returns how many messages of a key the next entry can deliver.
-        key_of: Returns the digest of a message's key.
-        in_order: A message may be delivered only together with all waiting messages of its key before it.
+        search: What the queue's kind decides.
         exact: All acknowledged posts lie below the horizon of any read.
     """
 
     messages: int
     max_bytes: int
-    free: Callable[[int], int]
-    key_of: Callable[[Message], int]
-    in_order: bool = False
+    search: PlainSearch
     exact: bool = False
 
 
@@ -384,16 +377,14 @@ class OrderedScanner:
         moved: The last scan has read further than the one before, or was stopped early.
     """
 
-    __slots__ = ("_core", "_fetch", "_limits", "_partition", "_read", "_scanner", "lags", "moved", "waiting")
+    __slots__ = ("_core", "_fetch", "_limits", "_scanner", "lags", "moved", "waiting")
 
-    def __init__(self, scanner: Scanner, partition: int, limits: Limits, core: Core, read: Read, fetch: Fetch) -> None:
+    def __init__(self, scanner: Scanner, limits: Limits, core: Core, fetch: Fetch, waiting: Waiting) -> None:
         self._scanner = scanner
         self._core = core
-        self._read = read
         self._fetch = fetch
-        self._partition = partition
         self._limits = limits
-        self.waiting = Waiting()
+        self.waiting = waiting
         self.lags = self.moved = False
 
     @property
@@ -445,13 +436,13 @@ class OrderedScanner:
         limit, times = demand.messages, 1
         longest = self._limits.longest
         for _ in range(MAX_SCAN_PAGES):
-            choose = partial(self.waiting.choose, state, lambda key, times=times: times * demand.free(key), limit)  # type: ignore[misc]
+            choose = partial(self.waiting.choose, state, partial(_estimate, demand.search, times), limit)
             chosen = await self._core.compute(len(self.waiting), choose)
             remaining = [position for position in chosen if position not in fetched]
             if not remaining or scan.has_enough:
                 return
             batch = remaining[: max(1, (demand.max_bytes - scan.size) // longest)]
-            messages = await self._fetch([(self._partition, position) for position in batch])
+            messages = await self._fetch([(self._scanner.partition, position) for position in batch])
             fetched.update(message.position for message in messages)
             live = self._scanner.split_live(messages, scan.expired)
             scan.fresh += live
@@ -479,15 +470,15 @@ class OrderedScanner:
             upper = min(upper, ids.following(max(state.above)))
         limit = min(MAX_PAGE_MESSAGES, demand.messages - len(scan.fresh))
         unread = Slice(
-            self._partition, waiting.front, upper, limit=limit, max_bytes=self._limits.page_bytes, ahead=True
+            self._scanner.partition, waiting.front, upper, limit=limit, max_bytes=self._limits.page_bytes, ahead=True
         )
-        picked = Counter(map(demand.key_of, scan.fresh))
+        picked = Counter(map(demand.search.compute_key, scan.fresh))
         for _ in range(MAX_SCAN_PAGES):
             scan.full = scan.full or len(waiting) >= MAX_WAITING
             scan.end = unread.lower if scan.full else None
             if unread.lower >= unread.upper or len(waiting) >= MAX_WAITING:
                 return
-            page = await self._read(unread)
+            page = await self._scanner.read(unread)
             end = self._find_final_end(page)
             final = [message for message in page.messages if message.position < end]
             await self._core.compute(len(final), partial(self._remember_page, state, scan, demand, final, picked))
@@ -518,7 +509,7 @@ class OrderedScanner:
         Expired messages also wait, are recorded in ``scan.expired``, and are never added to the scan. ``picked`` counts
         the messages of the scan by key.
         """
-        waiting = self.waiting
+        waiting, search = self.waiting, demand.search
         self._scanner.split_live(
             [message for message in messages if not state.is_known(message.position)], scan.expired
         )
@@ -526,15 +517,19 @@ class OrderedScanner:
             position = message.position
             if state.is_known(position):
                 continue
-            key = demand.key_of(message)
+            key = search.compute_key(message)
             if position in scan.expired.expiries:
                 waiting.add(position, key)
                 continue
-            is_next = not demand.in_order or waiting.count(key) == picked[key]
+            is_next = not search.in_order or waiting.count(key) == picked[key]
             waiting.add(position, key)
-            if is_next and picked[key] < demand.free(key) and not scan.has_enough:
+            if is_next and picked[key] < search.estimate_for_key(key) and not scan.has_enough:
                 picked[key] += 1
                 scan.add([message])
+
+
+def _estimate(search: PlainSearch, times: int, key: int) -> int:
+    return times * search.estimate_for_key(key)
 
 
 class Sources(NamedTuple):
@@ -592,23 +587,24 @@ class ReadingRequest(LogRequest):
         draft.expire(self.expired, queue_for(self.queue.name, self.queue.dead_letter))
 
 
-class Duplicates:
+class Duplicates(msgspec.Struct, eq=False):
     """The covers of one partition in one process: looks up duplicates in the store, and stores covers.
 
     Attributes:
-        row: The queue's row. Set before any read or write.
+        store: Store of the covers.
+        partition: Number of the partition.
+        timing: Decides when claims are over.
+        row: The queue's row.
+        written: A version of the covers, and ``CoverChanges.stored`` of what this process has written of it.
+        stored_until: The highest ``until`` that this process has written or read (ticks), or 0.
     """
 
-    __slots__ = ("_core", "_partition", "_store", "_stored_until", "_timing", "_written", "row")
+    store: Store
+    partition: int
+    timing: ClaimTiming
     row: Queue
-
-    def __init__(self, store: Store, partition: int, core: Core, timing: ClaimTiming) -> None:
-        self._store = store
-        self._partition = partition
-        self._core = core
-        self._timing = timing
-        self._written: tuple[int, tuple[int, Position]] | None = None
-        self._stored_until = 0
+    written: tuple[int, tuple[int, Position]] | None = None
+    stored_until: int = 0
 
     async def split(self, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
         """Returns the messages that may be delivered, and records the others in ``copies``.
@@ -617,27 +613,23 @@ class Duplicates:
         """
         fresh, digests = split_duplicates(state.covers, copies, messages)
         if digests:
-            stored = await self._store.covers.read_covers(self.row, self._partition, digests)
+            stored = await self.store.covers.read_covers(self.row, self.partition, digests)
             covered_until = dict.fromkeys(digests, 0) | stored
             fresh, _ = split_duplicates(state.covers, copies, messages, covered_until)
         return fresh
 
-    def begin_draft(
-        self, state: State, copies: ScanDuplicates, horizon: Position, now: int, below: Position = ids.LAST
-    ) -> CoverDraft:
-        """Begins the next entry's changes of covers. They hide copies whose ids were made before now.
+    def choose_until(self, horizon: Position, now: int, below: Position) -> int:
+        """Returns the bound below which all ids were made before now (ticks).
 
         Args:
-            state: State after the last entry.
-            copies: Copies found by a scan.
             horizon: Horizon of a completed read.
             now: Milliseconds since 1970.
             below: Upper bound of the copies' positions.
         """
         until = 0 if horizon == ids.FIRST else horizon[0]
-        if self._store.ids_follow_clocks:
-            until = max(until, self._timing.expiry_limit(now) * TICKS_PER_MILLISECOND + ids.EPOCH_TICKS)
-        return CoverDraft(state.covers, copies, min(until, below[0]))
+        if self.store.ids_follow_clocks:
+            until = max(until, self.timing.expiry_limit(now) * TICKS_PER_MILLISECOND + ids.EPOCH_TICKS)
+        return min(until, below[0])
 
     async def write(self, state: State) -> None:
         """Writes covers to the store if the state has too many of them.
@@ -650,24 +642,24 @@ class Duplicates:
             return
         upto = state.number, state.cursor
         storable = covers.find_storable(state.cursor, state.number)
-        await self._store.covers.write_covers(self.row, self._partition, storable)
-        self._written = covers.version, upto
-        self._stored_until = max([self._stored_until, covers.stored_until, *(until for _, until in storable)])
+        await self.store.covers.write_covers(self.row, self.partition, storable)
+        self.written = covers.version, upto
+        self.stored_until = max([self.stored_until, covers.stored_until, *(until for _, until in storable)])
 
     def find_written(self, state: State) -> tuple[int, Position] | None:
         """Returns ``CoverChanges.stored`` if this process has written the covers of this version, else None."""
-        if self._written is None or self._written[0] != state.covers.version:
+        if self.written is None or self.written[0] != state.covers.version:
             return None
-        return self._written[1]
+        return self.written[1]
 
     async def forget(self, state: State) -> None:
         """Removes covers from the store once the cursor has passed all of them."""
-        until = self._stored_until = max(self._stored_until, state.covers.stored_until)
+        until = self.stored_until = max(self.stored_until, state.covers.stored_until)
         # Another process may be writing covers that the cursor has not passed yet.
         if until and not state.covers.stored_until and (until, ids.LOW_MIN) <= ids.following(state.cursor):
             with suppress(QueueyError):  # The next round tries again.
-                await self._store.covers.forget_covers(self.row, self._partition, until)
-                self._stored_until = 0
+                await self.store.covers.forget_covers(self.row, self.partition, until)
+                self.stored_until = 0
 
 
 class Finder:
@@ -677,11 +669,11 @@ class Finder:
 
     Attributes:
         row: The queue's row. Set by :meth:`use_row` before any read.
+        kind: What the queue's kind decides.
+        parts: What this process knows of the log beside its state.
         scanner: Reads messages that were not delivered yet.
         duplicates: Covers of a dedup queue; else None.
         ordered: Scanner of a queue that keeps keys; else None.
-        waiting: Messages of an ordered queue that wait for others of their keys; else None.
-        claim_limits: Max live claims; None if there is no limit.
         max_deliveries: Max deliveries of a message; 0 if there is no limit.
         includes_expired: Reads include messages that have expired.
     """
@@ -696,8 +688,8 @@ class Finder:
         self.scanner = Scanner(partition, core.boottime, limits.page_bytes, self.read)
         self.duplicates: Duplicates | None = None
         self.ordered: OrderedScanner | None = None
-        self.waiting: Waiting | None = None
-        self.claim_limits: ClaimLimits | None = None
+        self.kind = PlainRules
+        self.parts = NO_PARTS
         self.max_deliveries = 0
         self.includes_expired = False
         self._read_at = 0
@@ -706,17 +698,29 @@ class Finder:
     def use_row(self, row: Queue) -> None:
         """Adapts to the row of a queue. Its kind and whether it keeps keys never change."""
         self.row = row
-        self.claim_limits = find_claim_limits(row, self._partition)
+        self.kind = rules_of(row)
+        if self.kind is not PlainRules:
+            self.parts = LogParts() if self.parts is NO_PARTS else self.parts
+            self.parts.limits = ClaimLimits(row.share_of(self._partition), row.max_claimed_per_key)
         self.max_deliveries = delivery_limit(row)
-        if row.traits.unites_bodies and self.duplicates is None:
-            self.duplicates = Duplicates(self._store, self._partition, self._core, self._timing)
-            self.scanner.split = self.duplicates.split
-        if self.duplicates is not None:
-            self.duplicates.row = row
+        if row.traits.unites_bodies:
+            self.duplicates = self.duplicates or Duplicates(self._store, self._partition, self._timing, row)
+            self.duplicates.row, self.scanner.split = row, self.duplicates.split
         if row.traits.stores_keys and self.ordered is None:
-            readers = self._core, self.read, self.fetch
-            self.ordered = OrderedScanner(self.scanner, self._partition, self._limits, *readers)
-            self.waiting = self.ordered.waiting if row.traits.in_order else None
+            self.ordered = OrderedScanner(self.scanner, self._limits, self._core, self.fetch, self.parts.waiting)
+
+    def begin_entry(self, state: State, request: LogRequest, candidates: Candidates | None) -> EntryDraft:
+        """Begins the next entry, with the copies that its only ``request`` or the search for candidates has read."""
+        now, parts = self._store.clock.now_ms(), self.parts
+        if (duplicates := self.duplicates) is not None:
+            below = LAST
+            if isinstance(request, ReadingRequest):
+                parts.copies, below = request.copies, request.below
+            else:
+                parts.copies = ScanDuplicates() if candidates is None else candidates.scan.copies
+            parts.until = duplicates.choose_until(self.scanner.horizon, now, below)
+            parts.written = duplicates.find_written(state)
+        return EntryDraft(state, now, self._timing, self.kind, parts)
 
     async def find(self, state: State, taken: Sequence[LogRequest], polls: Sequence[PollRequest]) -> Candidates:
         """Reads messages for polls: first those whose claims have ended, then new ones.
@@ -733,16 +737,12 @@ class Finder:
         limits = list(map(_limit_of, polls))
         max_messages, max_per_key = min(MAX_ENTRY_IDS, sum(limits)), max(limits)
         max_bytes = min(self._limits.page_bytes, sum(map(_max_bytes_of, polls)))
-        candidates = Candidates(
-            by_key=self.ordered is not None, covers=state.covers.version, includes_expired=state.keeps_expired
-        )
-        candidates.full = state.is_full
-        places = (
-            None
-            if self.claim_limits is None
-            else LikelyPlaces(state, self.claim_limits, expiry_limit, _find_ending(taken))
-        )
-        if places is not None and (max_messages := min(max_messages, places.total_estimate)) <= 0:
+        is_full = len(state.outstanding) >= MAX_OUTSTANDING
+        is_keyed, version, keeps_expired = self.ordered is not None, state.covers.version, state.keeps_expired
+        candidates = Candidates(by_key=is_keyed, covers=version, includes_expired=keeps_expired, full=is_full)
+        requests = partial(_find_settled, taken, _ENDING), partial(_find_settled, taken, _FINISHING)
+        search = self.kind.search(state, expiry_limit, self.parts.limits, *requests, max_per_key)
+        if (max_messages := min(max_messages, search.room)) <= 0:
             return candidates
         has_ended = bool(state.find_ended(expiry_limit, 1))
         if candidates.full or (self.scanner.horizon == FIRST and (candidates.by_key or has_ended)):
@@ -750,25 +750,15 @@ class Finder:
             # log may be read again for each claim: then no scan shows it before the messages whose claims have ended.
             await self.scanner.refresh_horizon()
         if has_ended:
-            ended = partial(state.find_ended, expiry_limit) if places is None else places.find_ended
-            if self.waiting is not None:
-                ended = partial(find_ended_in_order, state, expiry_limit, max_per_key)
-            max_bytes = await self._read_returned(state, candidates, ended, max_messages, max_bytes)
+            max_bytes = await self._read_returned(state, candidates, search.find_ended, max_messages, max_bytes)
             max_messages -= len(candidates.returned)
         if candidates.full or max_bytes <= 0 or max_messages <= 0:
             return candidates
         if self.ordered is None:
             candidates.scan = await self.scanner.scan(state, now, max_messages, max_bytes)
             return candidates
-        exact = self._store.messages.exact_horizon
-        if self.waiting is not None or places is None:
-            free = partial(count_deliverable_in_order, state, _find_freed(state, taken, candidates), max_per_key)
-            demand = ScanDemand(max_messages, max_bytes, free, compute_key_digest, in_order=True, exact=exact)
-        else:
-            places.take_places(candidates.returned)
-            demand = ScanDemand(
-                max_messages, max_bytes, places.estimate_for_key, compute_limited_key_digest, exact=exact
-            )
+        search.record_returned(candidates.returned, candidates.gone + candidates.dead_letters)
+        demand = ScanDemand(max_messages, max_bytes, search, self._store.messages.exact_horizon)
         candidates.scan = await self.ordered.scan(state, demand)
         return candidates
 
@@ -865,26 +855,11 @@ class Finder:
         return page
 
 
-def _find_ending(requests: Sequence[LogRequest]) -> Iterator[Position]:
-    """Yields the messages whose claims end by receipts that come with the polls."""
+def _find_settled(requests: Sequence[LogRequest], kinds: Collection[str]) -> Iterator[Position]:
+    """Yields the messages of receipts that come with the polls, of requests of some kinds."""
     for request in requests:
-        if isinstance(request, SettleRequest) and request.kind not in {"renew", "verify", "check"}:
+        if isinstance(request, SettleRequest) and request.kind in kinds:
             yield from (receipt.position for receipt in request.receipts)
-
-
-def _find_freed(state: State, requests: Sequence[LogRequest], candidates: Candidates) -> set[int]:
-    """Returns the busy keys of which the next entry may deliver more messages.
-
-    All outstanding messages of such a key are acknowledged or given up by receipts that come with the polls, are gone,
-    become dead letters, or are delivered again.
-    """
-    if not state.busy:
-        return set()
-    ending = {"acknowledge", "give_up"}
-    settles = [request for request in requests if isinstance(request, SettleRequest) and request.kind in ending]
-    ended = [receipt.position for request in settles for receipt in request.receipts]
-    redelivered = [message.position for message in candidates.returned]
-    return find_freed_keys(state, [*ended, *candidates.gone, *candidates.dead_letters, *redelivered])
 
 
 def split_by_deliveries(

@@ -188,7 +188,7 @@ class MoveRequest(ReadingRequest):
         is_over = (
             self._is_complete
             and not taken
-            and not draft.withdraws_covers
+            and not draft.rules.withdraws_covers
             and not (delete and draft.size >= MAX_ENTRY_IDS)
         )
         if may_take and (is_over or order.stop or order.give_back):

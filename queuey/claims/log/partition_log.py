@@ -41,8 +41,7 @@ from queuey.claims.log.log_requests import (
     too_many_claims_error,
     too_many_waiting_error,
 )
-from queuey.claims.log.message_finder import Candidates, Duplicates, Finder, OrderedScanner, ReadingRequest
-from queuey.claims.rules.covers import CoverDraft, ScanDuplicates
+from queuey.claims.log.message_finder import Candidates, Finder, OrderedScanner, ReadingRequest
 from queuey.claims.rules.entries import ClaimEntry, UnknownFormat, decode_entry, encode_entry
 from queuey.claims.rules.entry_draft import MAX_ENTRY_IDS, EntryDraft, Poll
 from queuey.claims.rules.partition_state import ClaimTiming, State
@@ -242,6 +241,13 @@ class PartitionLog:
         ordered = self._finder.ordered
         return self.state.weight if ordered is None else self.state.weight + ordered.weight
 
+    def may_deliver_more(self, freed: int, *, has_ended: bool) -> bool:
+        """Returns whether claims may find a message because ``freed`` messages were done or released."""
+        ordered, limit = self._finder.ordered, self._finder.parts.limits.total
+        may_free_key = ordered is not None and not ordered.has_none_waiting
+        was_full = limit > 0 and len(self.state.outstanding) + freed >= limit
+        return freed > 0 and (has_ended or may_free_key or was_full)
+
     def add(self, *requests: LogRequest) -> None:
         """Adds requests, and starts the rounds if none is under way. They go on until no request waits."""
         now = self._core.boottime()
@@ -421,11 +427,8 @@ class PartitionLog:
         self, queue: Queue, requests: Sequence[LogRequest], candidates: Candidates | None
     ) -> tuple[EntryDraft, int]:
         """Decides on the next entry; returns its draft and the number of messages that its cursor passes."""
-        finder, now = self._finder, self._store.clock.now_ms()
-        covers = (
-            None if finder.duplicates is None else self._draft_covers(finder.duplicates, requests[0], candidates, now)
-        )
-        draft = EntryDraft(self.state, now, self._timing, covers, finder.waiting, finder.claim_limits)
+        finder, first = self._finder, requests[0]
+        draft = finder.begin_entry(self.state, first, candidates)
         draft.records_ends = queue.result_ttl > 0
         polls: list[Poll] = []
         for request in requests:
@@ -435,8 +438,8 @@ class PartitionLog:
             elif not request.future.done() or isinstance(request, SentRequest):
                 request.sent = True
                 request.edit(draft)
-        if isinstance(requests[0], ReadingRequest):
-            return draft, requests[0].passed
+        if isinstance(first, ReadingRequest):
+            return draft, first.passed
         if candidates is None:
             return draft, 0
         if candidates.gone:
@@ -444,19 +447,11 @@ class PartitionLog:
         if candidates.dead_letters:
             target = queue_for(queue.name, queue.dead_letter)
             draft.make_dead_letters(candidates.dead_letters, target, finder.max_deliveries)
-        draft.deliver(polls, candidates.returned, candidates.scan.fresh, self._finder.max_deliveries)
+        draft.deliver(polls, candidates.returned, candidates.scan.fresh, finder.max_deliveries)
         for expired in (candidates.expired, candidates.scan.expired) if candidates.includes_expired else ():
             draft.expire(expired, queue_for(queue.name, queue.dead_letter))
         chain = candidates.scan.chain
         return draft, draft.advance(chain.bound, chain.seen, delete=queue.on_ack == "delete")
-
-    def _draft_covers(
-        self, duplicates: Duplicates, first: LogRequest, candidates: Candidates | None, now: int
-    ) -> CoverDraft:
-        if isinstance(first, ReadingRequest):
-            return duplicates.begin_draft(self.state, first.copies, first.horizon, now, first.below)
-        copies = ScanDuplicates() if candidates is None else candidates.scan.copies
-        return duplicates.begin_draft(self.state, copies, self._finder.scanner.horizon, now)
 
     def _make_entry(
         self, queue: Queue, draft: EntryDraft, candidates: Candidates | None, passed_count: int
@@ -466,16 +461,13 @@ class PartitionLog:
         worth = 1 if candidates is not None and candidates.by_key and candidates.scan.full else MIN_CURSOR_ADVANCE
         if not draft.has_changes_beyond_cursor and passed_count < worth:
             return None
-        state, duplicates = self.state, self._finder.duplicates
+        state = self.state
         deleted = self._follow_ups.known.find_last_deleted(state) if state.pending_deletes else 0
         snapshot = self._compaction.to_name if self._compaction.to_name > state.snapshot else 0
         delete = queue.on_ack == "delete"
-        stored = None if duplicates is None else duplicates.find_written(state)
         bits = self._core.rng.getrandbits
         secrets = list(map(bits, [SECRET_BITS] * len(draft.groups)))
-        return draft.make_entry(
-            bits(63), secrets=secrets, delete=delete, deleted=deleted, snapshot=snapshot, stored=stored
-        )
+        return draft.make_entry(bits(63), secrets=secrets, delete=delete, deleted=deleted, snapshot=snapshot)
 
     def _must_search_again(
         self, candidates: Candidates | None, draft: EntryDraft, passed_count: int, *, is_written: bool
@@ -500,7 +492,7 @@ class PartitionLog:
             scanner = self._finder.scanner
             gets_further = scanner.advance_front(self.state, scan) if ordered is None else ordered.moved
         is_cut_short = is_cut and (gets_further or passed_count > 0)
-        return candidates.has_any or candidates.unread or draft.withdraws_covers or is_cut_short
+        return candidates.has_any or candidates.unread or draft.rules.withdraws_covers or is_cut_short
 
     # Answers
 

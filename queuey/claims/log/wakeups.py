@@ -5,8 +5,8 @@ ends. Claims that expire, or that other processes end, are found by polling the 
 partition: when the next claim that this process knows of expires, and every half second. This interval grows if claims
 wait on too many partitions.
 
-In an ordered queue, a finished message may make the next one of its key deliverable; where claims are limited, any
-finished message may. The log's state counts these, whichever process has finished them.
+By the queue's kind, a message that is done may make others deliverable. The log's state counts these, whichever process
+has finished them.
 
 If reads lag behind the clock, nothing reports that an older message becomes deliverable. There, each poll of the log
 wakes the claims.
@@ -20,12 +20,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+import msgspec
+
 from queuey.claims.log.claim_search import LogCache
 from queuey.claims.log.log_requests import Key, StateQuery
 from queuey.claims.log.message_finder import LOOK_BACK_INTERVAL
 from queuey.claims.log.partition_log import PartitionLog
 from queuey.claims.rules.partition_state import ClaimTiming, State
-from queuey.claims.rules.places import find_claim_limits
 from queuey.model.errors import QueueyError, StoreUnavailable
 from queuey.model.messages import Queue
 from queuey.runtime.event_loop import Core
@@ -42,7 +43,7 @@ LATE_POLL_DELAY = 2 * LOOK_BACK_INTERVAL
 of order."""
 
 
-class _Watched:
+class _Watched(msgspec.Struct, eq=False):
     """A partition on which claims wait.
 
     Attributes:
@@ -50,35 +51,19 @@ class _Watched:
         due: Loop time of the next poll.
         cancel_poll: Cancels the next poll.
         poll_task: Task of the last poll.
-        released: The log's count of releases after its last round.
-        keyed_done_count, freed_place_count: The log's counts of messages that may make others deliverable when they are
-            done, after its last round.
+        freed_count: The log's count of messages that were done or released, after its last round; 0 before the first.
         lags: Messages are deliverable only some time after they are stored.
         stored: The store has reported a message since the last poll.
     """
 
-    __slots__ = (
-        "cancel_poll",
-        "due",
-        "freed_place_count",
-        "keyed_done_count",
-        "lags",
-        "poll_task",
-        "queue",
-        "released",
-        "stored",
-        "wakes",
-    )
-
-    def __init__(self, queue: Queue) -> None:
-        self.queue = queue
-        self.wakes: list[Callable[[], None]] = []
-        self.due = math.inf
-        self.cancel_poll: Callable[[], None] = lambda: None
-        self.released = self.keyed_done_count = self.freed_place_count = 0
-        self.lags = False
-        self.stored = False
-        self.poll_task: asyncio.Task[None] | None = None
+    queue: Queue
+    wakes: list[Callable[[], None]] = []
+    due: float = math.inf
+    cancel_poll: Callable[[], None] = lambda: None
+    poll_task: asyncio.Task[None] | None = None
+    freed_count: int = 0
+    lags: bool = False
+    stored: bool = False
 
     def wake(self) -> None:
         for wake in self.wakes[:]:
@@ -109,7 +94,6 @@ class ClaimWakeups:
         )
         if key not in self.watched:
             self.watched[key] = watched
-            watched.keyed_done_count, watched.freed_place_count = self._logs.count_finished(key)
             self._poll_within(self._poll_interval(), key, watched)
         watched.queue = queue
         watched.wakes.append(wake)
@@ -137,16 +121,10 @@ class ClaimWakeups:
             has_ended, seconds = self._find_next_expiry(log.state)
         except StoreUnavailable:  # The clock is not trusted now; the next poll repeats this.
             return
-        released_before, watched.released = watched.released, log.state.released
-        keyed_done_before, watched.keyed_done_count = watched.keyed_done_count, log.state.keyed_done_count
-        freed_places_before, watched.freed_place_count = watched.freed_place_count, log.state.freed_place_count
-        ordered = log.ordered
-        watched.lags = ordered is not None and ordered.lags
+        freed_before, watched.freed_count = watched.freed_count, log.state.freed_count
+        watched.lags = log.ordered is not None and log.ordered.lags
         self._poll_within(max(seconds, MIN_POLL_INTERVAL), log.key, watched)
-        may_free = ordered is not None and not ordered.has_none_waiting
-        in_order = watched.keyed_done_count != keyed_done_before and may_free and watched.queue.traits.in_order
-        has_freed_room = _has_freed_room(watched.queue, log, freed_places_before, by_key=has_ended or may_free)
-        if (has_ended and watched.released != released_before) or in_order or has_freed_room:
+        if log.may_deliver_more(watched.freed_count - freed_before, has_ended=has_ended):
             watched.wake()
 
     def _find_next_expiry(self, state: State) -> tuple[bool, float]:
@@ -190,19 +168,3 @@ class ClaimWakeups:
         self._poll_within(self._poll_interval(), key, watched)
         if stored or ended or watched.lags:
             watched.wake()
-
-
-def _has_freed_room(queue: Queue, log: PartitionLog, freed_places_before: int, *, by_key: bool) -> bool:
-    """Returns whether claims may find a message because others are done, where claims are limited.
-
-    Args:
-        queue: The queue's row.
-        log: The partition's log.
-        freed_places_before: The log's count of finished messages after the previous round.
-        by_key: A message may wait for others of its key, or its claim has ended.
-    """
-    freed_places, limits = log.state.freed_place_count - freed_places_before, find_claim_limits(queue, log.key[1])
-    if not freed_places or limits is None:
-        return False
-    was_full = limits.total and len(log.state.outstanding) + freed_places >= limits.total
-    return bool(was_full or (limits.per_key and by_key))

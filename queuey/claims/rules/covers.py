@@ -12,12 +12,12 @@ written to the store (``queuey.storage.contracts.covers``), and a log entry reco
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 import msgspec
 
-from queuey.claims.rules.entries import CoverChanges, CoverMade
+from queuey.claims.rules.entries import CoverChanges
 from queuey.model import ids
 from queuey.model.ids import LOW_MIN, Position
 from queuey.model.kinds import compute_body_digest
@@ -203,111 +203,6 @@ class ScanDuplicates(msgspec.Struct):
     first: dict[bytes, Position] = {}
     hidden: dict[Position, bytes] = {}
     stored: dict[bytes, int] = {}
-
-
-class CoverDraft:
-    """Builds the next entry's changes of covers.
-
-    Args:
-        covers: Covers of the state after the last entry.
-        copies: Duplicates found by the scan.
-        until: Ids below this were made before now (ticks).
-    """
-
-    __slots__ = ("_copies", "_covers", "_made", "until", "withdrawn")
-
-    def __init__(self, covers: PartitionCovers, copies: ScanDuplicates, until: int) -> None:
-        self._covers = covers
-        self._copies = copies
-        self._made: dict[bytes, Cover] = {}
-        self.until = until
-        self.withdrawn: dict[bytes, None] = {}
-
-    def is_duplicate(self, message: Message) -> bool:
-        return self._find_representative(message.position, self._find_digest(message)) is not None
-
-    def make_representative(self, message: Message) -> None:
-        """Makes a message its body's representative: undelivered copies below ``until`` are duplicates."""
-        digest = self._find_digest(message)
-        self._made[digest] = Cover(message.position, self.until, (), 0)
-
-    def hold_copies(self, limit: int) -> int:
-        """Adds to the new covers at most ``limit`` copies that the scan has read above ``until``. Returns how many."""
-        copies: dict[bytes, list[Position]] = {}
-        count = 0
-        for position, digest in self._copies.hidden.items() if self._made else ():
-            if digest in self._made and position[0] >= self.until and count < limit:
-                copies.setdefault(digest, []).append(position)
-                count += 1
-        for digest, held in copies.items():
-            made = self._made[digest]
-            self._made[digest] = Cover(made.representative, made.until, tuple(sorted(held)), 0)
-        return count
-
-    def withdraw(self, representative: Position) -> None:
-        """Ends a representative's cover; does nothing if its cover is not in memory."""
-        digest = self._covers.by_representative.get(representative)
-        if digest is not None:
-            self.withdrawn[digest] = None
-
-    def withdraw_missing(
-        self, bound: Position, seen: Sequence[Position], is_unfinished: Callable[[Position], bool]
-    ) -> Collection[Position]:
-        """Withdraws the covers of unfinished representatives above the cursor that ``seen`` lacks below ``bound``.
-
-        Args:
-            bound: All messages above the cursor and below this are in ``seen``.
-            seen: Positions.
-            is_unfinished: Returns whether a message was delivered and is not done.
-
-        Returns:
-            The positions of ``seen`` below ``bound``.
-        """
-        present = {position for position in seen if position < bound}
-        for representative in self._covers.unconfirmed if bound > ids.FIRST else ():
-            if representative < bound and representative not in present and is_unfinished(representative):
-                self.withdraw(representative)
-        return present
-
-    def representative_of(self, position: Position) -> Position | None:
-        """Returns a duplicate's representative, or None if the message is not known to be a duplicate."""
-        digest = self._copies.hidden.get(position)
-        return None if digest is None else self._find_representative(position, digest)
-
-    def _find_representative(self, position: Position, digest: bytes) -> Position | None:
-        """Returns the representative of the cover that includes a message; ``ids.FIRST`` for a cover in the store."""
-        if position[0] < self._copies.stored.get(digest, 0):
-            # Stored covers have representatives below the cursor.
-            return ids.FIRST
-        for cover in (self._covers.by_digest.get(digest), self._made.get(digest)):
-            if cover is not None and cover.includes_position(position) and digest not in self.withdrawn:
-                return cover.representative
-        return None
-
-    def _find_digest(self, message: Message) -> bytes:
-        digest = self._copies.digests.get(message.position)
-        return compute_body_digest(message.body, message.meta) if digest is None else digest
-
-    def make_changes(self, cursor: Position, stored: tuple[int, Position] | None) -> CoverChanges | None:
-        """Returns the cover changes of the entry, or None without any.
-
-        Args:
-            cursor: The entry's cursor.
-            stored: See ``CoverChanges.stored``.
-        """
-        made = self.find_needed(cursor)
-        if not (made or self.withdrawn or stored):
-            return None
-        return CoverChanges(made, self.until if made else 0, list(self.withdrawn), stored)
-
-    def find_needed(self, cursor: Position) -> list[CoverMade]:
-        """Returns the new covers that reach above the cursor. Others hide nothing."""
-        above = ids.following(cursor)
-        return [
-            (digest, cover.representative, list(cover.held))
-            for digest, cover in self._made.items()
-            if cover.end > above
-        ]
 
 
 def split_duplicates(

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 
 import msgspec
 from msgspec.structs import replace
 
-from queuey.claims.rules.covers import CoverDraft
 from queuey.claims.rules.entries import ClaimEntry, ClaimGroup, MoveStep, group_by_expiry
 from queuey.claims.rules.expiry import MAX_OUTBOX, ExpiredMessages, find_expirable
-from queuey.claims.rules.order import KeyHolders, OrderCheck, Waiting, compute_key_digest
+from queuey.claims.rules.kinds.plain import NO_PARTS, LogParts, PlainRules
 from queuey.claims.rules.partition_state import MAX_ABOVE, MAX_CLAIM_MILLISECONDS, MAX_OUTSTANDING, ClaimTiming, State
-from queuey.claims.rules.places import ClaimLimits, FreePlaces, Places, compute_limited_key_digest
 from queuey.claims.rules.receipts import ClaimReceipt, LastDelivery, ReceiptOutcome, ReceiptStatus
 from queuey.model import ids
 from queuey.model.ids import Position
@@ -24,6 +22,7 @@ MAX_ENTRY_IDS = 1000
 
 Delay = float | Callable[[ClaimReceipt, int], float]
 """Seconds until a released message may be delivered again, or a function of a receipt and its number of deliveries."""
+_ttl_of = attrgetter("ttl")
 
 
 class Poll(msgspec.Struct, gc=False):
@@ -51,9 +50,11 @@ class EntryDraft:
         state: The state after the last entry. It must not change while the draft is in use.
         now: The clock (milliseconds since 1970).
         timing: Decides when claims are over.
-        covers: Changes of covers, in a dedup queue.
-        waiting: Waiting messages, in an ordered queue.
-        limits: Max live claims, or None without a limit.
+        kind: The rules of the queue's kind.
+        parts: What this process knows of the log beside its state.
+
+    Attributes:
+        rules: What the queue's kind decides.
     """
 
     def __init__(
@@ -61,30 +62,26 @@ class EntryDraft:
         state: State,
         now: int,
         timing: ClaimTiming,
-        covers: CoverDraft | None = None,
-        waiting: Waiting | None = None,
-        limits: ClaimLimits | None = None,
+        kind: type[PlainRules] = PlainRules,
+        parts: LogParts = NO_PARTS,
     ) -> None:
-        self._state = state
-        self._covers, self._waiting = covers, waiting
-        by_key = compute_limited_key_digest if limits is not None and limits.per_key else None
-        self._key_of = by_key if waiting is None else compute_key_digest
-        """None in queues that do not keep keys."""
+        self.state = state
         self.now = now
         self.expiry_limit = timing.expiry_limit(now)
-        self._changed: set[Position] = set()
-        """Messages for which the entry may begin or end a claim, not counting deliveries."""
-        self._places = None
-        if limits is not None:
-            self._places = Places(state, limits, now, self.expiry_limit, self.is_live, self._changed)
-        self._timing = timing
         self.size = 0
+        """Approximate number of ids in the entry."""
+        self.changed: set[Position] = set()
+        """Messages for which the entry may begin or end a claim, not counting deliveries."""
+        self.keeps_expired = state.keeps_expired
+        self._timing = timing
         self._finals: dict[Position, None] = {}
         self._outs: dict[Position, str] = {}
         self._superseded: dict[Position, None] = {}
         self._releases: dict[Position, bool] = {}  # whether the delivery counts as an attempt
         self._renewals: dict[Position, int] = {}
         self._claims: set[Position] = set()
+        self._releases_all = False
+        self.rules = kind(self, parts)
         self.groups: list[ClaimGroup] = []
         """Deliveries, a group for each caller."""
         self.workers: list[str] = []
@@ -96,20 +93,54 @@ class EntryDraft:
         self._move: MoveStep | None = None
         self._taken: frozenset[Position] = frozenset()
         self._cursor = state.cursor
-        self._keeps = state.keeps_expired
         self._new_outstanding = 0
-        self._releases_all = False
         self._cancels: dict[Position, None] = {}
         self.records_ends = False
         """True if the queue keeps results, so the ends of unacknowledged messages are recorded too."""
+
+    @property
+    def room(self) -> int:
+        return MAX_ENTRY_IDS - self.size
 
     def latest_position(self) -> Position:
         """Returns the highest position that the clock of any process may have reached."""
         return ids.seconds_to_ticks(self.now / 1000 + self._timing.margin), ids.LOW_MAX
 
+    def finish(self, position: Position) -> None:
+        """Makes a message done."""
+        self._finals[position] = None
+        self.size += 1
+
+    def is_done_here(self, position: Position) -> bool:
+        return position in self._finals or position in self._outs or position in self._superseded
+
+    def is_known_for_good(self, position: Position) -> bool:
+        """Returns whether a message is done, here too, or the cursor has passed it, even if it is still outstanding."""
+        return position in self._finals or position <= self.state.cursor or position in self.state.above
+
+    def is_unfinished(self, position: Position) -> bool:
+        return position in self.state.outstanding and position not in self._finals
+
+    def is_live(self, position: Position) -> bool:
+        """Returns whether a message has a live claim after this entry, not counting the entry's deliveries."""
+        if self.is_done_here(position) or position in self._releases:
+            return False
+        is_renewed = self._renewals.get(position, 0) >= self.expiry_limit
+        return is_renewed or (not self._releases_all and self.state.is_live(position, self.expiry_limit))
+
+    def may_redeliver(self, position: Position, max_deliveries: int = 0) -> bool:
+        """Returns whether a claim is over and its message not cancelled, changed here, or at ``max_deliveries``."""
+        is_ended = self.state.has_ended(position, self.expiry_limit) and position not in self.state.cancelled
+        is_free = is_ended and not self._is_changed_here(position)
+        return is_free and (not max_deliveries or self.state.outstanding[position].attempts < max_deliveries)
+
+    def _is_changed_here(self, position: Position) -> bool:
+        changed = position in self._claims or position in self._renewals or position in self._releases
+        return changed or position in self._finals or position in self._outs or position in self._superseded
+
     def acknowledge(self, receipts: Sequence[ClaimReceipt]) -> list[ReceiptOutcome]:
         """Makes messages done, even if renewed before. Refuses undelivered ones while too many done are remembered."""
-        state, settlements = self._state, []
+        state, settlements = self.state, []
         for receipt in receipts:
             position = receipt.ticks, receipt.low
             status = self._check_receipt(receipt, position)
@@ -120,7 +151,7 @@ class EntryDraft:
                     self._renewals.pop(position, None)
                     self._releases.pop(position, None)
                     self._finals[position] = None
-                    self._changed.add(position)
+                    self.changed.add(position)
                     self.size += 1
             settlements.append(ReceiptOutcome(receipt, status))
         return settlements
@@ -133,28 +164,28 @@ class EntryDraft:
         the same key; if the limits leave no place for it; or beyond ``MAX_OUTSTANDING``.
         """
         settlements = []
-        keys = self._make_holders()
+        self.rules.begin_request()
         expires = self.now + round(ttl * 1000)
         for receipt in receipts:
             position = receipt.position
             status = self._check_receipt(receipt, position)
             until = 0
             if status is ReceiptStatus.ACCEPTED:
-                is_outstanding = position in self._state.outstanding
-                if not is_outstanding and (position > self.latest_position() or self._key_of is not None):
+                is_outstanding = position in self.state.outstanding
+                if not is_outstanding and (position > self.latest_position() or self.rules.records_keys):
                     status = ReceiptStatus.FINAL
-                elif keys.has_another(position) or not (self._places is None or self._places.has_place_for(position)):
+                elif not self.rules.may_renew(position):
                     status = ReceiptStatus.SUPERSEDED
                 elif self._try_add_outstanding(position):
                     until = self._renew(position, expires)
                 else:
                     status = ReceiptStatus.REFUSED
-            settlements.append(ReceiptOutcome(receipt, status, until / 1000, position in self._state.cancelled))
+            settlements.append(ReceiptOutcome(receipt, status, until / 1000, position in self.state.cancelled))
         return settlements
 
     def _try_add_outstanding(self, position: Position) -> bool:
         """Counts a message that becomes outstanding, unless it counts already. Returns False at ``MAX_OUTSTANDING``."""
-        outstanding = self._state.outstanding
+        outstanding = self.state.outstanding
         if position in outstanding or position in self._renewals:
             return True
         if len(outstanding) + self._new_outstanding >= MAX_OUTSTANDING:
@@ -162,19 +193,9 @@ class EntryDraft:
         self._new_outstanding += 1
         return True
 
-    def _make_holders(self) -> KeyHolders:
-        return KeyHolders(None if self._waiting is None else self._state, self.is_done_here, self._may_redeliver)
-
-    def is_live(self, position: Position) -> bool:
-        """Returns whether a message has a live claim after this entry, not counting the entry's deliveries."""
-        if self.is_done_here(position) or position in self._releases:
-            return False
-        is_renewed = self._renewals.get(position, 0) >= self.expiry_limit
-        return is_renewed or (not self._releases_all and self._state.is_live(position, self.expiry_limit))
-
     def _renew(self, position: Position, expires: int) -> int:
         """Records that a claim lasts until ``expires`` or its present expiry, the later of both. Returns that time."""
-        claim = self._state.outstanding.get(position)
+        claim = self.state.outstanding.get(position)
         ended = (
             claim is None
             or claim.expires > expires + MAX_CLAIM_MILLISECONDS
@@ -186,7 +207,7 @@ class EntryDraft:
         self._releases.pop(position, None)
         # Recorded even if the expiry stays the same: only an entry proves that the claim is still valid.
         self._renewals[position] = until
-        self._changed.add(position)
+        self.changed.add(position)
         self.size += 1
         return until
 
@@ -200,13 +221,13 @@ class EntryDraft:
         message of the same key, as may happen once the claim has expired.
         """
         settlements = []
-        keys = self._make_holders()
-        is_ordered_delay = self._waiting is not None and not callable(delay) and delay > 0
+        self.rules.begin_request()
+        has_chosen_delay = not callable(delay) and delay > 0
         for receipt in receipts:
             position = receipt.position
             status = self._check_receipt(receipt, position)
-            if is_ordered_delay and status is ReceiptStatus.ACCEPTED and position in self._state.outstanding:
-                status = ReceiptStatus.SUPERSEDED if keys.has_another(position) else status
+            if has_chosen_delay and status is ReceiptStatus.ACCEPTED and position in self.state.outstanding:
+                status = status if self.rules.may_delay(position) else ReceiptStatus.SUPERSEDED
             until = self._release(receipt, delay, begun=begun) if status is ReceiptStatus.ACCEPTED else 0
             settlements.append(ReceiptOutcome(receipt, status, until / 1000))
         return settlements
@@ -215,15 +236,15 @@ class EntryDraft:
         """Ends a claim, or a cancelled message; returns when its delay is over (milliseconds), 0 without a delay."""
         position = receipt.position
         self._renewals.pop(position, None)
-        self._changed.add(position)
-        claim = self._state.outstanding.get(position)
+        self.changed.add(position)
+        claim = self.state.outstanding.get(position)
         if claim is None or self._end_cancelled(position):
             return 0
-        is_held = claim.expires > 0 and position not in self._state.resting
+        is_held = claim.expires > 0 and position not in self.state.resting
         counts = begun or not (is_held and (begun is None or claim.may_go_uncounted))
         seconds = delay(receipt, max(1, claim.deliveries - (not counts))) if callable(delay) else delay
         # An act that names no delivery says nothing about a claim that has ended in silence.
-        if seconds or (claim.expires and (receipt.number or not self._state.has_ended(position, self.expiry_limit))):
+        if seconds or (claim.expires and (receipt.number or not self.state.has_ended(position, self.expiry_limit))):
             self._releases.setdefault(position, counts)
             self.size += 1
         if not seconds:
@@ -233,14 +254,13 @@ class EntryDraft:
 
     def release_all(self) -> None:
         """Ends every claim, except those that later calls on this draft make or renew."""
-        if self._places is not None:
-            self._changed.update(self._renewals, () if self._releases_all else self._state.outstanding)
+        self.changed.update(self._renewals, () if self._releases_all else self.state.outstanding)
         self._releases_all = True
         self._renewals.clear()
         self._releases.clear()
 
     def was_delivered(self, position: Position) -> bool:
-        return position in self._state.outstanding
+        return position in self.state.outstanding
 
     def ask_to_stop(self, position: Position) -> None:
         """Cancels a claimed message: its worker is asked to stop, and it will not be delivered again."""
@@ -250,10 +270,10 @@ class EntryDraft:
     def add_as_ended(self, position: Position, limit: int) -> bool:
         """Records a message that is not due as delivered with an expired claim, so that the next poll delivers it.
 
-        Returns False if the partition remembers ``limit`` messages, or the queue keeps keys or is a dedup queue.
+        Returns False if the partition remembers ``limit`` messages, or the queue's kind delivers nothing early.
         """
-        is_full = len(self._state.above) + len(self._state.outstanding) + self._new_outstanding >= limit
-        if is_full or self._key_of is not None or self._covers is not None:  # Copies would hold the cursor.
+        is_full = len(self.state.above) + len(self.state.outstanding) + self._new_outstanding >= limit
+        if is_full or not self.rules.delivers_early:
             return False
         self._new_outstanding += position not in self._renewals
         self._renewals[position] = 1
@@ -261,7 +281,7 @@ class EntryDraft:
         return True
 
     def _end_cancelled(self, position: Position) -> bool:
-        if is_cancelled := position in self._state.cancelled or position in self._cancels:
+        if is_cancelled := position in self.state.cancelled or position in self._cancels:
             self._end_without_letter(position)
         return is_cancelled
 
@@ -271,11 +291,11 @@ class EntryDraft:
     def _check_receipt(self, receipt: ClaimReceipt, position: Position) -> ReceiptStatus:
         """Returns ``ReceiptStatus.ACCEPTED`` if a request with this receipt may be carried out; changes nothing."""
         number = receipt.number
-        claim = self._state.outstanding.get(position)
-        if position in self._superseded or (number and position in self._state.superseded):
+        claim = self.state.outstanding.get(position)
+        if position in self._superseded or (number and position in self.state.superseded):
             return ReceiptStatus.SUPERSEDED if number else ReceiptStatus.FINAL
         if claim is None:
-            is_final = number or position in self._finals or self._state.is_done(position)
+            is_final = number or position in self._finals or self.state.is_done(position)
             return ReceiptStatus.FINAL if is_final else ReceiptStatus.ACCEPTED
         if position in self._finals:
             return ReceiptStatus.FINAL
@@ -285,34 +305,34 @@ class EntryDraft:
     def supersede(self, positions: Iterable[Position]) -> None:
         """Ends messages whose names have been taken by newer values, even if they are claimed."""
         for position in positions:
-            if not (self._state.is_done(position) or position in self._finals):
+            if not (self.state.is_done(position) or position in self._finals):
                 self._renewals.pop(position, None)
                 self._releases.pop(position, None)
                 # Recorded even if not claimed: a process that has read the message must not append a claim on it.
                 self._superseded[position] = None
-                self._changed.add(position)
+                self.changed.add(position)
                 self.size += 1
 
     def end_gone(self, positions: Iterable[Position]) -> None:
         """Ends gone or cancelled messages that are free and not in the entry yet; withdraws the covers of gone ones."""
         for position in positions:
-            if self._state.has_ended(position, self.expiry_limit) and not self._is_changed_here(position):
+            if self.state.has_ended(position, self.expiry_limit) and not self._is_changed_here(position):
                 self._end_without_letter(position)
-                if self._covers is not None and position not in self._state.cancelled:
-                    self._covers.withdraw(position)
+                if position not in self.state.cancelled:
+                    self.rules.on_gone(position)
 
     def _end_without_letter(self, position: Position) -> None:
         """Makes a message done; with ``records_ends``, by an ``outs`` entry without a target queue."""
         if self.records_ends:
             self._outs[position] = ""
+            self.size += 1
         else:
-            self._finals[position] = None
-        self.size += 1
+            self.finish(position)
 
     def make_dead_letters(self, positions: Iterable[Position], target: str, max_deliveries: int) -> None:
         """Makes messages dead letters that are free after ``max_deliveries`` attempts, and not in the entry yet."""
         for position in positions:
-            if self._may_redeliver(position) and not self._may_redeliver(position, max_deliveries):
+            if self.may_redeliver(position) and not self.may_redeliver(position, max_deliveries):
                 self._make_dead_letter(position, target)
 
     def _make_dead_letter(self, position: Position, target: str) -> None:
@@ -322,17 +342,16 @@ class EntryDraft:
 
     def keep_expired(self) -> None:
         """Marks the log so that reads for claims include expired messages from now on."""
-        self.size += not self._keeps
-        self._keeps = True
+        self.size += not self.keeps_expired
+        self.keeps_expired = True
 
     def expire(self, expired: ExpiredMessages, target: str) -> None:
         """Makes expired messages dead letters in ``target``, cancelled ones done, as entry and outbox have room."""
-        room = min(MAX_ENTRY_IDS - self.size, MAX_OUTBOX - len(self._state.outbox) - len(self._outs))
-        for position in find_expirable(self._state, expired, self._is_changed_here, self.expiry_limit, room):
+        room = min(MAX_ENTRY_IDS - self.size, MAX_OUTBOX - len(self.state.outbox) - len(self._outs))
+        for position in find_expirable(self.state, expired, self._is_changed_here, self.expiry_limit, room):
             if not self._end_cancelled(position):
                 self._make_dead_letter(position, target)
-                if self._covers is not None:
-                    self._covers.withdraw(position)
+                self.rules.on_gone(position)
 
     def dead_letter_claimed(self, receipts: Sequence[ClaimReceipt], target: str) -> list[ReceiptOutcome]:
         """Makes outstanding messages dead letters at their workers' request, cancelled ones done; others are final."""
@@ -340,12 +359,12 @@ class EntryDraft:
         for receipt in receipts:
             position = receipt.position
             status = self._check_receipt(receipt, position)
-            if position not in self._state.outstanding:
+            if position not in self.state.outstanding:
                 status = ReceiptStatus.FINAL
             elif status is ReceiptStatus.ACCEPTED:
                 self._renewals.pop(position, None)
                 self._releases.pop(position, None)
-                self._changed.add(position)
+                self.changed.add(position)
                 if not self._end_cancelled(position):
                     self._outs[position] = target
                     self.size += 1
@@ -354,7 +373,7 @@ class EntryDraft:
 
     def report_sent(self, positions: Iterable[Position]) -> None:
         for position in positions:
-            if position in self._state.outbox:
+            if position in self.state.outbox:
                 self._sent.append(position)
                 self.size += 1
 
@@ -369,17 +388,16 @@ class EntryDraft:
             fresh: Messages of a scan. Messages that the state has by now are skipped.
             max_deliveries: Max deliveries of a message; 0: no limit.
         """
-        candidates, order = self._find_deliverable(polls, returned, fresh, max_deliveries)
-        free = None if self._places is None else self._places.count_free()
-        is_plain = order is None and free is None and self._covers is None
-        suspected = (
-            set(filter(self._state.is_suspected, [message.position for message in returned])) if returned else ()
-        )
+        candidates = self._find_deliverable(returned, fresh, max_deliveries)
+        make_filter = None
+        if not self.rules.allows_all:
+            make_filter = self.rules.begin_delivery(candidates, claims=any(map(_ttl_of, polls)))
+        suspected = set(filter(self.state.is_suspected, [message.position for message in returned])) if returned else ()
         index = 0
         for caller, poll in enumerate(polls):
             chosen: list[Message] = []
             weight, first = 0, index
-            may_give = None if is_plain else self._make_filter(order, free, poll, caller)
+            may_give = make_filter and make_filter(caller, poll.ttl > 0)
             # Usually all messages fit, and an upper bound of their size is cheaper to compute than the size.
             fits = may_give is None and bytes_at_most(candidates[index : index + poll.limit]) < poll.max_bytes
             limit = min(poll.limit, MAX_ENTRY_IDS - self.size) if poll.ttl else poll.limit
@@ -393,102 +411,45 @@ class EntryDraft:
                 if may_give is None or may_give(message):
                     weight += 0 if fits else rendered_bytes(message.body, message.meta)
                     chosen.append(message)
-                    if poll.ttl and self._covers is not None:
-                        self._make_cover(message)
             poll.given = chosen
             if not poll.ttl:
                 index = first
             elif chosen:
                 self._claim(poll)
-        if self._covers is not None:
-            self.size += self._covers.hold_copies(MAX_ENTRY_IDS - self.size)
+        if make_filter is not None:
+            self.size += self.rules.end_delivery()
 
     def _find_deliverable(
-        self, polls: Sequence[Poll], returned: Sequence[Message], fresh: Sequence[Message], max_deliveries: int
-    ) -> tuple[list[Message], OrderCheck | None]:
-        """Returns messages to redeliver, then new ones within ``MAX_OUTSTANDING``; by id in an ordered queue."""
-        if self._waiting is not None:
-            fresh = self._drop_expired(fresh, done=any(poll.ttl for poll in polls))
-        room = MAX_OUTSTANDING - len(self._state.outstanding) - self._new_outstanding
-        messages = [m for m in returned if self._may_redeliver(m.position, max_deliveries)] if returned else []
+        self, returned: Sequence[Message], fresh: Sequence[Message], max_deliveries: int
+    ) -> list[Message]:
+        """Returns messages to redeliver, then new ones within ``MAX_OUTSTANDING``."""
+        room = MAX_OUTSTANDING - len(self.state.outstanding) - self._new_outstanding
+        messages = [m for m in returned if self.may_redeliver(m.position, max_deliveries)] if returned else []
         positions = list(map(position_of, fresh))
-        new = self._state.find_unknown(positions)
+        new = self.state.find_unknown(positions)
         new.difference_update(self._finals, self._claims, self._renewals, self._releases, self._outs, self._superseded)
         if len(new) < len(positions):
             fresh = [message for message in fresh if message.position in new]
         messages += fresh[: max(0, room)]
-        if self._waiting is None:
-            return messages, None
-        messages.sort(key=lambda message: message.position)
-        return messages, OrderCheck(self._state, self._waiting, self.is_done_here, self._may_redeliver)
+        return messages
 
     def _claim(self, poll: Poll) -> None:
         positions = list(map(position_of, poll.given))
         self._claims.update(positions)
         self.size += len(positions)
         for position in positions:
-            if position in self._state.outstanding:
+            if position in self.state.outstanding:
                 self._record_lapsed_claim(position)
-        if self._key_of is not None:
-            self.keys.append(list(map(self._key_of, poll.given)))
+        if self.rules.records_keys:
+            self.keys.append(list(map(self.rules.search.compute_key, poll.given)))
         self.groups.append((self.now + round(poll.ttl * 1000), positions))
         self.workers.append(poll.worker)
 
-    def _make_filter(
-        self, order: OrderCheck | None, free: FreePlaces | None, poll: Poll, caller: int
-    ) -> Callable[[Message], bool] | None:
-        """Returns the test that a message must pass for this poll, or None if the poll may have any."""
-        choice = None if self._covers is None else self._is_not_duplicate
-        if order is not None:
-            choice = partial((order if poll.ttl else order.copy_for_peek()).try_deliver, caller)
-        return choice if free is None else partial((free if poll.ttl else free.copy_for_peek()).try_take, choice)
-
-    def is_done_here(self, position: Position) -> bool:
-        return position in self._finals or position in self._outs or position in self._superseded
-
-    def _drop_expired(self, fresh: Sequence[Message], *, done: bool) -> Sequence[Message]:
-        """Returns messages that have not expired for any process. With ``done``, others become done if not kept.
-
-        Clocks differ: another process may have skipped an expired message already and delivered its key's next one.
-        """
-        latest = self.latest_position()[0]
-        late = [message for message in fresh if message.expires <= latest and self._is_undelivered(message.position)]
-        for message in late[: max(0, MAX_ENTRY_IDS - self.size)] if done and not self._keeps else ():
-            self._finals[message.position] = None
-            self.size += 1
-        return [message for message in fresh if message.expires > latest]
-
     def _record_lapsed_claim(self, position: Position) -> None:
         """Adds the last delivery to ``lapsed`` if its claim was neither released nor a delay."""
-        last = self._state.outstanding.get(position)
-        if last is not None and last.expires and position not in self._state.resting:
+        last = self.state.outstanding.get(position)
+        if last is not None and last.expires and position not in self.state.resting:
             self.lapsed[position] = last
-
-    def _make_cover(self, message: Message) -> None:
-        """Makes a message its body's representative in a dedup queue, unless it was delivered before."""
-        if self._covers is not None:
-            before = self._state.outstanding.get(message.position)
-            if before is None or not before.deliveries:
-                self._covers.make_representative(message)
-
-    def _is_not_duplicate(self, message: Message) -> bool:
-        """Returns whether no cover hides a message; always True for a message that was delivered before."""
-        if self._covers is None or message.position in self._state.outstanding:
-            return True
-        return not self._covers.is_duplicate(message)
-
-    def _may_redeliver(self, position: Position, max_deliveries: int = 0) -> bool:
-        """Returns whether a claim is over and its message not cancelled, changed here, or at ``max_deliveries``."""
-        is_ended = self._state.has_ended(position, self.expiry_limit) and position not in self._state.cancelled
-        is_free = is_ended and not self._is_changed_here(position)
-        return is_free and (not max_deliveries or self._state.outstanding[position].attempts < max_deliveries)
-
-    def _is_undelivered(self, position: Position) -> bool:
-        return not self._state.is_known(position) and not self._is_changed_here(position)
-
-    def _is_changed_here(self, position: Position) -> bool:
-        changed = position in self._claims or position in self._renewals or position in self._releases
-        return changed or position in self._finals or position in self._outs or position in self._superseded
 
     def settle_chunk(self, move: int, chunk: int, last: Position | None) -> None:
         """Ends the chunk that a move has under way. Does nothing if another chunk is under way.
@@ -498,7 +459,7 @@ class EntryDraft:
             chunk: The chunk's number; 0: any.
             last: Position of the chunk's last message in the target; None if its messages stay here.
         """
-        state = self._state.move
+        state = self.state.move
         if state is None or state.number != move or not state.chunk or chunk not in {0, state.chunk}:
             return
         self.size += len(state.taken)
@@ -507,7 +468,7 @@ class EntryDraft:
 
     def may_move(self, move: int) -> bool:
         """Returns whether a move may take messages or end: it has not ended and has no chunk under way."""
-        state = self._state.move
+        state = self.state.move
         if state is None or state.number < move:
             return state is None or not state.chunk
         return state.number == move and not state.ended and (not state.chunk or self._move is not None)
@@ -519,9 +480,11 @@ class EntryDraft:
         """
         positions = []
         for message in messages:
-            if self._may_redeliver(message.position) or self._is_undelivered(message.position):
-                positions.append(message.position)
-                self._make_cover(message)
+            position = message.position
+            is_new = not self.state.is_known(position) and not self._is_changed_here(position)
+            if is_new or self.may_redeliver(position):
+                positions.append(position)
+                self.rules.on_moved(message)
         if positions:
             self._move = replace(self._move or MoveStep(move), taken=positions)
             self._taken = frozenset(positions)
@@ -545,11 +508,12 @@ class EntryDraft:
             How many positions of ``seen`` the cursor passes; in queues that keep keys, how many positions of
             ``State.above``.
         """
-        present = () if self._covers is None else self._covers.withdraw_missing(bound, seen, self._is_unfinished)
-        undelivered = self._state.find_unknown(seen[: bisect_left(seen, bound)])
+        if not self.rules.allows_all:
+            self.rules.begin_advance(bound, seen)
+        undelivered = self.state.find_unknown(seen[: bisect_left(seen, bound)])
         undelivered.difference_update(self._claims, self._finals, self._renewals, self._taken, self._outs)
         for position in sorted(undelivered):
-            if not self._is_done_copy(position, present) or (delete and self.size >= MAX_ENTRY_IDS):
+            if not self.rules.is_done_copy(position) or (delete and self.size >= MAX_ENTRY_IDS):
                 bound = position
                 break
             self.size += 1
@@ -557,24 +521,12 @@ class EntryDraft:
                 self._finals[position] = None
         if bound > ids.FIRST:
             self._cursor = max(self._cursor, ids.preceding(bound))
-        above = self._state.above
-        return bisect_left(seen, bound) if self._key_of is None else sum(position < bound for position in above)
-
-    def _is_unfinished(self, position: Position) -> bool:
-        return position in self._state.outstanding and position not in self._finals
-
-    def _is_done_copy(self, position: Position, present: Collection[Position]) -> bool:
-        """Returns whether a message is a copy of a delivered one that certainly exists or is done."""
-        first = None if self._covers is None else self._covers.representative_of(position)
-        return first is not None and (first in present or first in self._finals or self._state.is_known_for_good(first))
+        above = self.state.above
+        return bisect_left(seen, bound) if not self.rules.records_keys else sum(position < bound for position in above)
 
     @property
     def has_changes_beyond_cursor(self) -> bool:
-        return bool(self.size) or self._releases_all or self.withdraws_covers
-
-    @property
-    def withdraws_covers(self) -> bool:
-        return self._covers is not None and bool(self._covers.withdrawn)
+        return bool(self.size) or self._releases_all or self.rules.withdraws_covers
 
     def make_entry(
         self,
@@ -584,19 +536,17 @@ class EntryDraft:
         delete: bool = False,
         deleted: int = 0,
         snapshot: int = 0,
-        stored: tuple[int, Position] | None = None,
     ) -> ClaimEntry:
         """Builds the entry.
 
         ``secrets`` has a random number for each of :attr:`groups`; empty: all 0. The other arguments are fields of the
-        entry or of its ``CoverChanges``.
+        entry.
         """
-        claimed, outs = self._state.outstanding, self._outs
-        covers = None if self._covers is None else self._covers.make_changes(self._cursor, stored)
+        claimed, outs = self.state.outstanding, self._outs
         return ClaimEntry(
             token=token,
             at=self.now,
-            cursor=self._cursor if self._cursor > self._state.cursor else ids.FIRST,
+            cursor=self._cursor if self._cursor > self.state.cursor else ids.FIRST,
             claims=self.groups,
             finals=list(self._finals),
             renewals=group_by_expiry(self._renewals) if self._renewals else [],
@@ -609,11 +559,11 @@ class EntryDraft:
             release_all=self._releases_all,
             superseded=list(self._superseded),
             move=self._move,
-            covers=covers,
+            covers=None if self.rules.allows_all else self.rules.make_cover_changes(self._cursor),
             secrets=list(secrets) or [0] * len(self.groups),
             workers=self.workers if any(self.workers) else [],
             keys=self.keys,
             cancels=list(self._cancels),
             unbegun=[position for position, counts in self._releases.items() if not counts] if self._releases else [],
-            keeps=self._keeps,
+            keeps=self.keeps_expired,
         )

@@ -13,7 +13,7 @@ JobStanding = Literal["claimed", "waiting", "delayed", "removed", "done", "refus
 
 ``claimed``: a worker has it. ``waiting``: the next poll may receive it. ``delayed``: it is not due, and nothing was
 changed. ``removed``: the action ended it. ``done``: it was done before. ``refused``: the partition remembers too many
-messages, or the queue keeps keys or is a dedup queue."""
+messages, or the queue's kind delivers nothing early."""
 MAX_KNOWN_WITH_EARLY = MAX_ABOVE // 2
 """Max messages outstanding or done above the cursor for a message to be delivered early. An early message is remembered
 until it is due, and a partition that remembers ``MAX_ABOVE`` messages is not read any further."""
@@ -57,7 +57,7 @@ def make_available_now(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
     Returns:
         ``claimed`` if a worker has the message (nothing changes), ``waiting`` if the next poll may receive it, ``done``
         if it has ended or ends now, ``refused`` if it is delayed and the partition remembers
-        ``MAX_KNOWN_WITH_EARLY`` messages, or the queue keeps keys or is a dedup queue.
+        ``MAX_KNOWN_WITH_EARLY`` messages, or the queue's kind delivers nothing early.
     """
     position = message.position
     if draft.is_live(position):

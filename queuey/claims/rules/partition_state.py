@@ -120,8 +120,7 @@ _decoder = msgspec.msgpack.Decoder(_Snapshot)
 class State:
     """The state of a partition. It depends only on the entries applied: equal entries give equal states.
 
-    The counts ``released``, ``keyed_done_count`` and ``freed_place_count`` only grow, even if a state is read again:
-    for the entries before a snapshot they are estimated too high.
+    ``freed_count`` only grows, even if a state is read again: it is estimated too high for entries before a snapshot.
 
     Attributes:
         number: Number of the last entry applied.
@@ -136,11 +135,9 @@ class State:
         move: The newest move of messages to another queue, or None if there was no move.
         snapshot: Number of the newest snapshot that the log names, or 0.
         covers: Covers, in a dedup queue.
-        released: Number of claims that ended before they expired.
         busy: Outstanding messages by the digest of their key, ascending, in a queue that keeps keys.
-        keyed_done_count: Number of messages of ``busy`` that became done.
         resting: Messages that were released with a delay: the state keeps a claim until the delay is over.
-        freed_place_count: Number of outstanding messages that became done or began to rest.
+        freed_count: Number of messages that became done or were released, at least.
         keeps_expired: Expired messages become dead letters, so reads for claims must include them.
         cancelled: Outstanding messages that will not be delivered again.
     """
@@ -157,11 +154,9 @@ class State:
         self.move: PartitionMoveState | None = None
         self.snapshot = 0
         self.covers = PartitionCovers()
-        self.released = 0
         self.busy: dict[int, list[Position]] = {}
-        self.keyed_done_count = 0
         self.resting: set[Position] = set()
-        self.freed_place_count = 0
+        self.freed_count = 0
         self.keeps_expired = False
         self.cancelled = _NO_POSITIONS
         self._next_prune = 0
@@ -183,15 +178,6 @@ class State:
         if unknown and min(unknown) <= self.cursor:
             return {position for position in unknown if position > self.cursor}
         return unknown
-
-    def is_known_for_good(self, position: Position) -> bool:
-        """Returns whether a message is done or the cursor has passed it, even if it is still outstanding."""
-        return position <= self.cursor or position in self.above
-
-    @property
-    def is_full(self) -> bool:
-        """True if no new message can be delivered, because ``MAX_OUTSTANDING`` messages are outstanding."""
-        return len(self.outstanding) >= MAX_OUTSTANDING
 
     @property
     def weight(self) -> int:
@@ -235,13 +221,11 @@ class State:
         self.snapshot = max(self.snapshot, entry.snapshot)
 
     def _apply_departures(self, number: int, entry: ClaimEntry) -> None:
-        """Applies a move's step, dead letters and deletions. Undelivered dead letters are in both counts."""
+        """Applies a move's step, dead letters and deletions. Undelivered dead letters count as freed."""
         if entry.move is not None:
             self._apply_move(number, entry.move, entry.at)
         if entry.outs:
-            never_delivered = sum(position not in self.outstanding for position, _, _ in entry.outs)
-            self.keyed_done_count += never_delivered
-            self.freed_place_count += never_delivered
+            self.freed_count += sum(position not in self.outstanding for position, _, _ in entry.outs)
             self._finish_leaving([position for position, _, _ in entry.outs], entry.at)
             self.outbox.update((position, (target, deliveries)) for position, target, deliveries in entry.outs)
         for position in entry.sent:
@@ -314,7 +298,6 @@ class State:
         positions.remove(position)
         if not positions:
             del self.busy[key]
-        self.keyed_done_count += 1
 
     def _finish(self, position: Position) -> None:
         """Makes a message done and frees its key. The cursor does not move."""
@@ -324,7 +307,7 @@ class State:
             self.resting.discard(position)
             if self.cancelled:
                 self.cancelled.discard(position)
-            self.freed_place_count += 1
+            self.freed_count += 1
             if claim.key:
                 self._free_key(position, claim.key)
         if position > self.cursor and position not in self.above:
@@ -362,7 +345,7 @@ class State:
         if claim is not None and claim.expires:
             claim.expires = 0
             self.resting.discard(position)
-            self.released += 1
+            self.freed_count += 1
             self._ended.setdefault(position)
 
     def _apply_releases(self, entry: ClaimEntry) -> None:
@@ -385,7 +368,6 @@ class State:
                 self._renew(position, expires, entry.at)
                 if position in delayed and position in self.outstanding:
                     self.resting.add(position)
-                    self.freed_place_count += 1
         for position in entry.unbegun:
             if position in self.outstanding:
                 self.outstanding[position].begun = False
@@ -563,7 +545,7 @@ class State:
         state.number = state.snapshot = snapshot.number
         state.cursor = snapshot.cursor
         # An upper bound for the entries before: the counts must never fall below those of an earlier state.
-        state.released = state.keyed_done_count = state.freed_place_count = MAX_OUTSTANDING * snapshot.number
+        state.freed_count = MAX_OUTSTANDING * snapshot.number
         workers = snapshot.workers or [""] * len(snapshot.outstanding)
         state.outstanding = {
             (ticks, low): LastDelivery(number, deliveries, expires, secret, worker)

@@ -13,8 +13,8 @@ from queuey.app.service import Service
 from queuey.claims.log import message_finder
 from queuey.claims.log.log_requests import ClaimDelivery, ClaimUndecided
 from queuey.claims.log.message_finder import MAX_PAGE_MESSAGES
-from queuey.claims.rules.order import MAX_WAITING
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
+from queuey.claims.rules.waiting import MAX_WAITING
 from queuey.messages.posts import Draft
 from queuey.model import ids
 from queuey.model.deadletters import decode_dead_letter

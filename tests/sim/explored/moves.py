@@ -17,8 +17,10 @@ from msgspec.structs import replace
 
 from queuey.claims.log.message_finder import Sources
 from queuey.claims.log.move_turns import MAX_CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn
-from queuey.claims.rules.covers import CoverDraft, ScanDuplicates, split_duplicates
+from queuey.claims.rules.covers import ScanDuplicates, split_duplicates
 from queuey.claims.rules.entry_draft import EntryDraft, Poll
+from queuey.claims.rules.kinds.dedup import DedupRules
+from queuey.claims.rules.kinds.plain import LogParts, PlainRules
 from queuey.claims.rules.partition_state import ClaimTiming, State
 from queuey.claims.rules.receipts import ClaimReceipt
 from queuey.model.ids import FIRST, Position
@@ -187,7 +189,7 @@ def explore(
 
 def _deliver(world: World, state: State) -> None:
     """Gives the first message to a caller, who releases it."""
-    draft = EntryDraft(state, _NOW, ClaimTiming(), CoverDraft(state.covers, ScanDuplicates(), _LATER[0]))
+    draft = EntryDraft(state, _NOW, ClaimTiming(), DedupRules, LogParts(until=_LATER[0]))
     draft.deliver([Poll(1, 1000.0, 1)], [], [_message(world, PLACES[0])])
     state.apply(2, draft.make_entry(1))
     draft = EntryDraft(state, _NOW, ClaimTiming())
@@ -322,7 +324,8 @@ def _ask(world: World, step: Ask, mutation: Mutation | None) -> tuple[World, Mov
         request.gather(state, Sources(1, expired, *calls, lambda messages, _expired: messages)).send(None)
     dedup = world.kind == "dedup" and mutation != "no covers"
     until = min(request.horizon, request.below)[0]
-    draft = EntryDraft(state, _NOW, ClaimTiming(), CoverDraft(state.covers, request.copies, until) if dedup else None)
+    kind = DedupRules if dedup else PlainRules
+    draft = EntryDraft(state, _NOW, ClaimTiming(), kind, LogParts(copies=request.copies, until=until))
     request.edit(draft)
     if draft.has_changes_beyond_cursor:
         before = state.encode()

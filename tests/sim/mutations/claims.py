@@ -18,9 +18,9 @@ from queuey.claims.log.message_finder import Candidates, ContiguousRead, Duplica
 from queuey.claims.log.partition_log import REQUEST_TIMEOUT, PartitionLog, RoundEnd
 from queuey.claims.rules.entries import ClaimEntry
 from queuey.claims.rules.entry_draft import EntryDraft
-from queuey.claims.rules.order import OrderCheck, Waiting
+from queuey.claims.rules.kinds.limited import FreePlaces, LikelyPlaces
+from queuey.claims.rules.kinds.ordered import OrderCheck
 from queuey.claims.rules.partition_state import ClaimTiming, State
-from queuey.claims.rules.places import FreePlaces, LikelyPlaces
 from queuey.claims.rules.receipts import ClaimReceipt, LastDelivery
 from queuey.model import ids
 from queuey.model.errors import StoreUnavailable
@@ -170,15 +170,9 @@ class Renumbering(ModelStore):
         super().put(queue, [(partition, (now, low)) for partition, (_, low) in locations], item)
 
 
-def blocked_by_nothing_claimed(
-    real: Real, check: OrderCheck, state: State, waiting: Waiting, is_done: Chooses, is_free: Chooses
-) -> None:
+def find_busy_but_claimed(real: Real, check: OrderCheck, key: int) -> list[Position]:
     """Treats claimed messages as done."""
-
-    def is_passed(one: Position) -> bool:
-        return is_done(one) or (one in state.outstanding and not is_free(one))
-
-    real(check, state, waiting, is_passed, is_free)
+    return [place for place in real(check, key) if check.entry.may_redeliver(place)]
 
 
 async def reading_up_to_now(scanner: OrderedScanner, wish: ScanDemand) -> Position:
@@ -253,11 +247,9 @@ def is_done_only_above_cursor(state: State, position: Position) -> bool:
     return position in state.above
 
 
-def begin_draft_without_margin(real: Real, log: Duplicates, state: State, *found: Any) -> Any:  # noqa: ANN401
+def choose_late_until(real: Real, log: Duplicates, horizon: Position, now: int, below: Position) -> Any:  # noqa: ANN401
     """Treats everything below its own clock as posted before."""
-    draft, now = real(log, state, *found), found[2]
-    draft.until = max(draft.until, now * 10_000 + ids.EPOCH_TICKS)
-    return draft
+    return max(real(log, horizon, now, below), now * 10_000 + ids.EPOCH_TICKS)
 
 
 class NoCovers(ModelStore):
@@ -283,7 +275,7 @@ def apply_without_marks(real: Real, state: State, number: int, entry: ClaimEntry
 
 
 def may_redeliver_despite_mark(real: Real, draft: EntryDraft, *asked: Any) -> Any:  # noqa: ANN401
-    state = draft._state
+    state = draft.state
     marks, state.cancelled = state.cancelled, set()
     try:
         return real(draft, *asked)
@@ -373,7 +365,7 @@ def never_resting(state: State, position: Position, expiry_limit: int) -> bool:
 
 
 def find_no_place_of_busy_key(places: LikelyPlaces, key: int) -> int:
-    return 0 if key in places._state.busy else 1
+    return 0 if key in places.state.busy else 1
 
 
 BEYOND_THE_HORIZON = [

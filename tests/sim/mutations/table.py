@@ -27,12 +27,13 @@ from queuey.claims.log.message_finder import (
 )
 from queuey.claims.log.partition_log import PartitionLog
 from queuey.claims.rules import entry_draft
-from queuey.claims.rules.covers import CoverDraft
 from queuey.claims.rules.entry_draft import EntryDraft
 from queuey.claims.rules.expiry import find_expirable, ticks_until_due
-from queuey.claims.rules.order import KeyHolders, OrderCheck, Waiting
+from queuey.claims.rules.kinds.dedup import DedupRules
+from queuey.claims.rules.kinds.limited import FreePlaces, LikelyPlaces, LimitedRules
+from queuey.claims.rules.kinds.ordered import OrderCheck, OrderedRules
 from queuey.claims.rules.partition_state import State
-from queuey.claims.rules.places import FreePlaces, LikelyPlaces, Places
+from queuey.claims.rules.waiting import Waiting
 from queuey.runtime.limits import Limits
 from queuey.storage.cassandra.write.name_steps import NameRow
 from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE
@@ -135,7 +136,7 @@ keyed = partial(explored, post_keys.explore, posts=2, faults=1, crashes=1)
 
 APPEND: Real = PartitionLog._append
 ANSWER_POLL = PartitionLog._answer_poll
-MAY_REDELIVER = EntryDraft._may_redeliver
+MAY_REDELIVER = EntryDraft.may_redeliver
 RENEW = State._renew
 KNOWING_NO_KEYS = answering(State._record_keys)
 NEVER_OVERDUE = FollowUps._is_overdue, claims.never_overdue
@@ -159,9 +160,9 @@ MUTATIONS: dict[str, Mutation] = {
     "the horizon taken before the read": broken("any", "G6", 3332, store=claims.LateHorizon),
     "a horizon that is as far behind as writes may be late": broken("any", "G6", 14, store=claims.HorizonAtClock),
     "the due time of a delayed message": broken("any", "delay", 0, store=claims.ReadsAhead),
-    "covers in the entry": broken("any", "dedup", 8, answering(CoverDraft.find_needed, [])),
-    "the margin of covers": broken("any", "G6", 841, around(Duplicates.begin_draft, claims.begin_draft_without_margin)),
-    "the end of covers whose message is gone": broken("any", "G6", 1004, answering(CoverDraft.withdraw)),
+    "covers in the entry": broken("any", "dedup", 8, answering(DedupRules.find_needed, [])),
+    "the margin of covers": broken("any", "G6", 841, around(Duplicates.choose_until, claims.choose_late_until)),
+    "the end of covers whose message is gone": broken("any", "G6", 1004, answering(DedupRules.on_gone)),
     "covers in the store": broken("any", "dedup", 15, store=claims.NoCovers),
     "the end of all claims": broken("any", "G6", 29, answering(EntryDraft.release_all)),
     "dead letters of a process that died": broken("any", "G6", 49, NEVER_OVERDUE),
@@ -194,10 +195,10 @@ MUTATIONS: dict[str, Mutation] = {
     # Ordered queues
     "the keys of what is outstanding": broken("ordered", "key", 1, KNOWING_NO_KEYS),
     "a key that is claimed is given to nobody else": broken(
-        "ordered", "key", 159, around(OrderCheck.__init__, claims.blocked_by_nothing_claimed)
+        "ordered", "key", 159, around(OrderCheck.find_busy, claims.find_busy_but_claimed)
     ),
     "the key of a claim that is renewed late": broken(
-        "ordered", "key", 3221, answering(KeyHolders.has_another, answer=False)
+        "ordered", "key", 3221, answering(OrderedRules.may_delay, answer=True)
     ),
     "the order, checked when the entry is decided": broken(
         "ordered", "order key", 3, answering(OrderCheck.try_deliver, answer=True)
@@ -235,13 +236,13 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     # Limits of claims
     "places are counted when the entry is decided": broken(
-        "two of a key", "places", 122, (FreePlaces.try_take, claims.giving_all_that_was_read)
+        "two of a key", "places", 179, (FreePlaces.try_take, claims.giving_all_that_was_read)
     ),
     "a claim that begins again needs a place": broken(
-        "one of a key", "places", 120, answering(Places.has_place_for, answer=True)
+        "one of a key", "places", 120, answering(LimitedRules.may_renew, answer=True)
     ),
     "a partition has a share of the places": broken(
-        "shares", "places", 8, answering(Places._count_free_in_partition, 1000)
+        "shares", "places", 8, answering(LimitedRules._count_free_in_partition, 1000)
     ),
     "the keys of claimed messages are recorded, to count them": broken("two of a key", "places", 0, KNOWING_NO_KEYS),
     "a snapshot has the keys of claimed messages": broken(
