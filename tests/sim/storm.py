@@ -206,12 +206,11 @@ class Client:
         By chance they are kept and handled with the next poll's deliveries, or all claims are released as well.
         """
         now = self._world.now
-        was_held_back = abs(now - web.process.paused_until) < 1e-6
         jobs = []
         for delivery in deliveries:
             until = delivery.expires - web.process.offset
-            if was_held_back and until <= now:
-                continue  # The process stood still before it sent its answer. A client counts the TTL from its request.
+            if self._was_held_back(web, until):
+                continue
             receipt = delivery.receipt
             job = Delivery(receipt.position, receipt.number, asked, now, [(now, until)], partition=receipt.partition)
             job.first = delivery.handed_out == 1
@@ -235,6 +234,10 @@ class Client:
         elif draw > 0.1:
             self._world.after(self._world.random_time(1.0), partial(self._release, jobs))
 
+    def _was_held_back(self, web: Web, until: float) -> bool:
+        """Returns whether the process stood still before its answer. A client counts the TTL from its request."""
+        return until <= self._world.now and abs(self._world.now - web.process.paused_until) < 1e-6
+
     def _renew(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
         """Renews claims at a random process, then acknowledges the messages whatever the result."""
         web, asked = self._rng.choice(self._storm.webs), self._world.now
@@ -242,8 +245,9 @@ class Client:
         def done(settled: list[ReceiptOutcome] | None, error: Exception | None) -> None:
             now = self._world.now
             for (job, _), one in zip(jobs, settled or [], strict=False):
-                if one.status is ReceiptStatus.ACCEPTED:
-                    job.lives.append((now, one.expires - web.process.offset))
+                until = one.expires - web.process.offset
+                if one.status is ReceiptStatus.ACCEPTED and not self._was_held_back(web, until):
+                    job.lives.append((now, until))
                     job.renewals[now] = asked
             self._world.after(self._world.random_time(1.5), partial(self._acknowledge, jobs))
 
