@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -19,12 +17,13 @@ from queuey.api.queues import PartitionInfo, QueueInfo
 from queuey.cli.service_options import Queue as Name
 from queuey.cli.service_options import complete_queue_names, connected, on_existing
 from queuey.model import time_parsing
-from queuey.model.messages import RESETTABLE, option_metas
+from queuey.model.messages import RESETTABLE, QueueOptions, option_metas
 from queuey.model.texts import format_count
 from queuey.model.titles import Column, make_inner_columns
-from queuey.terminal import output, times
-from queuey.terminal.commands import make_group, optional, with_parameters
+from queuey.terminal import output
+from queuey.terminal.commands import make_group
 from queuey.terminal.output import Block, ToStderr, Yes, bar
+from queuey.terminal.struct_options import with_fields
 
 if TYPE_CHECKING:
     from queuey.client import Client, Moving
@@ -44,49 +43,24 @@ _BACKLOG_COLUMNS = make_inner_columns(
 Identifier = Annotated[str, typer.Argument(help="Id of the move.", show_default=False)]
 
 
-def _with_fields(command: Callable[..., None], *, changes: bool) -> Callable[..., None]:
-    """Adds an option for each field of a queue to a command, whose last parameter receives the given ones.
-
-    Args:
-        command: Creates or updates a queue; its first parameter is an open client.
-        changes: Whether the command updates an existing queue.
-    """
-    del command.__annotations__["client"]
-    client, *own, _ = inspect.signature(command, eval_str=True).parameters.values()
-    chosen = {name: option for name, option in option_metas().items() if not changes or (option.extra or {})["changes"]}
-
-    def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
-        fields = {name: values.pop(name) for name in chosen}
-        fields["principals"] = values.pop("principal") or None
-        command(**values, fields={name: value for name, value in fields.items() if value is not None})
-
-    added = [optional(name, _make_option(name, option)) for name, option in chosen.items()]
-    run.__annotations__ = {"client": Any}
-    return with_parameters(run, command, [client, *own, *added, optional("principal", Principals)])
+_UNCHANGEABLE = tuple(name for name, option in option_metas().items() if not (option.extra or {})["changes"])
 
 
-def _make_option(name: str, option: msgspec.Meta) -> Any:  # noqa: ANN401 - a type with an option of typer's
-    about = option.description or ""
-    if (option.extra or {})["seconds"]:
-        return Annotated[float | None, times.ttl(about) if name == "ttl" else times.duration(about)]
-    if words := (option.extra_json_schema or {}).get("enum"):
-        return Annotated[Literal[tuple(words)] | None, typer.Option(help=about)]
-    if option.le is not None:
-        return Annotated[int | None, typer.Option(min=option.ge, max=option.le, help=about)]
-    return Annotated[str | None, typer.Option(help=about)]
+def _drop_unset(fields: dict[str, Any], principals: list[str] | None) -> dict[str, Any]:
+    return {k: v for k, v in (fields | {"principals": principals or None}).items() if v is not None}
 
 
 @app.command("create")
+@with_fields(QueueOptions)
 @connected
-@partial(_with_fields, changes=False)
 def create(
     client: Client,
+    fields: dict[str, Any],
     name: Annotated[str | None, typer.Argument(help="Name of the queue.", show_default="made by the service")] = None,
-    *,
-    fields: Mapping[str, Any],
+    principal: Principals = None,
 ) -> None:
     """Create a queue. Does nothing if it exists with the same fields, and fails if it exists with others."""
-    created = client.create_queue(name, **fields)
+    created = client.create_queue(name, **_drop_unset(fields, principal))
     if not created.new:
         output.print_note(f"{created.name} already exists.")
     output.show(created, _describe(client, created))
@@ -135,17 +109,17 @@ def info(client: Client, name: Name) -> None:
 
 
 @app.command("update")
+@with_fields(QueueOptions, without=_UNCHANGEABLE)
 @connected
-@partial(_with_fields, changes=True)
 def update(
     client: Client,
     name: Name,
+    fields: dict[str, Any],
+    principal: Principals = None,
     reset: Annotated[list[str] | None, typer.Option(help=f"Reset to the default: {', '.join(RESETTABLE)}.")] = None,
-    *,
-    fields: Mapping[str, Any],
 ) -> None:
     """Change the given fields of a queue; the others stay."""
-    changes: dict[str, Any] = dict(fields)
+    changes = _drop_unset(fields, principal)
     for field in reset or []:
         if field not in RESETTABLE or field in changes:
             text = f"{field!r} cannot be reset: use {', '.join(RESETTABLE)}, and give no new value with it"

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import msgspec
 
+from queuey.model import titles
 from queuey.model.partitions import MAX_PARTITIONS
-from queuey.model.titles import Unit, duration, limit
+from queuey.model.titles import Unit, limit
 
 MAX_DELIVERIES = 1000
 MAX_CLAIMED = 1_000_000
@@ -43,8 +44,9 @@ def option(
         unit: How the value is shown to people, unless the option is a duration.
         bounds: Further arguments of :class:`msgspec.Meta`.
     """
-    extra = {"seconds": seconds, "line": line, "resets": resets and changes, "changes": changes}
-    shown = {"unit": duration if seconds else unit}
+    extra = {"line": line, "resets": resets and changes, "changes": changes}
+    extra |= titles.option(seconds=seconds).extra or {}
+    shown = {"unit": titles.duration if seconds else unit}
     more = {"enum": list(words)} if words else None
     return msgspec.Meta(title=label, description=about, extra=extra | shown, extra_json_schema=more, **bounds)
 

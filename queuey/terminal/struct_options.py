@@ -1,16 +1,17 @@
 """Command options that are defined by a struct: each field with :func:`queuey.model.titles.option` is one.
 
-Type, bounds and default of the option are those of the field. Its help is the field's description in the struct's
-docstring. Brackets behind the field's name contain the default in words, if the value itself does not show it.
+Type, bounds and default of the option are those of the field. Its help is the field's description, in the struct's
+docstring or in the annotation. Brackets behind the field's name in the docstring contain the default in words, if the
+value itself does not show it.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
@@ -45,19 +46,19 @@ def with_fields(
     return decorate
 
 
-def _make_parameters(struct: type[msgspec.Struct]) -> list[inspect.Parameter]:
+def _make_parameters(struct: type[msgspec.Struct]) -> Iterator[inspect.Parameter]:
     described, hints = read_descriptions(struct), get_type_hints(struct, include_extras=True)
-    parameters = []
     for field in msgspec.structs.fields(struct):
-        for meta in getattr(hints[field.name], "__metadata__", ()):
+        hint = hints[field.name]
+        annotated = next((form for form in (hint, *get_args(hint)) if get_origin(form) is Annotated), None)
+        for meta in getattr(annotated, "__metadata__", ()):
             if "option" in (meta.extra or {}):
-                kind = without_none(get_args(hints[field.name])[0])
-                parameters.append(_make_parameter(field, kind, meta, *described[field.name]))
-    return parameters
+                default, text = described.get(field.name, ("", meta.description or ""))
+                yield _make_parameter(field, without_none(get_args(annotated)[0]), meta, default, text)
 
 
 def _make_parameter(field: Any, kind: Any, meta: msgspec.Meta, default: str, text: str) -> inspect.Parameter:  # noqa: ANN401 - of msgspec
-    """Returns the option or argument of a field. A tuple is an option that may be given several times.
+    """Returns the option or argument of a field. A tuple is an option that may be given several times, a struct a text.
 
     A field that is True by default has ``--name/--no-name``.
     """
@@ -67,6 +68,10 @@ def _make_parameter(field: Any, kind: Any, meta: msgspec.Meta, default: str, tex
     initial = inspect.Parameter.empty if field.required else field.default
     if get_origin(kind) is tuple:
         kind, initial = list[get_args(kind)[0]] | None, inspect.Parameter.empty if field.required else None  # type: ignore[misc]
+    elif words := (meta.extra_json_schema or {}).get("enum"):
+        kind = Literal[tuple(words)]
+    elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        kind = str
     if extra["seconds"]:
         least, most = meta.ge or 0.0, math.inf if meta.le is None else meta.le
         choice = times.duration(text, *names, minimum=least, maximum=most, whole=kind is int, **looks)
