@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from bench.harness import Bench, Skip, measure
+from bench.load import generator as load
 from bench.load import traffic, wrk
-from bench.load.traffic import Sample
+from bench.load.traffic import Job, Sample
 from bench.measures import claims
-from bench.measures.over_http import BATCH, QUEUE
+from bench.measures.over_http import BATCH, CONNECTIONS, QUEUE
 from bench.results import Report, Verdict, pairwise_ratios
 from bench.started import brokers, load_in_go, postgres, redis, service
 from bench.started.load_in_go import Peer
@@ -50,6 +51,34 @@ def compare_other_systems(bench: Bench) -> Report:
         }
     rows = [traffic.row(f"{what}: {name}", runs) for what, sides in samples.items() for name, runs in sides.items()]
     return Report("", "", rows, verdicts(samples), notes)
+
+
+@measure("peers-many", "POST of one message to any of 100,000 queues, beside Postgres", peers=True)
+def compare_many_queues(bench: Bench) -> Report:
+    """Each queue has a message before the first run. Postgres' table has its rows in an index by queue and id."""
+    queues, seconds = bench.count(100_000, 1_000), bench.duration(RUN_SECONDS, 0.3)
+    directory = bench.new_directory("queuey")
+    service.prepare(directory).close()
+    service.fill_queues(directory, queues)
+    path = f"{service.BASE}/q{load.COUNTER.decode()}"
+    post = traffic.request("POST", path, traffic.bodies(1)[0], {"Content-Type": "text/plain"})
+    with contextlib.ExitStack() as stack:
+        peer = start_postgres(bench, stack)
+        server = stack.enter_context(service.serve(directory))
+        traffic.run(server, Job([post], 201, order=range(queues)), seconds=600, warm=0, count=queues)
+        peer.load("post", callers=CONNECTIONS, seconds=600, count=queues, queues=queues)
+        bench.print_progress("every queue has a message")
+        order = [bench.rng.randrange(queues) for _ in range(2 * queues)]
+        samples = bench.interleave(
+            {
+                OURS: partial(traffic.run, server, Job([post], 201, order=order), seconds=seconds),
+                POSTGRES: partial(peer.load, "post", callers=CONNECTIONS, seconds=seconds, queues=queues),
+            },
+            bench.count(5, 1),
+        )
+    ratio = pairwise_ratios(*(traffic.rates(samples[name]) for name in (OURS, POSTGRES)))
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    return Report("", "", rows, [Verdict("queuey / Postgres", ratio, goal=1.3)], NOTES[:1])
 
 
 class Ours:

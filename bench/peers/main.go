@@ -27,6 +27,7 @@ type Plan struct {
 	Bodies  []string
 	Seconds float64
 	Count   int // If not zero, the run ends with so many messages.
+	Queues  int // Number of queues; each post is to a random one. Only for Postgres.
 }
 
 // Caller does one call after the other.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -13,7 +14,7 @@ const (
 		queue bigint NOT NULL, partition int NOT NULL, id bigserial, expires timestamptz NOT NULL, body text NOT NULL,
 		PRIMARY KEY (queue, partition, id))`
 	postgresInsert = `INSERT INTO messages (queue, partition, expires, body)
-		SELECT 1, 1, now() + '3 days', body FROM unnest($1::text[]) AS body`
+		SELECT $2, 1, now() + '3 days', body FROM unnest($1::text[]) AS body`
 	postgresRead = `SELECT id, expires, body FROM messages
 		WHERE queue = 1 AND partition = 1 AND id > $1 ORDER BY id LIMIT $2`
 	postgresClaim = `SELECT id, body FROM messages WHERE queue = 1 AND partition = 1
@@ -22,8 +23,9 @@ const (
 )
 
 type postgresCaller struct {
-	pool *pgxpool.Pool
-	last int64
+	pool   *pgxpool.Pool
+	queues int
+	last   int64
 }
 
 func openPostgres(ctx context.Context, plan Plan, _ string) ([]Caller, error) {
@@ -41,13 +43,13 @@ func openPostgres(ctx context.Context, plan Plan, _ string) ([]Caller, error) {
 	}
 	callers := make([]Caller, plan.Callers)
 	for number := range callers {
-		callers[number] = &postgresCaller{pool: pool}
+		callers[number] = &postgresCaller{pool: pool, queues: plan.Queues}
 	}
 	return callers, nil
 }
 
 func (caller *postgresCaller) Post(ctx context.Context, bodies []string) error {
-	_, err := caller.pool.Exec(ctx, postgresInsert, bodies)
+	_, err := caller.pool.Exec(ctx, postgresInsert, bodies, 1+rand.IntN(caller.queues))
 	return err
 }
 

@@ -42,7 +42,9 @@ class Peer:
     address: str
     process: Metered | None = None
 
-    def load(self, operation: Operation, *, callers: int, seconds: float, batch: int = 1, count: int = 0) -> Sample:
+    def load(
+        self, operation: Operation, *, callers: int, seconds: float, batch: int = 1, count: int = 0, queues: int = 1
+    ) -> Sample:
         """Runs callers concurrently; each caller makes one call after the other.
 
         Args:
@@ -51,6 +53,7 @@ class Peer:
             seconds: Max duration.
             batch: Messages per post.
             count: If not zero, the run ends after this many messages.
+            queues: Number of queues, of which each post is to any one; only Postgres has more than one.
 
         Raises:
             Void: A call failed, or no call ended.
@@ -62,6 +65,7 @@ class Peer:
             "Bodies": traffic.bodies(1000),
             "Seconds": seconds,
             "Count": count,
+            "Queues": queues,
         }
         cpu_before = self.process.cpu_seconds() if self.process else 0.0
         process = subprocess.run(
