@@ -228,7 +228,7 @@ class NameUseCases:
         """Stores a message under a free name. If the name already has the same message, returns that one.
 
         Raises:
-            InvalidRequest: The queue's kind rules names out, or the message has a key that limits claims.
+            InvalidRequest: The queue's kind rules names out.
             NameTaken: The name has another message.
             ClaimsRefused: The queue's consistency level allows neither claims nor names.
         """
@@ -244,11 +244,9 @@ class NameUseCases:
     async def _store_draft(self, queue: Queue, name: str, draft: Draft, *, free_only: bool) -> Changed:
         """Stores the message in the partition that its name determines, and counts it if it is new.
 
-        Refuses dedup and ordered queues, and a key in a queue that limits claims by key.
-
         If the message is kept when it expires, ensures its expiry before and after it is stored.
         """
-        queue.traits.check("name" if draft.key is None else "name with key", queue, "name")
+        queue.traits.check("name", queue, "name")
         ttl = draft.ttl or queue.ttl or self._limits.default_ttl
         keeps = draft.ttl is None and queue.on_expiry == "dead-letter"
         item = NewMessage(draft.body, by_key(name, queue.partitions), ttl, draft.meta, kept=keeps)

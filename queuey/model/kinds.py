@@ -7,7 +7,7 @@ each kind is in ``queuey.claims.rules.kinds``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from types import MappingProxyType
@@ -53,7 +53,7 @@ class Traits(msgspec.Struct, frozen=True):
 
     def check_post(self, queue: Queue, key: str | None, partition: int | None) -> None:
         if partition is not None:
-            self.check("post to partition" if key is None else "post to partition with key", queue, "partition")
+            self.check("post to partition", queue, "partition")
         self.check("post" if key is None else "post with key", queue, "message_key")
 
     def choose_partition(self, body: str | bytes, meta: Meta | None, key: str | None, partitions: int) -> int | None:
@@ -63,7 +63,7 @@ class Traits(msgspec.Struct, frozen=True):
         return by_key(key, partitions) if self.stores_keys and key is not None else None
 
 
-def _refuse(queue: str, places: str, delivers: str, posts: Sequence[str]) -> dict[str, str]:
+def _refuse(queue: str, places: str, delivers: str, *posts: str) -> dict[str, str]:
     """Returns what a queue that is not plain refuses: some ``posts``, and what all such queues refuse."""
     chosen = f"{places} into one partition and chooses the ids."
     name = f"Queue {{queue.name!r}} {queue}"
@@ -76,22 +76,20 @@ def _refuse(queue: str, places: str, delivers: str, posts: Sequence[str]) -> dic
 
 
 _NO_MOVE = {"move": "No messages can be moved from queue {queue.name!r} or to it: it delivers by keys"}
-_NO_NAME = "Messages of this queue have no names, because it is {queue.kind}. Leave it out."
-_NO_NAMES = {"name": _NO_NAME, "name with key": _NO_NAME}
-_POSTS = ("post to partition with key", "post to partition", "post with key")
+_NO_NAME = {"name": "Messages of this queue have no names, because it is {queue.kind}. Leave it out."}
+_POSTS = ("post to partition", "post with key")
 PLAIN = Traits("plain")
 LIMITED = Traits(
     "limited",
     about="At most {queue.max_claimed_per_key} of one key are claimed at once.",
     refuses=_NO_MOVE
-    | {"name with key": "With max_claimed_per_key a message cannot have both a name and a key. Leave one out."}
-    | _refuse("has max_claimed_per_key", "A queue with max_claimed_per_key puts those of a key", "by keys", _POSTS[:1]),
+    | _refuse("has max_claimed_per_key", "A queue with max_claimed_per_key puts those of a key", "by keys"),
     stores_keys=True,
 )
 DEDUP = Traits(
     "dedup",
     about="If several waiting messages have equal bodies, only one of them is delivered.",
-    refuses=_NO_NAMES | _refuse("is dedup", "A dedup queue puts equal bodies", "equal messages once", _POSTS),
+    refuses=_NO_NAME | _refuse("is dedup", "A dedup queue puts equal bodies", "equal messages once", *_POSTS),
     unites_bodies=True,
     waits_for="duplicates",
 )
@@ -99,9 +97,9 @@ ORDERED = Traits(
     "ordered",
     about="Messages of one key are claimed one after another.",
     refuses=_NO_MOVE
-    | _NO_NAMES
+    | _NO_NAME
     | {"post": "Required: this queue is ordered by keys"}
-    | _refuse("is ordered", "An ordered queue puts the messages of a key", "by keys", _POSTS[:2]),
+    | _refuse("is ordered", "An ordered queue puts the messages of a key", "by keys", *_POSTS[:1]),
     stores_keys=True,
     in_order=True,
     waits_for="order",

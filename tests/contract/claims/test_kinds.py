@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from queuey.messages.posts import Draft
-from queuey.model.errors import InvalidRequest
+from queuey.app.application import make_app
+from queuey.client import Client
+from queuey.client.errors import InvalidRequest
 from queuey.model.kinds import TRAITS
-from queuey.model.messages import QueueSpec
-from queuey.storage import Store, bridge
+from queuey.storage import Store
 from tests.backends import PROMPT
-from tests.blocking import BlockingNames, blocking, post
-from tests.contract.claims.test_claims import enter
 from tests.contract.samples import make_queue
+from tests.in_process import InProcess
+from tests.tenants import KEY, make_tenants
 
 ROOT = Path(__file__).parents[3]
 HOMES = (ROOT / "queuey" / "model" / "kinds.py", ROOT / "queuey" / "claims" / "rules" / "kinds")
@@ -25,12 +25,10 @@ WORDS = {"plain", "dedup", "ordered"}
 LIMITS = {"max_claimed", "max_claimed_per_key", "keeps_keys"}
 OPTIONS = {name: {"kind": name} for name in TRAITS} | {"limited": {"max_claimed_per_key": 3}}
 POSTS: dict[str, Any] = {"post": {}, "post with key": {"key": "k"}, "post to partition": {"partition": 1}}
-POSTS["post to partition with key"] = {"partition": 1, "key": "k"}
 ACTS = {
     **{act: act for act in POSTS},
     "put": "`PUT` by id",
     "name": "post with a name",
-    "name with key": "post with a name and a key",
     "move": "move from or to",
     "write from Spark": "write from Spark",
     "add partitions": "add partitions",
@@ -58,29 +56,32 @@ def test_the_page_has_the_table() -> None:
 @pytest.mark.parametrize("act", [act for act in ACTS if act != "write from Spark"])
 @pytest.mark.parametrize("name", TRAITS)
 def test_each_kind_refuses_what_the_table_says(store: Store, name: str, act: str) -> None:
-    """A refused act gets the text of the table, any other is carried out."""
-    queue = make_queue(store, consistency=PROMPT, partitions=2, **OPTIONS[name])
-    service, access = enter(store, queue)
-    key = "k" if queue.traits.stores_keys else None
+    """A client gets the text of the table for a refused act; any other is carried out."""
+    make_tenants(store)
+    queue, other = (
+        make_queue(store, application="queuey", consistency=PROMPT, partitions=2, **options)
+        for options in (OPTIONS[name], {})
+    )
     text = queue.traits.refusal(act, queue)
     refused = nullcontext() if text is None else pytest.raises(InvalidRequest)
-    location = post(service, access, [Draft("a", key=key, delay=60)]).locations[0]
-    with refused as caught:
-        match act:
-            case "put":
-                service.core.run(service.messages.put(access, [location], Draft("b")))
-            case "name" | "name with key":
-                BlockingNames(service).create(access, "n", Draft("b", key="k" if act == "name with key" else None))
-            case "deliver early":
-                blocking(service.claims).make_available_now(access, location[1], location[0])
-            case "add partitions":
-                bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=3)))
-            case "move":
-                other = service.queues.access_unchecked(make_queue(store))
-                for way in ((access, other), (other, access)):
-                    service.core.run(service.moves.begin(*way))
-            case _:
-                post(service, access, [Draft("b", **POSTS[act])])
+    client = Client("http://127.0.0.1:5000/v1/queuey/", key=KEY, transport=InProcess(make_app(store)))
+    with client:
+        delayed = client.send(queue.name, "a", delay=60, key="k" if queue.traits.stores_keys else None)
+        with refused as caught:
+            match act:
+                case "put":
+                    client.put(queue.name, delayed, "b")
+                case "name":
+                    client.named(queue.name).create("n", "b")
+                case "deliver early":
+                    client.job_queue(queue.name).retry(delayed)
+                case "add partitions":
+                    client.update_queue(queue.name, partitions=3)
+                case "move":
+                    for way in ((queue, other), (other, queue)):
+                        client.move(way[0].name, way[1].name)
+                case _:
+                    client.send(queue.name, "b", **POSTS[act])
     assert text is None or (caught is not None and text in caught.value.fields.values())
 
 
