@@ -472,7 +472,7 @@ def test_acts_of_a_user(app: App, browser: Browser, provider: OpenIdProvider, st
     app.service.core.run(app.service.queues.create("queuey", "orders", QueueSpec()))
     provider.claims = {"groups": ["admins"]}
     assert log_in(browser, provider).status == 303
-    page = follow_redirect(browser, act(browser, "/console/a/queuey/orders/acts/purge", typed="orders"))
+    page = follow_redirect(browser, act(browser, "/console/a/queuey/orders/acts/purge-queue", typed="orders"))
     assert f"user:{issuer_tag(provider.root)}.ann" in page
     address = "/console/a/queuey/_acts/key-add"
     refused = act(browser, address, read="yes", queues="orders", expires="9h")
@@ -485,7 +485,7 @@ def test_acts_of_a_user(app: App, browser: Browser, provider: OpenIdProvider, st
     provider.claims = {}
     assert log_in(browser, provider).status == 303
     assert browser.get(address).status == 403
-    assert browser.get(f"/console/a/queuey/{inbox(provider)}/acts/purge").status in {403, 404}
+    assert browser.get(f"/console/a/queuey/{inbox(provider)}/acts/purge-queue").status in {403, 404}
 
 
 def test_logins_of_one_user_are_bounded(browser: Browser, provider: OpenIdProvider) -> None:
