@@ -82,7 +82,7 @@ def test_a_name_that_is_written_wrong(run: Run, client: Client) -> None:
         (
             ["queue", "delete", "no-such", "--yes"],
             1,
-            {"type": "Failed", "title": "Queue 'no-such' does not exist. List"},
+            {"type": "InvalidQueueName", "title": "Queue 'no-such' does not exist. List"},
         ),
         (["queue", "delete", "no-such"], 2, {"type": "Failed", "title": "Delete "}),
         (["read", "x", "--limit", "0"], 2, {"type": "InvalidArgument", "title": "Invalid value for '--limit'"}),
