@@ -21,7 +21,7 @@ from bench.harness import Void
 from bench.load import traffic
 from bench.started import service
 from qdo import AsyncConsumer, Worker, WorkerSettings
-from qdo.group.protocol import AnyCoordinator
+from qdo.group.protocol import Coordinator
 from qdo.group.service import ServiceCoordinator
 from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.group.zookeeper.paths import GroupPaths
@@ -41,7 +41,7 @@ async def count_commit(profiler: Profiler, port: int, queue: str, groups: str) -
     """Returns the calls that a worker makes for one message until it is committed: the fewest of several runs."""
     caller = Caller(port)
     async with AsyncClient(f"http://127.0.0.1:{port}", key=traffic.KEY, application=service.APPLICATION) as client:
-        coordinator: AnyCoordinator
+        coordinator: Coordinator
         if groups == "service":
             coordinator = ServiceCoordinator(client, GROUP, session_timeout=SESSION_TIMEOUT)
             offsets = traffic.request("GET", f"{service.BASE}/{queue}/offsets/{GROUP}")

@@ -11,7 +11,7 @@ from qdo.errors import InvalidArgument
 from queuey.terminal import output
 
 if TYPE_CHECKING:
-    from qdo.group.protocol import AnyCoordinator
+    from qdo.group.protocol import Coordinator
     from queuey.client import AsyncClient
     from queuey.client.http.attempts import NoticePause
 
@@ -20,7 +20,7 @@ class OpenedGroup(NamedTuple):
     """A client, the coordinator of a group, and the id of the service's store."""
 
     client: AsyncClient
-    coordinator: AnyCoordinator
+    coordinator: Coordinator
     service: str
 
 
@@ -43,7 +43,7 @@ def require_group(settings: WorkSettings) -> str:
     return settings.group
 
 
-def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: str | None = None) -> AnyCoordinator:
+def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: str | None = None) -> Coordinator:
     """Returns a coordinator, not yet opened.
 
     Args:
@@ -72,7 +72,7 @@ def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: 
 @asynccontextmanager
 async def open_group(
     settings: WorkSettings, group: str | None = None, client: AsyncClient | None = None
-) -> AsyncIterator[AnyCoordinator]:
+) -> AsyncIterator[Coordinator]:
     """Opens the coordinator of a group, and a client if it needs one and ``client`` is None."""
     async with AsyncExitStack() as stack:
         if client is None and not (settings.coordination or "").startswith("zookeeper:"):

@@ -26,7 +26,7 @@ from queuey.terminal import output, times
 from queuey.terminal.output import Block, ToStderr
 
 if TYPE_CHECKING:
-    from qdo.group.protocol import AnyCoordinator
+    from qdo.group.protocol import Coordinator
     from qdo.group.records import CommittedOffset, Member
     from queuey.client import AsyncClient
 
@@ -115,7 +115,7 @@ async def status(
             await asyncio.sleep(watch)
 
 
-async def measure_group(coordinator: AnyCoordinator, settings: WorkSettings, *, lag: bool) -> GroupStatus:
+async def measure_group(coordinator: Coordinator, settings: WorkSettings, *, lag: bool) -> GroupStatus:
     """Returns the state of a group, with the partitions that the settings select.
 
     An error while the lag is measured is only noted in ``lag_unknown``.

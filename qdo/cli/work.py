@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
     from qdo.consumer.consumer import AsyncConsumer
-    from qdo.group.protocol import AnyCoordinator
+    from qdo.group.protocol import Coordinator
     from qdo.worker.claim_source import Claims
     from qdo.worker.worker import Worker
     from queuey.client import AsyncClient
@@ -145,7 +145,7 @@ def _load_handler(handler: str | None, context: str | None) -> object:
 
 
 def _make_source(
-    settings: WorkSettings, client: AsyncClient, coordinator: AnyCoordinator | None
+    settings: WorkSettings, client: AsyncClient, coordinator: Coordinator | None
 ) -> AsyncConsumer | Claims:
     from qdo.consumer.consumer import AsyncConsumer
     from qdo.worker.claim_source import Claims

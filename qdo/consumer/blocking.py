@@ -15,7 +15,7 @@ from qdo.consumer.buffer import Batch
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.errors import InvalidArgument, NotOwner
 from qdo.group.callbacks import log_callback_errors
-from qdo.group.protocol import AnyCoordinator
+from qdo.group.protocol import Coordinator
 from qdo.loops import LoopThread, cancel
 from qdo.partitions import Partition
 from qdo.settings import ConsumerSettings
@@ -55,7 +55,7 @@ class Consumer:
     def __init__(  # noqa: PLR0913 - all but two are options
         self,
         client: AsyncClient,
-        coordinator: AnyCoordinator | None = None,
+        coordinator: Coordinator | None = None,
         *,
         group: str | None = None,
         queues: Iterable[str] = (),
@@ -107,11 +107,6 @@ class Consumer:
     def closing(self) -> bool:
         """Whether the consumer has begun to close; poll returns nothing from then on."""
         return self._over or self._inner.closing
-
-    @property
-    def in_service_group(self) -> bool:
-        """Whether the consumer is in a group of the service, which assigns the partitions itself."""
-        return self._inner.in_service_group
 
     def start(self) -> None:
         """Finds the queues and joins the group; closes the consumer after an error. See :meth:`AsyncConsumer.start`."""

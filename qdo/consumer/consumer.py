@@ -26,11 +26,9 @@ from qdo.group.offset_moves import warn_of_other_stores
 from qdo.group.offsets import PartitionOwnership
 from qdo.group.opening import make_coordinator
 from qdo.group.partition_table import Ownership
-from qdo.group.protocol import AnyCoordinator
+from qdo.group.protocol import Coordinator
 from qdo.group.refusals import Refusals
-from qdo.group.service import ServiceCoordinator
 from qdo.group.session_events import SessionOptions
-from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.loops import cancel
 from qdo.partitions import Partition, Queue, Subscription, subscribe
 from qdo.settings import ConsumerSettings
@@ -100,7 +98,7 @@ class AsyncConsumer:
     def __init__(  # noqa: PLR0913 - all but two are options
         self,
         client: AsyncClient,
-        coordinator: AnyCoordinator | None = None,
+        coordinator: Coordinator | None = None,
         *,
         group: str | None = None,
         queues: Iterable[str] = (),
@@ -129,7 +127,7 @@ class AsyncConsumer:
         if self.settings.commit_every is not None:
             listeners.append(CallbackListener(on_revoke=self._flush_pending_offsets))
         self._mirror = None
-        if isinstance(coordinator, ZooKeeperCoordinator) and self.settings.mirror:
+        if coordinator is not None and self.settings.mirror and not coordinator.in_service:
             self._mirror = OffsetMirror(client, coordinator.group)
         self._buffer = FetchBuffer()
         self._refusals = Refusals(wants)
@@ -196,8 +194,6 @@ class AsyncConsumer:
         Raises:
             InvalidArgument: The consumer is not a member of a group.
         """
-        if not isinstance(self._group, GroupMembership):
-            raise InvalidArgument("the consumer is not a member of a group: give it queues or patterns")
         self._group.gather_commits(commit_messages, commit_seconds, driver)
         self._reader.attach(driver)
 
@@ -390,11 +386,6 @@ class AsyncConsumer:
         self._group.rejoin()
 
     @property
-    def in_service_group(self) -> bool:
-        """Whether the consumer is in a group of the service, which assigns the partitions itself."""
-        return isinstance(self._coordinator, ServiceCoordinator)
-
-    @property
     def connected(self) -> bool:
         """Whether the partitions are certainly still owned, by the session's own clock, even before an event."""
         return self._group.table.connected
@@ -424,7 +415,7 @@ class AsyncConsumer:
         self._reader.read_from_new_position(row)
 
     @property
-    def coordinator(self) -> AnyCoordinator:
+    def coordinator(self) -> Coordinator:
         """The coordinator of the group.
 
         Raises:

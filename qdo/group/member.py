@@ -39,10 +39,9 @@ from qdo.group.member_states import (
 )
 from qdo.group.offsets import PartitionOwnership
 from qdo.group.partition_table import Ownership, PartitionTable, Request
-from qdo.group.protocol import AnyCoordinator, AnySession
+from qdo.group.protocol import Coordinator, Leadership, Session
 from qdo.group.records import CommittedOffset, Event, Member, SessionOffset, Visibility
 from qdo.group.session_events import DEFAULT_OPTIONS, SessionEvents, SessionOptions
-from qdo.group.zookeeper.session import ZooKeeperSession
 from qdo.loops import cancel, start_task, wait_for_event
 from qdo.partitions import Partition, Queue, Subscription
 
@@ -92,7 +91,7 @@ class GroupSession:
 
     def __init__(
         self,
-        session: AnySession,
+        session: Session,
         events: SessionEvents,
         owner: PartitionListener,
         options: SessionOptions,
@@ -186,22 +185,21 @@ class GroupSession:
             await wait_for_event(self._events.changed, recheck if wait is None else min(wait, recheck))
 
     async def _check_once(self) -> float | None:
-        """Gives up and claims; with ZooKeeper also leads or follows. Returns the seconds to the next check, if any."""
+        """Gives up and claims; leads or follows if members do so. Returns the seconds to the next check, if any."""
         todo = find_partition_changes(await self._session.assignment(), self.table.states)
         self.table.give_up(todo.give_up)
         self._start_claim(todo.claim)
-        session = self._session
-        if not isinstance(session, ZooKeeperSession):
-            return None  # The service assigns partitions and finds queues.
+        if (leadership := self._session.leadership) is None:
+            return None
         if self._reported != (sight := self._queues.sight):
             self._reported = None  # If the write fails, it may have been made.
-            await session.set_sight(sight)
+            await leadership.set_sight(sight)
             self._reported = sight
         leader = None
         try:
-            if await session.lead():
-                return await self._lead(session)
-            leader = await session.leader()
+            if await leadership.lead():
+                return await self._lead(leadership)
+            leader = await leadership.leader()
         except CoordinationIncompatible as error:
             # Each member keeps its partitions. A member that can read all data may lead when the leader's session ends.
             log.warning("partitions stay with their owners until all members run the same version of Qdo: %s", error)
@@ -210,9 +208,9 @@ class GroupSession:
         self._queues.follow(None if leader is None else leader.sight, held)
         return None
 
-    async def _lead(self, session: ZooKeeperSession) -> float | None:
-        target = await session.target()
-        members = await session.members()
+    async def _lead(self, leadership: Leadership) -> float | None:
+        target = await leadership.target()
+        members = await leadership.members()
         if members != self._members:
             self._members, self._reports = members, find_reported_queues(members.values()).keys()
         held = set[Queue]() if target.target is None else {p.queue for p in target.target.owners}
@@ -238,7 +236,7 @@ class GroupSession:
         self._planned = decision.planned
         if decision.target is not None:
             try:
-                await session.set_target(decision.target, target.version)
+                await leadership.set_target(decision.target, target.version)
             except InvalidArgument as error:
                 log.error("all partitions stay with their owners, because the new target cannot be stored: %s", error)  # noqa: TRY400
                 return decision.wait
@@ -305,7 +303,7 @@ class GroupMembership:
 
     def __init__(
         self,
-        coordinator: AnyCoordinator,
+        coordinator: Coordinator,
         member: str,
         owner: PartitionListener,
         *,
@@ -454,7 +452,7 @@ class GroupMembership:
         member = Member(self._member, self._queues.own_subscription, self._static, self._options.now(), sight=sight)
         # Only in the first session: otherwise two processes with one name would replace each other forever.
         replace = self._static and self._group_session is None
-        joining: asyncio.Task[AnySession]
+        joining: asyncio.Task[Session]
         joining = asyncio.create_task(self._coordinator.join(member, events.record, replace=replace))
         try:
             session = await asyncio.shield(joining)
@@ -505,7 +503,7 @@ class GroupMembership:
         self._change_state("left")
 
 
-async def _leave_when_joined(joining: asyncio.Task[AnySession]) -> None:
+async def _leave_when_joined(joining: asyncio.Task[Session]) -> None:
     try:
         session = await joining
     except (CoordinationError, MemberExists):
@@ -530,7 +528,7 @@ class ManualAssignment(Ownership):
 
     held: Mapping[Partition, PartitionOwnership] = {}
 
-    def __init__(self, coordinator: AnyCoordinator | None, owner: PartitionListener, options: SessionOptions) -> None:
+    def __init__(self, coordinator: Coordinator | None, owner: PartitionListener, options: SessionOptions) -> None:
         super().__init__(owner, options)
         self.table = self
         self._coordinator = coordinator
@@ -567,6 +565,9 @@ class ManualAssignment(Ownership):
         }
 
     def rejoin(self) -> None: ...
+
+    def gather_commits(self, *_: object) -> None:
+        raise InvalidArgument("the consumer is not a member of a group: give it queues or patterns")
 
     async def stop(self, within: float | None = None) -> None:
         await self._give_up(list(self.held.values()), within)

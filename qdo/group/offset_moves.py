@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from qdo.errors import GroupActive
-from qdo.group.protocol import AnyCoordinator
+from qdo.group.protocol import Coordinator
 from qdo.group.records import CommittedOffset
 from qdo.partitions import Partition, join_first
 from queuey.client import order_of
@@ -44,7 +44,7 @@ def plan_moves(
     ]
 
 
-async def require_no_members(coordinator: AnyCoordinator) -> None:
+async def require_no_members(coordinator: Coordinator) -> None:
     if members := await coordinator.members():
         raise GroupActive(
             f"group {coordinator.group} is active, so its offsets cannot be moved: "
@@ -52,7 +52,7 @@ async def require_no_members(coordinator: AnyCoordinator) -> None:
         )
 
 
-async def make_moves(coordinator: AnyCoordinator, planned: Iterable[OffsetMove]) -> list[OffsetMove]:
+async def make_moves(coordinator: Coordinator, planned: Iterable[OffsetMove]) -> list[OffsetMove]:
     """Makes the moves that change an offset, and returns them.
 
     Raises:
@@ -70,7 +70,7 @@ async def make_moves(coordinator: AnyCoordinator, planned: Iterable[OffsetMove])
     return changing
 
 
-async def warn_of_other_stores(coordinator: AnyCoordinator, service: str) -> None:
+async def warn_of_other_stores(coordinator: Coordinator, service: str) -> None:
     """Warns if the group has recorded offsets, but none for this store: then it begins again."""
     services = await coordinator.services()
     if services and service not in services:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from qdo.errors import InvalidArgument
 from qdo.group.records import check_name
 from qdo.group.service import ServiceCoordinator
-from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
 from queuey.model.extras import require
 
 if TYPE_CHECKING:
-    from qdo.group.protocol import AnyCoordinator
+    from qdo.group.protocol import Coordinator
+    from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
     from queuey.client import AsyncClient
 
 
@@ -48,6 +48,7 @@ def open_coordinator(
         raise InvalidArgument(f"the URL of a coordination service begins with zookeeper:, not {url!r}")
     need_zookeeper()
     from qdo.group.zookeeper import connection_options  # noqa: PLC0415 - the default coordinator does without
+    from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator  # noqa: PLC0415 - as above
     from qdo.group.zookeeper.link import ZooKeeperLink  # noqa: PLC0415 - needs its driver, which may not be installed
 
     access = connection_options.parse(url, session_timeout=session_timeout, **options)
@@ -58,11 +59,11 @@ def open_coordinator(
 
 def make_coordinator(
     client: AsyncClient,
-    coordinator: AnyCoordinator | None,
+    coordinator: Coordinator | None,
     group: str | None,
     revoke_timeout: float,
     grace: float,
-) -> AnyCoordinator | None:
+) -> Coordinator | None:
     """Returns the given coordinator, or one for the service's group with the given name, or None if neither is given.
 
     Raises:

@@ -41,7 +41,7 @@ from typing import Any
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, InvalidArgument, NotOwner, SessionLost
 from qdo.group.callbacks import PartitionListener
 from qdo.group.offsets import PartitionOwnership, PendingCommit, State
-from qdo.group.protocol import AnySession
+from qdo.group.protocol import Session
 from qdo.group.records import HandlingNote, SessionOffset
 from qdo.group.session_events import DEFAULT_OPTIONS, SessionEvents, SessionOptions
 from qdo.loops import CANCEL_GRACE, cancel, start_task
@@ -296,7 +296,7 @@ class PartitionTable(Ownership):
     """The rows of one session; see the module."""
 
     def __init__(
-        self, session: AnySession, owner: PartitionListener, options: SessionOptions, events: SessionEvents
+        self, session: Session, owner: PartitionListener, options: SessionOptions, events: SessionEvents
     ) -> None:
         super().__init__(owner, options)
         self._session = session

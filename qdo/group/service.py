@@ -141,6 +141,8 @@ class ServiceSession:
         """The highest epoch under which this member gave each partition back."""
         self._heartbeats = asyncio.create_task(self._send_heartbeats())
 
+    leadership = None  # The service finds the queues and assigns the partitions.
+
     @property
     def state(self) -> Literal["connected", "suspended", "lost"]:
         if self._is_lost():
@@ -293,7 +295,6 @@ class ServiceSession:
     # Partitions
 
     async def assignment(self) -> frozenset[Partition]:
-        """Returns the partitions that this member is to own. A ``changed`` event reports the next change."""
         if self._is_lost():
             raise SessionLost("the session is over")
         return frozenset(self._epochs.keys() - self._to_give_back)
@@ -326,15 +327,6 @@ class ServiceSession:
     async def commit(
         self, offsets: Iterable[tuple[SessionOffset, str | None]]
     ) -> dict[Partition, SessionOffset | None]:
-        """Records the id of the last processed message of each partition, with the note in its ``offset``.
-
-        Returns:
-            The new state of each partition, or None if this session no longer owns it and nothing was recorded.
-
-        Raises:
-            CoordinationLost: Each offset may or may not have been recorded.
-            SessionLost
-        """
         # If a partition is repeated, its last offset wins.
         commits = {held.partition: (held, identifier) for held, identifier in offsets}
         queues: dict[Queue, list[CommitRequest]] = {}
@@ -413,10 +405,6 @@ class ServiceSession:
             await self._heartbeat(0.0)
 
     async def leave(self) -> None:
-        """Gives all partitions back and leaves the group. Never raises; idempotent.
-
-        No event follows. The other methods raise ``SessionLost`` afterwards.
-        """
         was_over, self._over = self._over, True
         await cancel(self._heartbeats)
         if self._keeper is not None:
@@ -493,6 +481,7 @@ class ServiceCoordinator:
     """
 
     outlast: float = 0.0
+    in_service = True
 
     def __init__(
         self,
@@ -514,11 +503,6 @@ class ServiceCoordinator:
         self._sessions: set[ServiceSession] = set()
 
     async def open(self) -> None:
-        """Requests the id of the service's store. Idempotent.
-
-        Raises:
-            CoordinationLost: The service does not answer.
-        """
         await self._identify()
 
     async def _identify(self) -> str:
@@ -712,12 +696,6 @@ class ServiceCoordinator:
         return {await self._identify()}
 
     async def forget(self, queues: Collection[Queue] | None = None) -> None:
-        """Deletes the group with its offsets, or the offsets of some queues. Missing ones are not an error.
-
-        Raises:
-            GroupActive: The group has members.
-            CoordinationLost: All, part or nothing of it was deleted. Call again.
-        """
         info = await self._read_group()
         named = [] if info is None else [self._queue(name) for name in info.queues]
         try:

@@ -52,7 +52,7 @@ async def require_rights(consumer: AsyncConsumer, settings: WorkerSettings) -> N
             f"the credential lacks {len(missing)} of the rights that this worker needs: {_format_needs(missing)}. "
             f"Give it these rights (docs/access.md), or change the options{_describe_way_out(missing)}"
         )
-    if consumer.in_service_group and names:  # With ZooKeeper the leader logs this.
+    if consumer.coordinator.in_service and names:  # With ZooKeeper the leader logs this.
         lookup = await repeat_until_answered(client, lambda once: find_queues(once, names))
         if lookup.absent:
             logger.warning("queues that do not exist: %s", ", ".join(sorted(lookup.absent)))
@@ -96,7 +96,7 @@ def _format_need(need: Need) -> str:
 async def _find_missing(
     client: AsyncClient, consumer: AsyncConsumer, settings: WorkerSettings, names: AbstractSet[str]
 ) -> list[Need]:
-    claims = GROUP_OPTION if consumer.in_service_group else "mirror" if consumer.settings.mirror else ""
+    claims = GROUP_OPTION if consumer.coordinator.in_service else "mirror" if consumer.settings.mirror else ""
     needs = _list_needs(sorted(names), settings, claims)
     rights = await rights_for(client, {name for name, _, _ in needs})
     lacking = [need for need in needs if need[1] not in rights[need[0]]]

@@ -97,6 +97,7 @@ class ZooKeeperCoordinator:
     """
 
     outlast: float = 0.0
+    in_service = False
 
     def __init__(
         self,
@@ -121,12 +122,6 @@ class ZooKeeperCoordinator:
         self._links: set[Link] = set()
 
     async def open(self) -> None:
-        """Connects. Idempotent.
-
-        Raises:
-            CoordinationLost: The service did not answer in time.
-            CoordinationIncompatible
-        """
         self._opened = True
         try:
             await self._any_link()
@@ -212,7 +207,6 @@ class ZooKeeperCoordinator:
             raise CoordinationIncompatible("the owners were written by another program") from error
 
     async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
-        """Returns the recorded offsets of all or some partitions; partitions without an offset are left out."""
         async with self._open_synced(self._paths.offsets) as link:
             if partitions is None:
                 paths = await _find_partition_paths(link, self._paths.offsets)
@@ -255,18 +249,11 @@ class ZooKeeperCoordinator:
         return sorted(map(decode, names or ()))
 
     async def services(self) -> set[str]:
-        """Returns the ids of the stores for which the group has recorded offsets. Reads no offsets."""
         async with self._open_synced(self._paths.offsets) as link:
             (names,) = await link.children([self._paths.offsets])
         return set(map(decode, names or ()))
 
     async def forget(self, queues: Collection[Queue] | None = None) -> None:
-        """Deletes the group with its offsets, or its owners and offsets of some queues. Missing nodes are not an error.
-
-        Raises:
-            GroupActive: The group has members.
-            CoordinationLost: All, part or nothing of it was deleted. Call again.
-        """
         # Deletes the parent of the members first: that works only if it is empty, and nobody can join without it.
         tops = [self._paths.top]
         if queues is not None:

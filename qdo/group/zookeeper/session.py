@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import cache
 from itertools import starmap
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -151,6 +151,10 @@ class ZooKeeperSession:
         state = self.link.state
         return "lost" if state == "new" else state
 
+    @property
+    def leadership(self) -> Self:
+        return self
+
     async def assignment(self) -> frozenset[Partition]:
         """Returns the partitions that this member is to own. A ``changed`` event reports the next change.
 
@@ -168,14 +172,6 @@ class ZooKeeperSession:
         return await self._assignments.read_own_partitions()
 
     async def lead(self) -> bool:
-        """Returns whether this member leads. If no member leads, this one tries to, unless it has retired.
-
-        The leader sets the target. At most one live session leads. A ``changed`` event reports that the leader may have
-        changed: the present one retired or is gone, or a member joined.
-
-        Raises:
-            CoordinationLost, SessionLost
-        """
         tries = yield_attempts("the leader")
         while True:
             next(tries)
@@ -203,25 +199,11 @@ class ZooKeeperSession:
             await self.link.apply([(Delete(self._paths.leader),)])
 
     async def leader(self) -> Member | None:
-        """Returns the leader, or None if the group has none.
-
-        A ``changed`` event reports a new leader or a change of its sight. The cost does not grow with the number of
-        members.
-
-        Raises:
-            CoordinationLost, SessionLost, CoordinationIncompatible
-        """
         node = await self._watching.read_node(self._paths.leader)
         member = node and await self._watching.read_node(self._paths.member(node.data.decode()))
         return None if member is None else decode_member(member.data)
 
     async def set_sight(self, sight: Visibility) -> None:
-        """Publishes the queues that this member may see.
-
-        Raises:
-            CoordinationLost: The change may or may not have been made.
-            SessionLost
-        """
         await self._update_member(msgspec.structs.replace(self._member, sight=sight))
 
     async def _update_member(self, member: Member) -> None:
@@ -232,13 +214,6 @@ class ZooKeeperSession:
         await self.link.apply([(SetData(self._paths.member(self._member.id), self._stored, ANY_VERSION),)])
 
     async def members(self) -> dict[str, Member]:
-        """Returns all live members by id, including this one. A ``changed`` event reports the next change.
-
-        Only the leader calls this: the cost grows with the number of members.
-
-        Raises:
-            CoordinationLost, SessionLost, CoordinationIncompatible
-        """
         paths = {
             decode(name): f"{self._paths.members}/{name}"
             for name in await self._watching.read_children(self._paths.members)
@@ -248,27 +223,12 @@ class ZooKeeperSession:
         return {member.id: member for member in sorted(members, key=lambda member: member.id)}
 
     async def target(self) -> Versioned:
-        """Returns the target. A ``changed`` event reports the next change.
-
-        Raises:
-            CoordinationLost, SessionLost, CoordinationIncompatible
-        """
         return await self._assignments.target()
 
     async def set_target(self, target: TargetAssignment, version: int) -> bool:
-        """Replaces the whole target atomically if it still has the version; returns whether it did.
-
-        Raises:
-            CoordinationLost: The target may or may not have been replaced, but never a part of it.
-            SessionLost
-        """
         return await self._assignments.set_target(target, version)
 
     async def leave(self) -> None:
-        """Releases all partitions and leaves the group. Never raises; idempotent.
-
-        No event follows. The other methods raise ``SessionLost`` afterwards.
-        """
         self._over = True
         await self.link.close()
 
@@ -451,11 +411,6 @@ class ZooKeeperSession:
         return [holder(queue) for queue in queues for holder in (self._paths.owners_of, self._paths.offsets_of)]
 
     async def release(self, partitions: Iterable[Partition]) -> None:
-        """Releases partitions. Partitions that this session does not own are skipped.
-
-        Raises:
-            CoordinationLost, SessionLost
-        """
         held: list[SessionOffset] = []
         doubtful: set[Partition] = set()
         for partition in dict.fromkeys(partitions):
@@ -497,16 +452,6 @@ class ZooKeeperSession:
     async def commit(
         self, offsets: Iterable[tuple[SessionOffset, str | None]]
     ) -> dict[Partition, SessionOffset | None]:
-        """Records the last processed id of partitions independently, and the note in the ``offset`` of each.
-
-        Returns:
-            The new state of each partition, or None if this session no longer owns it or the version is not the latest.
-            Nothing was recorded then.
-
-        Raises:
-            CoordinationLost: Each offset may or may not have been recorded. Claim the partitions again to find out.
-            SessionLost: Nothing was recorded.
-        """
         instant, me = self._clock(), self._member.id
         # If a partition is repeated, its last offset wins.
         commits = {held.partition: (held, identifier) for held, identifier in offsets}

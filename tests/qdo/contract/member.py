@@ -17,7 +17,7 @@ from typing import Any
 
 from qdo.errors import QdoError
 from qdo.group.opening import open_coordinator
-from qdo.group.protocol import AnyCoordinator, AnySession
+from qdo.group.protocol import Coordinator, Session
 from qdo.group.records import Event, Member, SessionOffset
 from qdo.group.service import ServiceCoordinator
 from qdo.partitions import Partition, subscribe
@@ -28,7 +28,7 @@ from queuey.client.credentials.profile import read_profile
 class CommandedMember:
     """Executes requests, and remembers the member's partitions."""
 
-    def __init__(self, session: AnySession) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
         self._held: dict[Partition, SessionOffset] = {}
 
@@ -60,7 +60,7 @@ class CommandedMember:
 async def main(url: str, group: str, member: str, session_timeout: float, max_blocked_seconds: float) -> None:
     events: list[Event] = []
     async with AsyncExitStack() as opened:
-        coordinator: AnyCoordinator
+        coordinator: Coordinator
         if "://" in url:
             coordinator, joining = open_coordinator(url, group, session_timeout=session_timeout), Member(member)
         else:
@@ -74,7 +74,7 @@ async def main(url: str, group: str, member: str, session_timeout: float, max_bl
         await coordinator.close()
 
 
-async def run_commands(session: AnySession) -> None:
+async def run_commands(session: Session) -> None:
     """Reports that it has joined, and executes requests until the input ends; answers a failed one with its code."""
     obeying = CommandedMember(session)
     loop = asyncio.get_running_loop()

@@ -11,7 +11,7 @@ from pathlib import Path
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.errors import QdoError
 from qdo.group.opening import open_coordinator
-from qdo.group.protocol import AnyCoordinator
+from qdo.group.protocol import Coordinator
 from qdo.group.service import ServiceCoordinator
 from qdo.partitions import Partition
 from qdo.settings import ConsumerSettings, Retry, WorkerSettings
@@ -46,7 +46,7 @@ class Notices:
         self._journal.add(Gone(now(), self._worker, "lost", [place_of(each) for each in partitions]))
 
 
-def make_worker(job: Job, client: AsyncClient, coordinator: AnyCoordinator, journal: Journal) -> Worker:
+def make_worker(job: Job, client: AsyncClient, coordinator: Coordinator, journal: Journal) -> Worker:
     notices = Notices(journal, job.worker)
     consumer = AsyncConsumer(
         client,
@@ -93,7 +93,7 @@ async def serve(job: Job) -> int:
             await coordinator.close()
 
 
-def coordinator_of(job: Job, client: AsyncClient) -> AnyCoordinator:
+def coordinator_of(job: Job, client: AsyncClient) -> Coordinator:
     if job.coordination:
         return open_coordinator(job.coordination, job.group, session_timeout=job.session_timeout)
     return ServiceCoordinator(

@@ -8,9 +8,9 @@ from itertools import count
 from typing import TypeVar
 
 from qdo.errors import QdoError
-from qdo.group.protocol import AnyCoordinator, AnySession
+from qdo.group.protocol import Coordinator, Session
 from qdo.group.records import Event, Listen, Member, SessionOffset
-from qdo.group.service import ServiceSession
+from qdo.group.zookeeper.session import ZooKeeperSession
 from qdo.partitions import Partition
 from tests.harness.checking.records import Answered, Asked, Heard, Joined, What, place_of
 from tests.harness.history import Journal, now
@@ -18,7 +18,7 @@ from tests.harness.history import Journal, now
 T = TypeVar("T")
 
 
-def record(coordinator: AnyCoordinator, journal: Journal, worker: str) -> None:
+def record(coordinator: Coordinator, journal: Journal, worker: str) -> None:
     """Records the joins of a coordinator, the notifications of its sessions, and their calls.
 
     Args:
@@ -28,7 +28,7 @@ def record(coordinator: AnyCoordinator, journal: Journal, worker: str) -> None:
     """
     join, lives, calls = coordinator.join, count(1), Calls(journal, worker)
 
-    async def recorded(member: Member, listen: Listen, *, replace: bool = False) -> AnySession:
+    async def recorded(member: Member, listen: Listen, *, replace: bool = False) -> Session:
         life = next(lives)
 
         def hear(event: Event) -> None:
@@ -41,14 +41,14 @@ def record(coordinator: AnyCoordinator, journal: Journal, worker: str) -> None:
         record_session(session, calls, life)
         return session
 
-    coordinator.join = recorded  # type: ignore[assignment,method-assign]
+    coordinator.join = recorded  # type: ignore[method-assign]
 
 
-def record_session(session: AnySession, calls: Calls, life: int) -> None:
+def record_session(session: Session, calls: Calls, life: int) -> None:
     """Replaces methods of the session in place, so that claims, releases and commits are recorded under this life."""
     inner_claim, inner_release, inner_commit = session.claim, session.release, session.commit
 
-    async def claim(partitions: Iterable[Partition]) -> dict[Partition, SessionOffset]:
+    async def claim(partitions: Iterable[Partition]) -> Mapping[Partition, SessionOffset]:
         requested = list(partitions)
         arguments = dict.fromkeys(requested, (0, ""))
         return await calls.record(life, "take", arguments, lambda: inner_claim(requested), lambda held: held)
@@ -58,7 +58,7 @@ def record_session(session: AnySession, calls: Calls, life: int) -> None:
         arguments = dict.fromkeys(requested, (0, ""))
         await calls.record(life, "release", arguments, lambda: inner_release(requested), lambda _: {})
 
-    async def commit(offsets: Iterable[tuple[SessionOffset, str | None]]) -> dict[Partition, SessionOffset | None]:
+    async def commit(offsets: Iterable[tuple[SessionOffset, str | None]]) -> Mapping[Partition, SessionOffset | None]:
         requested = list(offsets)
         # A commit of the offset that is recorded already moves nothing.
         moved = {held.partition: identifier for held, identifier in requested if identifier != held.offset.id}
@@ -101,9 +101,9 @@ class Calls:
         return answer
 
 
-def name_of(session: AnySession) -> str:
+def name_of(session: Session) -> str:
     """Returns the name of a session by which another process can end it; empty if none can."""
-    if isinstance(session, ServiceSession):
+    if not isinstance(session, ZooKeeperSession):
         return ""
     from tests.qdo.contract.zookeeper import client_of  # noqa: PLC0415 - needs kazoo
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from qdo.errors import CoordinationError
 from qdo.group.opening import open_coordinator
-from qdo.group.protocol import AnyCoordinator
+from qdo.group.protocol import Coordinator
 from qdo.group.service import ServiceCoordinator
 from qdo.partitions import Partition
 from queuey.client import AsyncClient, Client, Outgoing, ServiceUnavailable, TransportError
@@ -136,7 +136,7 @@ class Observer:
             coordinator = open_coordinator(self.url, self.group) if self.url else ServiceCoordinator(client, self.group)
             await self._watch_offsets(coordinator, stop)
 
-    async def _watch_offsets(self, coordinator: AnyCoordinator, stop: threading.Event | None) -> None:
+    async def _watch_offsets(self, coordinator: Coordinator, stop: threading.Event | None) -> None:
         """Opens the coordinator, and records the offsets again and again until ``stop``, or once without it.
 
         An error of the coordination is ignored, unless it reads once.

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from qdo import ConsumerSettings, Retry, WorkerSettings
 from qdo.consumer import consumer, fetcher
 from qdo.group import discovery as queue_discovery
-from qdo.group.protocol import AnyCoordinator
+from qdo.group.protocol import Coordinator
 from qdo.group.session_events import SessionOptions
 from qdo.group.zookeeper import stored_assignments
 from qdo.group.zookeeper.tree import split_into_bundles
@@ -140,7 +140,7 @@ class Storm:
     def _make_history(self) -> History:
         raise NotImplementedError
 
-    def coordinate(self, machine: Machine, links: list[TreeLink]) -> AnyCoordinator:
+    def coordinate(self, machine: Machine, links: list[TreeLink]) -> Coordinator:
         """Returns a coordinator for a member. Links that it opens are appended to ``links``."""
         raise NotImplementedError
 

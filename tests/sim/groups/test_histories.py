@@ -70,7 +70,7 @@ def test_histories_have_every_outcome(kind: str) -> None:
     with histories():
         first = [run_history(seed, KINDS[kind]) for seed in (*range(12), HANGING)]
         assert [run_history(seed, KINDS[kind]).deeds for seed in range(2)] == [history.deeds for history in first[:2]]
-    assert all(len(history.deeds) > 5 for history in first)
+    assert all(len(history.deeds) >= 5 for history in first)
     again = sum(len(history.deeds) - len({deed[2] for deed in history.deeds}) for history in first)
     assert again > 0
     assert all(len(history.loops) > 2 for history in first)

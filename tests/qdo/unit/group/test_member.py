@@ -14,11 +14,9 @@ from qdo.group.assignment import plan_assignment
 from qdo.group.member import GroupMembership
 from qdo.group.records import Member, SessionOffset
 from qdo.group.session_events import SessionOptions
-from qdo.group.zookeeper.coordinator import ZooKeeperCoordinator
-from qdo.group.zookeeper.session import ZooKeeperSession
 from qdo.partitions import Partition, Queue, Subscription
-from tests.qdo.contract.simulated import SimulatedService
 from tests.qdo.unit.group.owners import Catalogue, RecordingListener
+from tests.qdo.unit.group.toy import ToyCoordinator, ToySession
 from tests.replacing import replace
 from tests.waiting import until_async
 
@@ -26,14 +24,8 @@ QUEUES = {Queue("host", "app", "orders"): 4}
 PARTITIONS = {Partition(queue, number) for queue in QUEUES for number in range(1, 5)}
 WANTS = Subscription(frozenset({"orders"}), (), "host", "app")
 CALLS: list[Callable[..., Any]] = [
-    *(
-        ZooKeeperSession.assignment,
-        ZooKeeperSession.lead,
-        ZooKeeperSession.target,
-        ZooKeeperSession.members,
-        ZooKeeperSession.set_target,
-    ),
-    *(ZooKeeperSession.claim, ZooKeeperSession.release),
+    *(ToySession.assignment, ToySession.lead, ToySession.target, ToySession.members, ToySession.set_target),
+    *(ToySession.claim, ToySession.release),
 ]
 ERRORS: dict[str, Exception] = {
     "lost": CoordinationLost("not reached"),
@@ -47,17 +39,14 @@ class Setup:
     """A group with a member under test, without delays, and others that do nothing.
 
     Attributes:
-        service: The coordination service.
-        coordinator: The coordinator of the member under test.
+        coordinator: The coordinator of all members.
         owner: The listener of its partitions.
     """
 
     def __init__(self) -> None:
-        self.service = SimulatedService()
-        self.coordinator = self.service.coordinator(session_timeout=600.0)
+        self.coordinator = ToyCoordinator()
         self.owner = RecordingListener()
         self.made: list[GroupMembership] = []
-        self._observer = self.service.coordinator()
 
     def make(self, **changes: Any) -> GroupMembership:  # noqa: ANN401 - any of its settings
         options = SessionOptions(settle=0.0, revoke_timeout=20.0, patience=20.0, recheck=0.01, draw=lambda: 0.0)
@@ -67,19 +56,16 @@ class Setup:
         return member
 
     async def join(self, name: str) -> None:
-        await self._observer.open()
-        await self._observer.join(Member(name, WANTS), lambda _: None)
+        await self.coordinator.join(Member(name, WANTS), lambda _: None)
 
     async def members(self) -> set[str]:
-        await self._observer.open()
-        return set(await self._observer.members())
+        return set(await self.coordinator.members())
 
     async def wait_until_at_rest(self, member: GroupMembership) -> None:
         """Waits until the target is the planned one, and the member and its owner have exactly its share."""
 
         async def is_at_rest() -> bool:
-            await self._observer.open()
-            found = await self._observer.snapshot()
+            found = await self.coordinator.snapshot()
             share = {each for each, name in found.owners.items() if name == "a"}
             planned = plan_assignment(found.members, QUEUES, found.target, 0.0, 0.0).target
             mine = {each for each, name in planned.owners.items() if name == "a"}
@@ -124,16 +110,15 @@ def held_up(call: Callable[..., Any], begun: asyncio.Event, go_on: asyncio.Event
 @pytest.mark.parametrize(("call", "error"), [("join", MemberExists), ("open", CoordinationLost)])
 async def test_a_start_that_fails_is_an_error(setup: Setup, call: str, error: type[Exception]) -> None:
     """A start fails if its name is taken for two session timeouts, or if the service cannot be reached."""
-    setup.coordinator = setup.service.coordinator(session_timeout=0.3)
+    setup.coordinator.session_timeout = 0.3
     if call == "open":
-        await setup.service.cut()
+        setup.coordinator.is_reachable = False
     else:
         await setup.join("a")
     group = setup.make(draw=lambda: 0.05)
     with pytest.raises(error):
         await group.start()
     assert group.state == "left"
-    await setup.service.heal()
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -154,13 +139,13 @@ async def test_a_call_that_fails_once(setup: Setup, call: Callable[..., Any], er
 async def test_a_commit_that_is_refused(setup: Setup) -> None:
     """A partition whose commit is refused is lost and released, so that the group becomes stable again."""
 
-    async def refuse(_session: ZooKeeperSession, offsets: Iterable[tuple[SessionOffset, str]]) -> dict[Partition, None]:
+    async def refuse(_session: ToySession, offsets: Iterable[tuple[SessionOffset, str]]) -> dict[Partition, None]:
         return {held.partition: None for held, _ in offsets}
 
     group, refused = setup.make(), min(PARTITIONS)
     await group.start()
     await setup.wait_until_at_rest(group)
-    with replace(ZooKeeperSession.commit, refuse):
+    with replace(ToySession.commit, refuse):
         assert await group.table.record({refused: "1" * 32}) == {refused}
     await setup.wait_until_at_rest(group)
     assert setup.owner.lost_partitions == {refused}
@@ -168,7 +153,7 @@ async def test_a_commit_that_is_refused(setup: Setup) -> None:
 
 @pytest.mark.parametrize(
     ("call", "ends"),
-    [(ZooKeeperCoordinator.open, "stop"), (ZooKeeperCoordinator.join, "stop"), (ZooKeeperCoordinator.join, "cancel")],
+    [(ToyCoordinator.open, "stop"), (ToyCoordinator.join, "stop"), (ToyCoordinator.join, "cancel")],
 )
 async def test_stopping_during_the_start(setup: Setup, call: Callable[..., Any], ends: str) -> None:
     """A stop during the start fails the start; a session that comes too late is ended."""
@@ -194,7 +179,7 @@ async def test_stopping_takes_no_longer_than_allowed(setup: Setup) -> None:
     await group.start()
     await setup.wait_until_at_rest(group)
     setup.owner.gives_up.clear()
-    with held_up(ZooKeeperSession.release, asyncio.Event(), asyncio.Event()):
+    with held_up(ToySession.release, asyncio.Event(), asyncio.Event()):
         await group.stop()
     assert (group.state, setup.owner.lost_partitions) == ("left", PARTITIONS)
     assert await setup.members() == set()
