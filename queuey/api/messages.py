@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from queuey.api.values import Count, Delay, Flag, Id, Partition, Partitions, Timestamp, Ttl, Wait, bounded, text_choice
 
@@ -112,6 +112,8 @@ class Range(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         next: Start of the next read by partition; null if nothing is left.
         cursor_safe: False after `delay=0`: a read that continues from this cursor may miss messages.
+        partitions: Number of partitions of the queue; only if the read leaves some of them out.
+        read: The partitions that were read; only with `partitions`.
     """
 
     messages: tuple[ReadMessage, ...]
@@ -120,6 +122,8 @@ class Range(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cursor: str
     more: bool
     cursor_safe: bool = True
+    partitions: int | UnsetType = UNSET
+    read: list[int] | UnsetType = UNSET
 
 
 class RangeRead(Range, frozen=True, kw_only=True, tag_field="status", tag="ok"):

@@ -29,7 +29,7 @@ from queuey.runtime.limits import Limits
 from queuey.runtime.metrics import Metrics, Snapshot, make_snapshot
 from queuey.storage import Store
 from queuey.web.endpoint import Endpoint, Handler, Match, Resources, View
-from queuey.web.errors import NoSuchResource
+from queuey.web.errors import NoSuchResource, make_path_error
 from queuey.web.requests import Request
 from queuey.web.responses import Response
 
@@ -62,8 +62,10 @@ with warnings.catch_warnings(), ExitStack() as stack:
     from pyramid.config import Configurator
 
 
-async def _refuse_unknown_path(_request: Request, _match: Match) -> Response:
-    raise NoSuchResource("The resource could not be found.")
+async def _refuse_unknown_path(request: Request, _match: Match) -> Response:
+    raise (
+        make_path_error(request.path) if request.facade is None else NoSuchResource("The resource could not be found.")
+    )
 
 
 def _add_resource(
@@ -73,13 +75,16 @@ def _add_resource(
     views: Mapping[str, View | Handler],
     *,
     original: bool = False,
+    refuses_unknown: bool = False,
     for_monitors: bool = False,
 ) -> None:
     """Adds a resource: the directive ``config.add_resource``, for :class:`~queuey.web.endpoint.Endpoint`."""
     path = f"{config.route_prefix.rstrip('/')}/{pattern.lstrip('/')}" if config.route_prefix else pattern
     config.action(("route-connect", name), partial(config.get_routes_mapper().connect, name, path))
     app: App = config.registry.app
-    app.endpoints[name] = Endpoint(name, views, original=original, for_monitors=for_monitors)
+    app.endpoints[name] = Endpoint(
+        name, views, original=original, refuses_unknown=refuses_unknown, for_monitors=for_monitors
+    )
 
 
 def _add_operator_resources(config: Any, app: App) -> None:  # noqa: ANN401 - Pyramid's objects have no types

@@ -113,7 +113,8 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
         names.setdefault(operation.path, f"v1.{operation.resource or operation.last_word}")
     for path in sorted(views, key=_order):
         pattern = path.replace("{queue}", "{queue:[^/_][^/]*}") + SLASH * (path != "/")
-        config.add_resource(names[path], pattern, views[path], original=path in ORIGINAL)
+        is_original = path in ORIGINAL
+        config.add_resource(names[path], pattern, views[path], original=is_original, refuses_unknown=not is_original)
 
 
 def _order(path: str) -> tuple[bool, list[bool]]:

@@ -244,7 +244,7 @@ async def show_file(request: Request, match: Match) -> Response:
     name = match["name"]
     file = FILES.get(name)
     if file is None or file.digest != match["hash"]:
-        raise NoSuchResource("The resource could not be found.")
+        raise NoSuchResource("This page does not exist.")
     return Response(
         200,
         file.content,

@@ -29,7 +29,7 @@ from queuey.operations.queue_activity import History
 from queuey.schedules.views import ScheduleSaver
 from queuey.settings import Include, Users
 from queuey.web.endpoint import Handler, Match, View
-from queuey.web.errors import NoSuchResource
+from queuey.web.errors import make_path_error
 from queuey.web.requests import Request, wants_events
 from queuey.web.responses import STATUS_LINES, TEXT, Header, Response
 
@@ -182,7 +182,7 @@ class Console:
         if path != pages.ROOT and not path.startswith(f"{pages.ROOT}/"):
             return False
         if self._is_local and not cookies.came_without_proxy(request):
-            raise NoSuchResource("The resource could not be found.")
+            raise make_path_error(path)
         request.facade = self
         request.headers.pop("authorization", None)
         token = cookies.read(request, cookies.SESSION_COOKIE)

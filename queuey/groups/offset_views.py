@@ -149,11 +149,10 @@ class OffsetViews(Views):
             changes = _read_changes(body)
             return json_response(await self._offsets.record(access, match["group"], changes, is_admin=is_admin))
         fields = self.fields(MemberCommits)
-        fields.record_unknown_names(request, body)
         errors = Errors()
-        terms = fields.read(body, errors)
-        if "partitions" in body:
+        if body.pop("partitions", None) is not None:
             errors["partitions"] = "A member must use commits, in which each offset has its epoch"
+        terms = fields.read(body, errors, request)
         errors.check()
         commits = _read_commits(body, terms.epoch, errors)
         _refuse_repeated_partitions(commits.changes, "commits", errors)

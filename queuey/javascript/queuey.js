@@ -78,6 +78,7 @@ export class Queuey {
    * @param {import("./queuey.js").Options} [options]
    */
   constructor(url, application, options = {}) {
+    requireKnown("constructor", options);
     if (options.key && options.token) throw new TypeError("give a key or a token, not both");
     const baseUrl = `${url.replace(/\/+$/, "")}/v1/${encodeSegment("application", application)}`;
     const { href, search, hash, username, password } = new URL(baseUrl, globalThis.location?.href);
@@ -91,23 +92,28 @@ export class Queuey {
 
   /** Returns the caller's names and rights. */
   async me(options = {}) {
+    requireKnown("me", options);
     return this.#request("GET", "/_me", { ...options, isIdempotent: true });
   }
 
   /** Returns the names of the queues that the caller may read by name, not by a pattern. */
   async myQueues(options = {}) {
+    requireKnown("myQueues", options);
     const { rights } = await this.me(options);
     return rights.filter((right) => right.allow.includes("read")).flatMap((right) => right.queues ?? []);
   }
 
   /** Creates a queue. Succeeds as well if it already exists with the same fields. */
   async createQueue(name, fields = {}, options = {}) {
+    requireKnown("createQueue", fields, QUEUE_FIELDS);
+    requireKnown("createQueue", options);
     const body = toJson({ ...fields, queue_name: name });
     return this.#request("POST", "", { ...options, body, type: "application/json", isIdempotent: true });
   }
 
   /** Sends a message: text, bytes, or any JSON value. Retries after failures do not store it twice. */
   async send(queue, body, options = {}) {
+    requireKnown("send", options);
     const target = queuePath(queue);
     const headers = { "Idempotency-Key": toHeaderValue("idempotencyKey", options.idempotencyKey ?? crypto.randomUUID()) };
     const optionHeaders = { ttl: "X-TTL", partition: "X-Partition", key: "X-Message-Key", delay: "X-Delay", after: "X-After" };
@@ -133,6 +139,7 @@ export class Queuey {
 
   /** Returns the status of up to 100 jobs; with `wait`, once one of them has ended or so many seconds are over. */
   async jobs(queue, jobs, options = {}) {
+    requireKnown("jobs", options);
     const { wait, states } = options;
     const target = `${queuePath(queue)}/jobs/${[jobs].flat().map(toMessageId).join(",")}`;
     return (await this.#request("GET", target, { ...options, query: { wait, states }, isIdempotent: true })).jobs;
@@ -143,6 +150,7 @@ export class Queuey {
    * queue share requests. With a timeout, it waits so long even if the service does not answer.
    */
   async result(queue, job, options = {}) {
+    requireKnown("result", options);
     const { timeout } = options;
     requireValid(timeout === undefined || typeof timeout === "number", "timeout", timeout, "it is a number of seconds");
     const key = queuePath(queue);
@@ -157,6 +165,7 @@ export class Queuey {
 
   /** Reads messages of a queue in order of time, starting at `since`. Pass the returned `cursor` as `since` to read on. */
   async read(queue, options = {}) {
+    requireKnown("read", options);
     const { since, limit, partitions, order, wait, early, merge = true } = options;
     const query = { since, limit, partitions: partitions ?? "*", order, wait, early, merge: merge ? 1 : undefined };
     const page = await this.#request("GET", queuePath(queue), { ...options, query, isIdempotent: true });
@@ -178,6 +187,7 @@ export class Queuey {
    * of an early message is set once its position is final.
    */
   async markRead(queue, seen, options = {}) {
+    requireKnown("markRead", options);
     const ids = [seen].flat().map(toMessageId);
     const body = toJson({ until: lastIds(ids).join(","), back: options.back });
     const request = { ...options, body, type: "application/json", isIdempotent: true };
@@ -189,6 +199,7 @@ export class Queuey {
 
   /** Counts the caller's unread messages in the named queues, or (undefined) in all that it may read. */
   async unread(queues = undefined, options = {}) {
+    requireKnown("unread", options);
     const body = toJson({ queues: queues && [queues].flat(), limit: options.limit });
     const request = { ...options, body, type: "application/json", isIdempotent: true };
     return (await this.#request("POST", "/_unread", request)).queues;
@@ -196,6 +207,7 @@ export class Queuey {
 
   /** Claims messages: no other worker gets them for `ttl` seconds. Each has a `receipt`. */
   async claim(queue, options = {}) {
+    requireKnown("claim", options);
     const { limit, ttl, wait, partitions } = options;
     const query = { limit, ttl, wait, partitions, states: true };
     const request = { ...options, query, isIdempotent: true };
@@ -209,6 +221,7 @@ export class Queuey {
 
   /** Marks a claimed message as done and stores the result of its job: any JSON value. */
   async acknowledgeWith(queue, message, result, options = {}) {
+    requireKnown("acknowledgeWith", options);
     const receipt = typeof message === "string" ? message : message.receipt;
     const body = toJson({ receipts: [receipt], results: { [receipt]: result } });
     const request = { ...options, body, type: "application/json", isIdempotent: true };
@@ -231,11 +244,13 @@ export class Queuey {
 
   /** Cancels a job. Returns `removed`; `claimed` if its worker will be asked to stop; or `done` if it had already ended. */
   async cancelJob(queue, message, options = {}) {
+    requireKnown("cancelJob", options);
     return this.#updateJob(queue, message, "cancel", options);
   }
 
   /** Makes a job that was sent or released with a delay deliverable now. Returns `waiting`, `claimed` or `done`. */
   async retryJob(queue, message, options = {}) {
+    requireKnown("retryJob", options);
     return this.#updateJob(queue, message, "retry", options);
   }
 
@@ -260,6 +275,7 @@ export class Queuey {
    * @param {import("./queuey.js").StreamOptions} [options]
    */
   async *stream(queues = undefined, options = {}) {
+    requireKnown("stream", options);
     const isSingle = typeof queues === "string";
     const target = isSingle ? queuePath(queues) : "/_stream";
     const body = isSingle ? undefined : toJson({ ...streamParameters(options), ...(queues && { queues }) });
@@ -344,6 +360,7 @@ export class Queuey {
    * @param {import("./queuey.js").ConsumeOptions} [options]
    */
   async *consume(group, queues = undefined, options = {}) {
+    requireKnown("consume", options);
     const { patterns, session, revoke, instance, grace, name, signal, onState } = options;
     const target = `/_groups/${encodeSegment("group", group)}`;
     const subscription = { queues: queues && [queues].flat(), patterns: patterns && [patterns].flat() };
@@ -907,6 +924,33 @@ const HEADER_VALUE = /^[!-~](?:[ -~]*[!-~])?$/;
 const HEADER_NAME = /^[A-Za-z0-9!#$%&'*+.^`|~-]+$/;
 const JSON_CONTENT_TYPE = /^application\/json\s*(?:;|$)/i;
 const JSON_TAGS = /^\[object (?:Object|Array|String|Number|Boolean|Null|Undefined)\]$/;
+
+/** Names of the options, or fields, of each method besides `signal`; other methods have no more. */
+const OPTIONS = {
+  constructor: ["key", "token", "deadline", "fetch"],
+  send: ["ttl", "partition", "key", "delay", "after", "headers", "contentType", "idempotencyKey"],
+  jobs: ["wait", "states"],
+  result: ["timeout"],
+  read: ["since", "limit", "partitions", "order", "wait", "early", "merge"],
+  markRead: ["back"],
+  unread: ["limit"],
+  claim: ["limit", "ttl", "wait", "partitions"],
+  release: ["begun"],
+  stream: ["since", "limit", "partitions", "early", "lastEventId", "onState", "onGone", "onRead"],
+  consume: ["patterns", "session", "revoke", "instance", "grace", "name", "onState"],
+};
+const QUEUE_FIELDS = [
+  ...["partitions", "type", "consistency", "principals", "ttl", "read_delay", "max_deliveries", "backoff", "dead_letter"],
+  ...["on_ack", "on_expiry", "kind", "max_claimed", "max_claimed_per_key", "claims", "result_ttl", "description"],
+];
+
+/** Throws a TypeError if a method has no option of this name. */
+function requireKnown(method, options, names = ["signal", ...(OPTIONS[method] ?? [])]) {
+  for (const name of Object.keys(options)) {
+    const text = names.length > 1 ? `the options are ${names.join(", ")}` : `the only option is ${names[0]}`;
+    requireValid(names.includes(name), `an option of ${method}`, name, text);
+  }
+}
 
 /** Returns an argument's value if it is valid; otherwise throws a TypeError that shows the value, or `display` instead. */
 function requireValid(isValid, name, value, rule, display = undefined) {

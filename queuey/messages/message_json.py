@@ -117,11 +117,12 @@ def render_range_answer(answer: RangeAnswer, queue_name: str | None = None) -> l
     messages = render_messages(answer.messages)
     if answer.early:
         messages += [b","] * bool(answer.messages) + render_messages(answer.early, [EARLY_FIELD] * len(answer.early))
-    ending = b'],"horizon":"%b","next":{%b},"cursor":"%b","more":%b%b}' % (
+    ending = b'],"horizon":"%b","next":{%b},"cursor":"%b","more":%b%b%b}' % (
         ids.to_hex((answer.horizon, LOW_MIN)).encode(),
         b",".join(following),
         b",".join(cursors),
         b"true" if answer.more else b"false",
         b"" if answer.cursor_safe else b',"cursor_safe":false',
+        b',"partitions":%d,"read":%b' % (answer.partitions, encode(list(answer.next))) if answer.partitions else b"",
     )
     return [b'{"status":"ok"%b,"messages":[' % name, *messages, ending]

@@ -12,7 +12,7 @@ import msgspec
 from queuey.access.queue_access import MAX_ATTEMPTS, QueueAccess
 from queuey.messages import ranges
 from queuey.messages.ranges import Merge, RangeAnswer, RangeRequest
-from queuey.model.errors import NotAllowed, NotFound, QueueyError, StoreBusy
+from queuey.model.errors import InvalidRequest, NotAllowed, NotFound, QueueyError, StoreBusy
 from queuey.model.messages import Queue, Slice, bytes_at_most, bytes_of
 from queuey.model.partitions import MAX_PARTITIONS
 from queuey.runtime.event_loop import Core
@@ -122,7 +122,7 @@ class Reader:
             read = partial(self._read_queue, requested=source.range, max_bytes=share, short=short)
             try:
                 answer = await source.access.apply(read)
-            except (NotFound, NotAllowed) as error:
+            except (NotFound, NotAllowed, InvalidRequest) as error:
                 results.append(error)
                 continue
             if answer is None:
@@ -155,11 +155,17 @@ class Reader:
 
         Without bytes it reads only the horizon, or with ``looks_ahead`` the next ids.
         """
+        chosen = requested.partitions
+        if chosen and not 1 <= min(chosen) <= max(chosen) <= queue.partitions:
+            existing = f"1 to {queue.partitions}" if queue.partitions > 1 else "1 alone"
+            raise InvalidRequest({"partitions": f"Queue {queue.name!r} has partition numbers {existing}"})
         numbers = _partition_numbers(queue, requested)
         if short and (len(numbers) != 1 or requested.limit > MAX_SHORT_MESSAGES):
             return None
         pieces = ranges.make_slices(requested, numbers, max_bytes)
         answer = RangeAnswer([], 0, dict.fromkeys(numbers), more=False, cursor_safe=requested.keeps_read_delay)
+        if chosen and len(numbers) < queue.partitions:
+            answer.partitions = queue.partitions
         if not pieces or (max_bytes <= 0 and not requested.looks_ahead):
             horizon = (await self._store.messages.read(queue, [ranges.make_horizon_slice()]))[0].horizon
             pages = {piece.partition: piece.make_postponed_page(horizon) for piece in pieces}

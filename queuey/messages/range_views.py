@@ -33,7 +33,8 @@ def _read_bound(value: object) -> Bound:
     try:
         return parse_bound(validators.parse_text(value))
     except ValueError:
-        raise validators.BadField(f'"{validators.show(value)}" is not a message id, an instant or a cursor') from None
+        forms = "a message id, seconds since 1970, ISO 8601 with a zone, or a cursor"
+        raise validators.BadField(f'"{validators.show(value)}" is not {forms}') from None
 
 
 def read_partitions(value: object) -> tuple[int, ...] | None:

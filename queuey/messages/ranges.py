@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 
 import msgspec
@@ -38,6 +39,7 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 
 Bound = Mark | Mapping[int, Mark] | None
 """One mark for all partitions, marks by partition, or no bound."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 OTHER_PARTITIONS = 0
 """Key of the mark for partitions without one of their own."""
 
@@ -54,10 +56,22 @@ def parse_mark(text: str) -> Mark:
     return Mark((ticks, LOW_MIN), ids.following((ticks, LOW_MAX)))
 
 
+def _zoned_to_seconds(text: str) -> str:
+    try:
+        moment = datetime.fromisoformat(text.replace(" ", "+"))  # A query that is not encoded has a space for a plus.
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None or moment < _EPOCH:
+        raise ValueError(f"{text!r} is not ISO 8601 with a zone, such as 2026-12-01T09:30:00Z")
+    microseconds = (moment - _EPOCH) // timedelta(microseconds=1)
+    return f"{microseconds // 1_000_000}.{microseconds % 1_000_000:06}"
+
+
 def parse_bound(text: str) -> Bound:
     """Parses an id, an instant, or a cursor such as ``1:<id>,2:<id>``. Returns None for blank text.
 
-    In ``<id>,2:<id>`` the first id is for all partitions but 2.
+    An instant is in seconds since 1970, or ISO 8601 with a zone: ``2026-12-01T09:30:00Z``. In ``<id>,2:<id>`` the first
+    id is for all partitions but 2.
 
     Raises:
         ValueError: The text is not an id, an instant or a cursor.
@@ -65,6 +79,8 @@ def parse_bound(text: str) -> Bound:
     text = text.strip()
     if not text:
         return None
+    if "T" in text:
+        return parse_mark(_zoned_to_seconds(text))
     if ":" not in text:
         return parse_mark(text)
     marks: dict[int, Mark] = {}
@@ -125,6 +141,7 @@ class RangeAnswer(msgspec.Struct, gc=False):
         cursor_safe: False if a reader that continues from ``next`` may miss messages.
         early: Messages above the horizon, ascending, if requested. Each is returned again in order, unless it vanishes.
         early_more: True if there may be more early messages.
+        partitions: Number of partitions of the queue if the request chose only some of them; otherwise 0.
     """
 
     messages: list[Message]
@@ -134,6 +151,7 @@ class RangeAnswer(msgspec.Struct, gc=False):
     cursor_safe: bool = True
     early: Sequence[Message] = ()
     early_more: bool = False
+    partitions: int = 0
 
     @property
     def cursor(self) -> str:

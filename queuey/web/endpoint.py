@@ -88,12 +88,13 @@ class Endpoint:
         name: Name of the resource in the metrics.
         views: Views by method. A bare function becomes a view without options.
         original: The resource is part of the original API, whose clients expect its answers.
+        refuses_unknown: Unknown fields of a query or body are an error. Otherwise they cause a warning.
         for_monitors: Requests count for the resource and not for an application, so that other requests cannot make the
             service appear unhealthy.
         otherwise: Answers requests with any other method; if None, these get 405, or 404 in the original API.
     """
 
-    __slots__ = ("_allow", "_original", "_otherwise", "_views", "for_monitors", "name")
+    __slots__ = ("_allow", "_original", "_otherwise", "_views", "for_monitors", "name", "refuses_unknown")
 
     def __init__(
         self,
@@ -101,11 +102,13 @@ class Endpoint:
         views: Mapping[str, View | Handler],
         *,
         original: bool = False,
+        refuses_unknown: bool = False,
         for_monitors: bool = False,
         otherwise: Handler | None = None,
     ) -> None:
         self.name = name
         self.for_monitors = for_monitors
+        self.refuses_unknown = refuses_unknown
         self._original = original
         self._views = {method: view if isinstance(view, View) else View(view) for method, view in views.items()}
         self._otherwise = View(otherwise or self._refuse_method, reads_query=True)

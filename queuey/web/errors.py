@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from queuey.model import errors
+from queuey.model.texts import printable, shorten
 from queuey.web.responses import PROBLEM, STATUS_LINES, TEXT, Header, Response, accepts, encode, json_response
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ STATUSES: dict[type[Exception], int] = {
 HEADERS_BY_STATUS: dict[int, tuple[Header, ...]] = {415: (("Accept-Encoding", "identity"),)}
 """Headers by status."""
 
-NO_SUCH_RESOURCE = "404 Not Found\n\nThe resource could not be found.\n"
+MAX_SHOWN_PATH = 100
+"""Max characters of a path in an error."""
 
 
 class NoSuchResource(errors.NotFound):
@@ -51,6 +53,12 @@ class MethodNotAllowed(errors.QueueyError):
 STATUSES[MethodNotAllowed] = 405
 
 
+def make_path_error(path: str) -> NoSuchResource:
+    """Makes the error of a path to which no resource belongs."""
+    text = "Paths of the API begin with /v1/ and an application; /v1/openapi.json lists them."
+    return NoSuchResource(f"{shorten(printable(path), MAX_SHOWN_PATH)} is not a resource. {text}")
+
+
 def status_of(error: Exception) -> int:
     return next((STATUSES[cls] for cls in type(error).__mro__ if cls in STATUSES), 500)
 
@@ -58,8 +66,8 @@ def status_of(error: Exception) -> int:
 def error_response(error: Exception, request: Request) -> Response:
     """Makes the response to an error, in the form of its facade or as the request accepts it.
 
-    Without problem details, 403 and the 404 of resources and applications are plain text, as in the original. Logs a
-    defect with its traceback; the client gets only its id.
+    Without problem details, 403 is plain text, as in the original. Logs a defect with its traceback; the client gets
+    only its id.
     """
     status = status_of(error)
     form = None if request.facade is None else partial(request.facade.error_response, request)
@@ -74,8 +82,6 @@ def error_response(error: Exception, request: Request) -> Response:
         return _problem_response(status, _find_code(error), _find_texts(error), extra, headers)
     if isinstance(error, errors.NotAllowed):
         return Response(status, f"403 Forbidden\n\n{error}\n".encode(), TEXT)
-    if isinstance(error, NoSuchResource | errors.ApplicationNotFound):
-        return Response(status, NO_SUCH_RESOURCE.encode(), TEXT)
     response = json_response({"status": "error", "error_msg": _find_texts(error), **extra}, status)
     response.headers += headers
     return response

@@ -237,6 +237,7 @@ class Gateway:
         if head.key:
             request.headers["idempotency-key"] = head.key.decode()
         request.address, request.length, request.has_own_headers = exchange.peer, fields.length, fields.own
+        request.refuses_unknown = endpoint.refuses_unknown
         if self._origins is not None and (preflight := self._origins.answer_preflight(request)) is not None:
             self._metrics.count_request(GATEWAY_RESOURCE, preflight.status, 0.0)
             exchange.send_response(preflight, head=False)

@@ -38,18 +38,19 @@ SECURITY = {
 ABOUT = (
     "Send, read and claim messages, and manage queues, from any language that speaks HTTP.\n\n"
     "Malformed HTTP gets a status of 400 to 431 without a body, and the connection is closed. All other answers are "
-    "listed here. The header `Warning` names unknown fields of a query or body, and headers that the operation does "
-    "not support; with `strict=1` they get 400. After a post it warns if a body that looks like a batch was stored as "
-    "one message, because it was not sent as `application/json`. `/v1/{app}`, `/v1/{app}/{queue}` and "
-    "`/v1/{app}/{queue}/{ids}` answer 404, with `Allow`, to methods that are not listed here, and 403 to requests "
-    "without a credential. All other resources support OPTIONS, and HEAD wherever they support GET; other methods get "
-    "405 with `Allow`, and requests without a credential get 401."
+    "listed here. Unknown fields of a query or body, and headers that the operation does not support, get 400 unless "
+    "the query has `strict=0`. `/v1/{app}`, `/v1/{app}/{queue}` and `/v1/{app}/{queue}/{ids}` are those of Mozilla's "
+    "Queuey: there the header `Warning` names such fields, unless the query has `strict=1` or the body is JSON that "
+    "creates or changes a queue. After a post it warns if a body that looks like a batch was stored as one message, "
+    "because it was not sent as `application/json`. These three answer 404, with `Allow`, to methods that are not "
+    "listed here, and 403 to requests without a credential. All other resources support OPTIONS, and HEAD wherever "
+    "they support GET; other methods get 405 with `Allow`, and requests without a credential get 401."
 )
 ID = "([0-9]{1,9}:)?[0-9a-fA-F]{32}"
 STRICT = Parameter(
     name="strict",
     place="query",
-    about="`1`: unknown fields of the query get 400; otherwise the header `Warning` names them",
+    about="`1`: unknown fields get 400; `0`: the header `Warning` names them",
     schema=BOOLEAN,
 )
 PLAIN = {"text/plain": ANY_TEXT}
@@ -59,7 +60,7 @@ ERRORS = {
     400: ResponseSpec(FAILURE),
     401: ResponseSpec(FAILURE, {"WWW-Authenticate": "The scheme of credentials"}),
     403: ResponseSpec({**PLAIN, **PROBLEM}),
-    404: ResponseSpec({**FAILURE, **PLAIN}),
+    404: ResponseSpec(FAILURE),
     409: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again, if that can help"}),
     413: ResponseSpec(FAILURE),
     415: ResponseSpec(FAILURE, {"Accept-Encoding": "`identity`: bodies are not compressed"}),

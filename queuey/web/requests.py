@@ -15,6 +15,7 @@ from urllib.parse import unquote_plus
 
 from queuey.model.errors import InvalidRequest, QueueyError, TooLarge, UnknownCoding
 from queuey.model.rights import Caller
+from queuey.model.texts import did_you_mean
 from queuey.storage import bridge
 from queuey.web import validators
 from queuey.web.admission.event_streams import EventSource, stream_events
@@ -110,6 +111,7 @@ class Request:
         in_doubt: Part of the request may have been done before it failed, so the error has the outcome ``unknown``.
         facade_state: What the facade has read from the request.
         address: The client's address without the port; blank if unknown.
+        refuses_unknown: An unknown field is an error, unless the query says ``strict=0``.
         ignored: Names in the request that have no meaning, by kind.
     """
 
@@ -131,6 +133,7 @@ class Request:
     in_doubt = False
     facade_state: object = None
     address = ""
+    refuses_unknown = False
     ignored: Mapping[str, Ignored] = MappingProxyType({})
 
     def __init__(
@@ -417,7 +420,7 @@ MAX_QUERIES, MAX_QUERY = 1000, 200
 _MAX_LENGTH_DIGITS = 18
 
 STRICT_FIELD = "strict"
-"""The query field that makes unknown fields an error."""
+"""The query field that says whether unknown fields are an error."""
 
 
 class BodyWanted(Exception):
@@ -490,7 +493,7 @@ def read_query(request: Request, known_names: frozenset[str] = frozenset()) -> d
         known_names: Names of the known fields.
 
     Raises:
-        InvalidRequest: The query is malformed, or has an unknown field and asks for ``strict``.
+        InvalidRequest: The query is malformed, or has an unknown field that is an error here.
     """
     fields = parse_form(request.query, "query")
     if not known_names.issuperset(fields) and (
@@ -526,7 +529,7 @@ class Queries(Generic[T]):
 
 
 def record_unknown_names(request: Request, names: Sequence[str], what: str, place: str, allowed: Iterable[str]) -> None:
-    """Records unknown names for a warning.
+    """Records unknown names for a warning, where they are not an error.
 
     Args:
         request: The request.
@@ -536,12 +539,18 @@ def record_unknown_names(request: Request, names: Sequence[str], what: str, plac
         allowed: The names that are known there.
 
     Raises:
-        InvalidRequest: The request asks for ``strict``.
+        InvalidRequest: They are an error: the resource refuses them, or the query has ``strict=1``.
     """
-    if validators.parse_boolean(parse_form(request.query, "query").get(STRICT_FIELD, "")):
+    strict = parse_form(request.query, "query").get(STRICT_FIELD)
+    if validators.parse_boolean(strict) if strict else request.refuses_unknown:
         others = f"The {what}s are: {', '.join(sorted(allowed))}." if allowed else "There are none."
-        errors = dict.fromkeys(map(validators.show, names[:MAX_FIELDS]), f"No {what} of this {place}. {others}")
-        raise InvalidRequest(errors)
+        shown = [name[:MAX_WARNED_LENGTH] for name in names[:MAX_WARNED_NAMES]]
+        raise InvalidRequest(
+            {
+                validators.show(name): f"No {what} of this {place}{did_you_mean([name], allowed)} {others}"
+                for name in shown
+            }
+        )
     first_names = [name[:MAX_WARNED_LENGTH] for name in names[:MAX_WARNED_NAMES]]
     request.ignored = {**request.ignored, f"{what}s of this {place}": Ignored(first_names, len(names))}
 
@@ -564,6 +573,7 @@ def read_fields(request: Request, max_bytes: int) -> dict[str, Any]:
         return {}
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
+        request.refuses_unknown = True  # The original API reads forms alone.
         return validators.read_object(body)
     if kind not in {"", "application/x-www-form-urlencoded"}:
         raise InvalidRequest({"Content-Type": f'"{kind[:100]}" is neither a form nor application/json'})

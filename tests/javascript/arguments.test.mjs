@@ -96,6 +96,22 @@ for (const [, method, signature] of signatures.filter(([, name]) => name !== "co
   }
 }
 
+for (const [, method, signature] of signatures) {
+  const all = argumentsOf(signature);
+  for (const [index, { name, fields }] of all.entries()) {
+    if (!fields) continue;
+    test(`${method}: no other ${name}`, async () => {
+      const usual = all.map((each) => (each.fields ? {} : USUAL[each.name] ?? "usual"));
+      const values = Object.assign(usual, { [index]: { [`${fields[0].name}s`]: 1 } });
+      const make = (queuey) => (method === "constructor" ? new Queuey("http://127.0.0.1:9", "shop", values[index]) : queuey[method](...values));
+      const { requests, error } = await sent(make);
+      assert.ok(error instanceof TypeError, String(error));
+      for (const field of fields) assert.ok(error.message.includes(field.name), `${error.message} names ${field.name}`);
+      assert.deepEqual(requests, []);
+    });
+  }
+}
+
 test("all methods are tested", () => {
   assert.deepEqual(signatures.map(([, name]) => name).sort(), Object.getOwnPropertyNames(Queuey.prototype).sort());
 });

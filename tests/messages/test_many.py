@@ -86,13 +86,13 @@ def test_bad_parameters_are_named_by_index(owner: Caller) -> None:
     assert reply.errors == {
         "wait": "30 is greater than maximum value 20",
         "0.limit": "0 is less than minimum value 1",
-        "0.since": '"x" is not a message id, an instant or a cursor',
+        "0.since": '"x" is not a message id, seconds since 1970, ISO 8601 with a zone, or a cursor',
         "1.queue_name": '"5" is not a string',
         "2": '"7" is not an object',
         "3.partitions": '"[1.5]" is not a list of partitions',
         "3.order": '"up" is not one of ascending, descending',
         "4.partitions": '"{}" is not a string',
-        "4.until": '"5" is not a message id, an instant or a cursor',
+        "4.until": '"5" is not a message id, seconds since 1970, ISO 8601 with a zone, or a cursor',
     }
 
 

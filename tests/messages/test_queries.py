@@ -24,12 +24,10 @@ ID = "ab" * 6 + "1bcd8" + "0" * 15
         ("POST", "q", "x"),
         ("PUT", f"q/{ID}", "x"),
         ("DELETE", f"q/{ID}", ""),
-        ("POST", "_read", '{"queues":[]}'),
-        ("GET", "/", ""),
     ],
 )
 def test_unknown_fields(owner: Caller, method: str, path: str, body: str) -> None:
-    """An unknown field of any query is named in a warning; where strict is asked for it is refused and nothing done."""
+    """The original's resources name an unknown field in a warning, or refuse it with ``strict=1`` and do nothing."""
     owner.create("q")
     strict = owner(method, path, body, partition=2, strict=1)
     assert (strict.status, list(strict.errors)) == (400, ["partition"])
@@ -39,6 +37,35 @@ def test_unknown_fields(owner: Caller, method: str, path: str, body: str) -> Non
         assert reply.headers.get("Warning") == '299 - "Ignored, as they are no fields of this query: partition"'
         if method != "DELETE":
             assert reply.status < 300
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "field"),
+    [
+        ("GET", "/?limits=1", "", "limits"),
+        ("POST", "_read?wait=1", '{"queues": []}', "wait"),
+        ("POST", "_read", '{"queues": [], "waits": 1}', "waits"),
+        ("POST", "_read", '{"queues": [{"queue_name": "q", "partition": 2}]}', "partition"),
+        ("POST", "", '{"queue_name": "p", "partitons": 3}', "partitons"),
+        ("PUT", "q", '{"ttls": 3}', "ttls"),
+        ("POST", "q/claims?limt=1", "", "limt"),
+    ],
+)
+def test_unknown_fields_are_errors(owner: Caller, method: str, path: str, body: str, field: str) -> None:
+    """Other resources, and JSON that makes or changes a queue, refuse unknown fields and do nothing."""
+    owner.create("q")
+    headers = {"Content-Type": "application/json"}
+    reply = owner(method, path, body, headers=headers)
+    assert (reply.status, list(reply.errors)) == (400, [field])
+    assert owner.get("").json["queues"] == [{"queue_name": "q"}]
+    lenient = owner(method, f"{path}{'&' if '?' in path else '?'}strict=0", body, headers=headers)
+    assert lenient.status < 300
+    assert field in lenient.headers["Warning"]
+
+
+def test_an_unknown_field_names_a_similar_one(owner: Caller) -> None:
+    reply = owner("POST", "", '{"partitons": 3}', headers={"Content-Type": "application/json"})
+    assert reply.errors["partitons"].startswith("No field of this body; did you mean partitions? The fields are: ")
 
 
 def test_two_warnings_are_one_header(owner: Caller) -> None:

@@ -185,7 +185,7 @@ class ActViews:
     def _find_act(self, match: Match) -> Act:
         act: Act | None = self._acts.get(("queue" in match, match["act"]))
         if act is None:
-            raise NoSuchResource("The resource could not be found.")
+            raise NoSuchResource("This page does not exist.")
         return act
 
     async def _render_page(self, act: Act, page_request: PageRequest, error: QueueyError | None = None) -> Response:

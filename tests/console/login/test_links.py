@@ -17,7 +17,7 @@ from queuey.console import cookies, pages
 from queuey.console.resources import make_console
 from queuey.model.errors import NotAuthenticated
 from queuey.storage import Store, bridge
-from queuey.web.errors import NO_SUCH_RESOURCE
+from queuey.web.errors import make_path_error, status_of
 from queuey.web.responses import Response
 from tests.console.browser import Browser
 from tests.console.conftest import examine
@@ -155,7 +155,8 @@ def test_only_browsers_on_this_machine(local: App, token: str, headers: dict[str
     addresses = ("/console", "/console/", "/console/login", f"{FORM}/{token}", "/console/a/queuey", "/console/health")
     for path in (*addresses, pages.file_address("console.css"), "/console/nowhere"):
         reply = browser.get(path, headers=headers)
-        assert (reply.status, reply.text) == (404, NO_SUCH_RESOURCE)
+        error = make_path_error(path)
+        assert (reply.status, reply.json["error_msg"]) == (status_of(error), {"NotFound": str(error)})
     assert use_link_token(browser, token, **headers).status == 404
     assert browser.get("/__heartbeat__", headers=headers).status == 200
     assert use_link_token(browser, token).status == 303

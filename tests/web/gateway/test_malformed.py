@@ -151,10 +151,11 @@ def test_endless_body_is_not_read(owner: Caller, queue: str) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/queuey/q/1/2", "/v1/%FF", "/v1/queuey/q/offsets/a/b"])
 def test_paths_that_lead_nowhere(owner: Caller, queue: str, path: str) -> None:
-    """An unknown path is a plain 404, also when it is not UTF-8."""
+    """An unknown path is a 404 that says where to find the paths, also when it is not UTF-8."""
     reply = owner("GET", path)
-    assert reply.status == 404
-    assert reply.headers["Content-Type"].startswith("text/plain")
+    assert (reply.status, list(reply.errors)) == (404, ["NotFound"])
+    assert reply.errors["NotFound"].startswith(path)
+    assert "/v1/openapi.json" in reply.errors["NotFound"]
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class Silent:
 @pytest.mark.parametrize("answered", [0, 3])
 def test_a_request_without_an_answer_ends_with_the_call(answered: int) -> None:
     """A load ends at the deadline of its call, if it waits for room or for the last answers."""
-    deadline = Deadline(0.05)
+    deadline = Deadline(0.5)
     driver: Any = Silent(answered, deadline)
     row = CachedQueue(
         queue=Queue(application="acme", name="q", uid=1, qid=2), home_class=0, longest_ttl=60, read_at=0.0
