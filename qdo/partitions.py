@@ -14,7 +14,6 @@ from queuey.client.deadletters import matches_patterns
 
 
 def join_first(things: Iterable[Any], most: int, form: Callable[[Any], str] = str) -> str:
-    """Returns a text with the first ``most`` of the sorted things, and the number of the rest."""
     texts = [form(thing) for thing in sorted(things)]
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 

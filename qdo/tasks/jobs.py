@@ -368,7 +368,6 @@ class Called(NamedTuple):
 
 
 def find_task_call(tasks: Mapping[str, Task[Any, Any, Any]], message: Message) -> Called:
-    """Returns the task and arguments of a message; raises UnknownTask, also for arguments that do not fit."""
     try:
         call = msgspec.convert(message.body, Invocation)
     except msgspec.ValidationError as error:

@@ -233,7 +233,6 @@ class Task(Generic[P, R, S]):
         return self._signature
 
     def bound(self, call: Invocation) -> inspect.BoundArguments:
-        """Returns the arguments in a message, converted to the function's types; raises TypeError or ValueError."""
         signature = self.signature
         bound_arguments = signature.bind(*call.args, **call.kwargs)
         for name, value in bound_arguments.arguments.items():
@@ -307,7 +306,6 @@ class TaskSender(Generic[P]):
 
 
 def send_call(jobs: Jobs, call: TaskCall, options: dict[str, Any]) -> Receipt | None:
-    """Sends a call and returns its receipt, or None if a different call has its name."""
     client = jobs.client
     if call.unique is None:
         return bind_type(jobs.sent(call.queue, lambda: client.send(call.queue, json=call.body, **options)), call)
@@ -336,7 +334,6 @@ def bind_type(receipt: Receipt, call: TaskCall) -> Receipt:
 
 
 def group_by_queue(calls: Iterable[TaskCall]) -> tuple[dict[str, list[TaskCall]], list[TaskCall]]:
-    """Returns the calls by queue, and the unique calls, which have to be sent one by one."""
     by_queue: dict[str, list[TaskCall]] = {}
     unique = []
     for call in calls:

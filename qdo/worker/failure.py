@@ -158,7 +158,6 @@ def _full_name(kind: type[BaseException]) -> str:
 
 
 def _cut(text: str, max_chars: int) -> str:
-    """Cuts out the middle of a long text, because a traceback ends with the error."""
     if len(text) <= max_chars:
         return text
     return f"{text[: max_chars // 2]} [{len(text) - max_chars} characters left out] {text[-(max_chars // 2) :]}"
@@ -230,7 +229,6 @@ def decide(settings: WorkerSettings, queue: str, failure: Failure, attempt: int,
 
 
 def _decide_last(settings: WorkerSettings, queue: str, pause: float) -> Decision:
-    """Decides after the last attempt. Dead letters are skipped unless ``bury_dead``."""
     match settings.on_failure:
         case "retry":
             return RetryLater(pause)

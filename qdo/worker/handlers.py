@@ -346,7 +346,6 @@ class Hooks:
 
 
 def _find_hook(instance: object, name: str) -> Hook | None:
-    """Returns a hook, or None if the object has none of its own; raises InvalidArgument for an unusable one."""
     hook: Any = getattr(instance, name, None)
     if hook is None or getattr(hook, "__func__", None) is getattr(Middleware, name):
         return None

@@ -118,7 +118,6 @@ class WorkerMetrics:
         self._plain[name] += 1
 
     def record_ownership_change(self, kind: str, partitions: int) -> None:
-        """Counts one rebalance, and its partitions by the kind of change."""
         self._rebalances[kind] += partitions
         self.increment("rebalances")
 

@@ -232,7 +232,6 @@ class Worker:
             self._wake()
 
     def _stop_with(self, code: int) -> None:
-        """Stops the worker. An earlier exit code other than 0 stays."""
         self._code = self._code or code
         self._stop()
 
@@ -255,7 +254,6 @@ class Worker:
                 self._hooks.call("stopped", self)
 
     async def _join(self) -> bool:
-        """Starts the source; returns False, and cancels the start, if the worker is stopped before."""
         loop = asyncio.get_running_loop()
         joining, stopping = loop.create_task(self._source.start()), loop.create_task(self._stop_requested.wait())
         try:
@@ -268,7 +266,6 @@ class Worker:
             await cancel(joining, stopping)
 
     async def _take_until_stopped(self) -> None:
-        """Handles messages until the worker is stopped, then drains; after an error without waiting."""
         patience = 0.0
         try:
             while not self._stopping:
@@ -280,7 +277,6 @@ class Worker:
             await self._drain(patience)
 
     async def _drain(self, patience: float) -> None:
-        """Finishes messages within ``patience`` seconds; else gives up the handlers and sets the exit code."""
         self._stopping = True
         loop = asyncio.get_running_loop()
         self._drained = loop.time() + patience
@@ -313,7 +309,6 @@ class Worker:
         self._source.wake()
 
     def _end(self, end: StopTheWorker, failure: Failure) -> None:
-        """Sets the exit code if it has none yet, and stops the worker."""
         logger.info("ending: %s", "a handler raised StopWorker" if end.why == "asked" else failure)
         self._code = self._code or _EXIT_CODES[end.why]
         self._stop()
@@ -324,7 +319,6 @@ class Worker:
             self._stop()
 
     def _end_process(self, number: int) -> None:
-        """Gives up the handlers and ends the process with ``FAILED``, even if that raises an error."""
         try:
             self._runner.give_up()
             logger.warning("%s again: stopping at once", signal.Signals(number).name)

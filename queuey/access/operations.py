@@ -58,7 +58,6 @@ class Operation(openapi.DocumentedOperation, frozen=True, kw_only=True):
         return [name for name in re.findall(r"{(\w+)}", self.path) if name not in {"app", "queue"}]
 
     def bind(self, owners: Iterable[Any]) -> Callable[..., Any]:
-        """Returns the method ``view`` of the owner whose class has it."""
         name = self.view.__name__
         [owner] = [owner for owner in owners if getattr(type(owner), name, None) is self.view]
         method: Callable[..., Any] = getattr(owner, name)

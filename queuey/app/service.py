@@ -127,7 +127,6 @@ class Service:
         self.workers.leave(seconds)
 
     async def statistics(self) -> dict[str, float]:
-        """Returns statistics of all use cases by metric name, and of the store if it is available."""
         statistics = {
             **self.messages.statistics(),
             **self.claims.statistics(),

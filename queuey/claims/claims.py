@@ -293,7 +293,6 @@ class ClaimUseCases:
         return None, []
 
     async def _complete_deliveries(self, queue: Queue, deliveries: list[ClaimDelivery], *, states: bool) -> None:
-        """Voids results of earlier deliveries and adds job states, before the receipts leave the service."""
         if queue.result_ttl:
             now = self._store.clock.now_ms() / 1000
             repeated = [delivery.receipt for delivery in deliveries if delivery.handed_out > 1]
@@ -303,7 +302,6 @@ class ClaimUseCases:
             await self._add_states(queue, deliveries)
 
     async def _add_states(self, queue: Queue, deliveries: list[ClaimDelivery]) -> None:
-        """Adds job states to the first ``MAX_STATES`` messages that were delivered before, unless reads fail."""
         repeated = [delivery for delivery in deliveries if delivery.handed_out > 1][:MAX_STATES]
 
         try:
@@ -321,7 +319,6 @@ class ClaimUseCases:
         return self.core.boottime() - decided > self._timing.seconds_to_answer(ttl)
 
     def _search_order(self, queue: Queue, partitions: Sequence[int] | None, limit: int) -> Sequence[int]:
-        """Returns partitions in search order, from one whose next entry has room, or else the least busy one."""
         if queue.partitions == 1:
             return (1,)
         if partitions is not None and len(partitions) == 1:
@@ -363,7 +360,6 @@ class ClaimUseCases:
         return await self._settle(queue, "acknowledge", receipts)
 
     async def _write_valid_results(self, queue: Queue, results: Mapping[ClaimReceipt, JobResult]) -> None:
-        """Writes the results whose receipts are valid. Does nothing if the queue keeps no results."""
         if not queue.result_ttl:
             return
         now = self._store.clock.now_ms() / 1000
@@ -374,8 +370,6 @@ class ClaimUseCases:
         )
 
     async def _write_concurrently(self, writes: Sequence[Callable[[], Awaitable[None]]]) -> None:
-        """Does at most ``MAX_CONCURRENT_WRITES`` at a time; raises the first error."""
-
         async def run(lane: Sequence[Callable[[], Awaitable[None]]]) -> None:
             for write in lane:
                 await write()
@@ -436,7 +430,6 @@ class ClaimUseCases:
         return settled
 
     async def _record_failures(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: HandlerFailure) -> None:
-        """Records the reason for the receipts that are valid now, before the claims end and may leave dead letters."""
         parts = group_by_partition(receipts)
         self.logs.check(queue, list(parts))
         queries = {partition: StateQuery(queue, partial(_find_workers, group)) for partition, group in parts.items()}
@@ -479,7 +472,6 @@ class ClaimUseCases:
         await self.logs.ask(queue, {partition: ChangeRequest(queue, lambda draft: draft.supersede([position]))})
 
     async def find_status(self, queue: Queue, location: Location) -> JobStatus | None:
-        """Returns the status of a message as a job, or None if it is done."""
         partition, position = location
 
         def find(state: State, expiry_limit: int) -> JobStatus | None:
@@ -507,7 +499,6 @@ class ClaimUseCases:
     # Expired messages
 
     async def keep_expired(self, queue: Queue) -> None:
-        """Marks the logs of a queue so that reads for claims include expired messages."""
         self.logs.check(queue)
         partitions = range(1, queue.partitions + 1)
         await self.logs.ask(queue, {p: ChangeRequest(queue, EntryDraft.keep_expired) for p in partitions})
@@ -541,7 +532,6 @@ def _skip_outbox(_queue: Queue) -> None:
 
 
 def _find_workers(receipts: Sequence[ClaimReceipt], state: State) -> list[tuple[ClaimReceipt, str]]:
-    """Returns the receipts whose delivery is the last one of its message, with the workers of their claims."""
     claims = [(receipt, state.outstanding.get(receipt.position)) for receipt in receipts]
     return [
         (receipt, claim.worker)

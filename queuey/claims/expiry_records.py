@@ -252,7 +252,6 @@ class ExpiryRecords(DueWork):
         self._remember(key, value)
 
     def _remember(self, key: int, record: ExpiryRecord) -> None:
-        """Remembers a record while processes may rely on it; forgets the least recently used one if full."""
         seconds = (record.until - self._now(self._store.clock_difference)) / TICKS_PER_SECOND
         self._records[key] = record, self._core.boottime() + max(seconds, MIN_STEP_INTERVAL)
         self._records.move_to_end(key)
@@ -316,13 +315,11 @@ class ExpiryRecords(DueWork):
         return result
 
     async def _search_outboxes(self, queue: Queue) -> ExpirySearch:
-        """Counts unpublished dead letters, and has overdue ones published; the next search finds the others."""
         sizes = await self._claims.logs.query_states(queue, lambda state, _limit: len(state.outbox))
         following = self._now(OVERDUE_SECONDS) if any(sizes.values()) else TICKS_MAX
         return ExpirySearch(sum(sizes.values()), following, is_unfinished=following < TICKS_MAX)
 
     async def _search_partition(self, queue: Queue, partition: int, result: ExpirySearch, deadline: float) -> None:
-        """Takes turns at a log up to its end. Sets ``is_cut`` at the deadline, or without progress."""
         start = FIRST
         while True:
             turn = await self._claims.expire(queue, partition, start)

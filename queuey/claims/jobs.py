@@ -230,7 +230,6 @@ class JobUseCases:
     async def mark_leaving(
         self, queue: Queue, delivered: Mapping[Location, bool], status: Literal["removed", "superseded"]
     ) -> None:
-        """Marks jobs that are about to end, by whether their messages were delivered."""
         for location, was_delivered in delivered.items():
             mark = Leaving(status, self._store.clock.now_ms() / 1000, was_delivered)
             await self._records.mark_leaving(queue, *location, mark)
@@ -291,11 +290,6 @@ class JobUseCases:
         return standing
 
     async def _locate(self, queue: Queue, partition: int | None, position: Position) -> Location:
-        """Returns the location of a message that is stored or outstanding.
-
-        Raises:
-            MessageNotFound: The message does not exist.
-        """
         numbers = range(1, queue.partitions + 1) if partition is None else [partition]
         self._logs.check(queue, numbers)
         locations = [(number, position) for number in numbers]
@@ -392,7 +386,6 @@ class JobUseCases:
         return {"status": "done"} | ({"result": None} if is_recent else {"kept": queue.result_ttl})
 
     async def _fetch_messages(self, queue: Queue, locations: Sequence[Location]) -> dict[Location, Message]:
-        """Returns the existing messages by location, without their bodies."""
         step = max(1, self._limits.page_bytes // self._limits.longest)
         messages: dict[Location, Message] = {}
         for start in range(0, len(locations), step):
@@ -401,7 +394,6 @@ class JobUseCases:
         return messages
 
     async def _find_letters(self, queue: Queue, locations: Sequence[Location]) -> dict[Location, DeadLetter]:
-        """Returns the queue's dead letters at these positions in its default dead letter queue, if that exists."""
         if not locations:
             return {}
         name = queue_for(queue.name)
@@ -455,7 +447,6 @@ def _find_view(position: Position, expiry_limit: int, state: State) -> LogView:
 
 
 def _failure_fields(record: JobRecord, status: str) -> dict[str, Any]:
-    """Returns the last attempt's error; without one, a default if the job failed, else nothing."""
     if record.attempts:
         return {"error": record.attempts[-1].error, "text": record.attempts[-1].text}
     default = {"error": TOO_MANY_DELIVERIES_ERROR, "text": "delivered too often without an acknowledgement"}

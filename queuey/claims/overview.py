@@ -123,8 +123,6 @@ class ClaimOverview:
         return await self._read_in_thread(access, measure)
 
     async def list_workers(self, access: QueueAccess) -> list[WorkerClaims]:
-        """Returns the workers that have claims, the busiest first. Workers without a name count as one."""
-
         def live(state: State, expiry_limit: int) -> list[WorkerClaims]:
             claims = (claim for place, claim in state.outstanding.items() if state.is_live(place, expiry_limit))
             return _merge_by_worker(WorkerClaims(c.worker, 1, c.renewed / 1000, c.expires / 1000) for c in claims)
@@ -333,7 +331,6 @@ def _merge_by_worker(claims: Iterable[WorkerClaims]) -> list[WorkerClaims]:
 
 
 def _record_fields(record: JobRecord, number: int) -> dict[str, Any]:
-    """Returns the job state of the delivery of log entry ``number``, and the last failure, as fields of a job."""
     state = record.state if record.state is not None and record.state.number == number else None
     fields = {
         "state": None if state is None else msgspec.Raw(state.json),

@@ -223,11 +223,6 @@ class ClaimViews(Views):
         return _make_settlements(texts, settled)
 
     def _merge_terms(self, request: Request, body: Mapping[str, object]) -> tuple[float, dict[str, Any]]:
-        """Reads query and body. Returns the seconds to wait, and the other values as arguments of the use case.
-
-        Raises:
-            InvalidRequest: A value is not valid, or is given in both.
-        """
         names = self._query.names
         terms = {name: body[name] for name in names & body.keys() if body[name] is not None}
         if not terms:
@@ -238,11 +233,6 @@ class ClaimViews(Views):
         return self._read_terms(query | terms)
 
     def _read_terms(self, values: Mapping[str, object]) -> tuple[float, dict[str, Any]]:
-        """Returns the seconds to wait, and the other values as arguments of the use case.
-
-        Raises:
-            InvalidRequest: Values are not valid; the error names every one.
-        """
         errors = Errors()
         terms = self._query.read(values, errors)
         partitions = errors.parse_field("partitions", read_partitions, terms.partitions)
@@ -296,12 +286,6 @@ class ClaimViews(Views):
         kind: type[S],
         settle: Callable[[_ReceiptsBody[S], Queue], Coroutine[Any, Any, list[ReceiptOutcome]]],
     ) -> Response:
-        """Parses the receipts in the body, settles them, and answers with the result of each receipt in order.
-
-        Raises:
-            InvalidRequest: A receipt is not valid; then none is settled.
-            ClaimLost: A receipt was superseded; the others are settled.
-        """
         access = await self._enter_to_work(request, match)
 
         async def call(queue: Queue) -> Response:
@@ -314,11 +298,6 @@ class ClaimViews(Views):
         return await self._authorization.admit(request, match, "work")
 
     def _read_receipts_body(self, request: Request, kind: type[S], queue: Queue) -> _ReceiptsBody[S]:
-        """Reads a body and its receipts.
-
-        Raises:
-            InvalidRequest: Fields or receipts are not valid; the error names every one.
-        """
         errors = Errors()
         body = self.fields(kind).body(request, errors)
         receipts = _parse_receipts("receipts", body.receipts or [], queue, errors)
@@ -328,10 +307,6 @@ class ClaimViews(Views):
         return _ReceiptsBody(body, receipts)
 
     def _read_reason(self, release: api.Release, count: int, errors: Errors) -> api.Release:
-        """Returns a release with its reason parsed. Checks the number of receipts if it has a reason or no retry.
-
-        Puts what is not valid into ``errors``.
-        """
         if not release.retry and count > api.MAX_WITH_REASON:
             errors.setdefault("retry", f"False is allowed for at most {api.MAX_WITH_REASON} receipts at a time")
         if release.reason is None:
@@ -451,11 +426,6 @@ class ClaimViews(Views):
 
 
 def _read_several(body: Mapping[str, Any]) -> tuple[list[str], dict[str, object]]:
-    """Returns the queues of a claim from several queues, and the receipts to acknowledge by queue.
-
-    Raises:
-        InvalidRequest: They are not 1 to 10 different names, or there are receipts of other queues.
-    """
     names, receipts = body.get("queues"), body.get("acknowledge")
     errors = Errors()
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
@@ -469,11 +439,6 @@ def _read_several(body: Mapping[str, Any]) -> tuple[list[str], dict[str, object]
 
 
 def _read_receipts(name: str, value: object, queue: Queue) -> list[ClaimReceipt]:
-    """Parses the receipts in a field.
-
-    Raises:
-        InvalidRequest: Receipts are not valid; the error names each of them.
-    """
     errors = Errors()
     texts = errors.parse_field(name, validators.parse_list, value, api.MAX_CLAIMS)
     receipts = _parse_receipts(name, texts or [], queue, errors)
@@ -549,11 +514,6 @@ def _parse_receipts(name: str, texts: list[Any], queue: Queue, errors: Errors) -
 
 
 def _settled_response(texts: Sequence[str], settlements: Sequence[ReceiptOutcome]) -> Response:
-    """Answers with the results of receipts; ``texts`` has the receipts in the order of ``settlements``.
-
-    Raises:
-        ClaimLost: A receipt was superseded.
-    """
     results = _make_settlements(texts, settlements)
     if any(settlement.status is ReceiptStatus.SUPERSEDED for settlement in settlements):
         raise ClaimLost(results)

@@ -84,7 +84,6 @@ def sign_token(directory: Path, user: str, seconds: int) -> tuple[str, int]:
 
 
 def _make_keys(directory: Path) -> None:
-    """Writes a new private key, which only its owner may read, and the public key set. Replaces existing ones."""
     jwt = _import_jwt()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -175,7 +175,6 @@ class LoginViews:
         return False
 
     async def _end_session(self, request: Request) -> None:
-        """Ends the session of the request's cookie, if it has one, and drops its cached credential."""
         token = cookies.read(request, cookies.SESSION_COOKIE)
         if token is not None:
             await self._sessions.end(token)

@@ -127,10 +127,6 @@ def takes_claims(page_request: PageRequest, queue: Queue) -> bool:
 def _offered_acts(
     page_request: PageRequest, queue: Queue, rights: list[Any], *, with_claims: bool = False
 ) -> dict[str, Any]:
-    """Returns the rights and the acts that they allow, by their place.
-
-    Claims are paused or resumed only ``with_claims``.
-    """
     hidden = ("resume" if queue.claims == "open" else "pause",) if with_claims else ("pause", "resume")
     offered: dict[str, Any] = {"rights": rights, "acts": [], "dangers": [], "group_acts": []}
     for act in page_request.queue_acts:
@@ -140,10 +136,6 @@ def _offered_acts(
 
 
 async def _find_visible_dead_letter_queues(page_request: PageRequest, queue: Queue) -> list[Queue]:
-    """Returns, sorted by name, the existing queues with dead letters of a queue, or the queue itself if it holds such.
-
-    Queues that the caller may not know of are left out.
-    """
     queues = []
     for name in {queue.name} if holds_dead(queue.name) else list_dead_letter_queues(queue.name, queue.dead_letter):
         with suppress(NotFound, NotAllowed):
@@ -177,7 +169,6 @@ async def _read_overview(page_request: PageRequest, access: QueueAccess, head: d
 
 
 async def _read_options(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
-    """Returns options, partitions, explanation, sampled sizes and moves of a queue."""
     queue, about = access.queue, await page_request.service.queues.describe(access)
     sizes = await page_request.service.browsing.sample_sizes(access)
     return {
@@ -269,7 +260,6 @@ async def _read_groups(page_request: PageRequest, access: QueueAccess) -> dict[s
 
 
 async def _read_moves(page_request: PageRequest) -> dict[str, Any]:
-    """Returns the moves of a queue and the sources whose moves the caller may cancel, or why the moves are hidden."""
     values: dict[str, Any] = {"moves": [], "cancels": [], "hidden": ""}
     try:
         is_seen = await page_request.make_name_test("measure")

@@ -237,7 +237,6 @@ def _login_address(return_to: str) -> str:
 
 
 def _current_page(request: Request) -> str:
-    """Returns the page that the browser shows while its script loads a part, or the first page of the console."""
     try:
         address = urlsplit(request.headers.get("hx-current-url", ""))
     except ValueError:

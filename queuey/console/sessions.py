@@ -133,7 +133,6 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Name of the queue, or empty if the request is about the application."""
         return self.match.get("queue", "")
 
     async def queue(self, name: str = "") -> Queue:
@@ -168,7 +167,6 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
         return [action for action in get_args(Action) if is_allowed(queue, self.caller, action)]
 
     def may(self, action: Action, name: str) -> bool:
-        """Returns whether the caller has a right with a queue, by its name alone."""
         return any(matches(pattern, name) for pattern in self.caller.find_patterns(self.application, action))
 
     async def patterns(self, action: Action) -> Sequence[str]:
@@ -196,7 +194,6 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
         return text
 
     async def render(self, template: str, title: str, of: str = "", *, status: int = 200, **values: object) -> Response:
-        """Renders a page in a thread."""
         values = {"application": self.match.get("app", ""), "name": self.name} | values
         render = partial(pages.render, self.request, template, title, of=of, status=status, caller=self.caller)
         return await self.request.in_thread(partial(render, **values), computes=True)

@@ -41,7 +41,6 @@ class FacadeCredentials:
         self._applications: dict[str, str] = {}
 
     def issue_header(self, application: str) -> str:
-        """Returns a new ``Authorization`` header that grants all rights on an application."""
         secret = secrets.token_hex(32)
         self._applications[secret] = application
         return f"{self.scheme} {secret}"
@@ -260,7 +259,6 @@ def as_uuid(digits: str) -> str:
 
 
 def message_id(location: Location) -> str:
-    """Returns the id of a message as a UUID, followed by its partition unless that is 1."""
     partition, position = location
     text = as_uuid(ids.to_hex(position))
     return text if partition == 1 else f"{text}-{partition}"

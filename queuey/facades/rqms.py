@@ -180,7 +180,6 @@ class RqmsFacade(OpenFacade):
 
 
 def _check_id(text: str) -> str:
-    """Returns the id of an item after checking it."""
     if not text:
         raise InvalidRequest({"id": validators.REQUIRED})
     if len(text) > MAX_NAME_LENGTH:
@@ -205,13 +204,6 @@ def _read_draft(request: Request, name: str) -> Draft:
 
 
 def _read_terms(request: Request) -> dict[str, Any]:
-    """Returns the parameters of a fetch as arguments of the use case.
-
-    A missing one gets its default. Values above the limits are reduced to them, and short locks last ``MIN_LOCK``.
-
-    Raises:
-        InvalidRequest: A parameter is not a number, the count is below 1, or the time is negative.
-    """
     query = parse_form(request.query, "query")
     errors = Errors()
     count = errors.parse_field("count", _read_number, query.get("count"), 1)
@@ -225,7 +217,6 @@ def _read_terms(request: Request) -> dict[str, Any]:
 
 
 def _read_number(text: object, minimum: float) -> float:
-    """Parses a number without an upper bound."""
     try:
         number = float(str(text))
     except ValueError:
@@ -236,7 +227,6 @@ def _read_number(text: object, minimum: float) -> float:
 
 
 def _show_items(queue: Queue, claimed: Sequence[ClaimDelivery]) -> list[_FetchedTask]:
-    """Returns claimed items with their tickets, in ascending order of the bytes of their ids."""
     items = []
     for delivery in claimed:
         name = _id_of(delivery.message)
@@ -252,7 +242,6 @@ def _id_of(message: Message) -> str:
 
 
 def _value_of(message: Message) -> object:
-    """Returns the value of an item; a message not posted as JSON gives its text, or bytes in base64."""
     body = message.body
     if isinstance(body, bytes):
         return b64encode(body).decode()
@@ -260,11 +249,6 @@ def _value_of(message: Message) -> object:
 
 
 def _read_revision(body: bytes) -> str:
-    """Returns the revision in a ticket, which may be encoded once more as a JSON string.
-
-    Raises:
-        InvalidRequest: The body is not a ticket.
-    """
     ticket: str | tuple[str, str]
     try:
         ticket = _decode_ticket(body)
@@ -280,7 +264,6 @@ def _read_revision(body: bytes) -> str:
 
 
 def _answer_finished(settlements: Sequence[ReceiptOutcome]) -> Response:
-    """Answers a request to finish an item."""
     if any(settlement.status is not ReceiptStatus.ACCEPTED for settlement in settlements):
         raise TicketSpent("The item was changed, finished, or fetched again by somebody else.")
     return Response(200, b"Well done, sir!", HTML)

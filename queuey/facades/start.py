@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def prepare_application(facades: Facades, store: str, applications: ApplicationCreator) -> None:
-    """Creates the application of a facade served alone on SQLite; otherwise requires that it exists, unless for SQS."""
     from queuey.storage import bridge  # noqa: PLC0415 - only needed if it serves
 
     name = facades.app

@@ -99,7 +99,6 @@ class GroupUseCases:
             served.work_now()
 
     def _get_local(self, application: str, group: str) -> LocalGroup:
-        """Returns a group of this process, created if needed; now and then drops unused groups."""
         require_group_name(group)
         served = self.served.get((application, group))
         now = self._core.boottime()
@@ -121,7 +120,6 @@ class GroupUseCases:
         self.served.pop(key, None)
 
     async def _read(self, application: str, group: str) -> tuple[LocalGroup, GroupState]:
-        """Returns a group of this process, and its state by a read that starts now."""
         local = self._get_local(application, group)
         state = await local.cache.refresh()
         if not state.head.version:

@@ -260,11 +260,9 @@ class LocalGroup:
         return self.cache.targets.is_overdue(member, held, now - clock_slack(self._store))
 
     def _count_queues(self, number: int, beat: _Beat) -> int:
-        """Returns the number of queues that are planned for a member, or that it names."""
         return self.cache.targets.count_queues(number) + len(beat.heartbeat.owned) + len(beat.heartbeat.given_back)
 
     def _requested_queues(self, number: int) -> set[str]:
-        """Returns queues with partitions that other members wait for and that a member may own without knowing."""
         seen = self.changes.sessions.members.get(number)
         plan = self.cache.state.plan
         return {plan[uid].name for uid in seen.asked if uid in plan} if seen is not None else set()
@@ -337,7 +335,6 @@ class LocalGroup:
             self.hand_overs.leavers.discard(number)
 
     def _find_unconfirmed(self, name: str) -> set[int]:
-        """Returns partitions of a queue that are planned for members here and that these do not name yet."""
         planned = self.cache.targets.queues.get(name)
         return {
             number
@@ -349,10 +346,6 @@ class LocalGroup:
     # Periodic work
 
     def _on_state_changed(self) -> None:
-        """Wakes members that are gone or whose partitions move by a new plan; announces plans of this process.
-
-        If this process has requested a plan, it does the due work at once.
-        """
         members, targets = self.cache.state.members, self.cache.targets
         is_planned, self._targets = targets is not self._targets, targets
         if self.cache.is_own and is_planned:
@@ -368,7 +361,6 @@ class LocalGroup:
         self._renewed = {number: seen for number, seen in self._renewed.items() if number in members}
 
     async def _wake_moving(self, beats: Iterable[tuple[int, _Beat]], targets: Targets) -> None:
-        """Wakes members whose partitions move by a new plan."""
         moving: dict[int, _Beat] = {}
         queues = (
             (number, beat)
@@ -395,7 +387,6 @@ class LocalGroup:
             self._announce()
 
     def work_now(self) -> None:
-        """Ends the pause before the next due work."""
         self._news.set()
 
     async def _work_in_background(self) -> None:
@@ -506,7 +497,6 @@ class LocalGroup:
                 self._asked_until[key] = now + session / 3000
 
     async def cancel_tasks(self) -> None:
-        """Cancels the group's tasks and waits for them; wakes no member."""
         tasks = [task for task in (self.changes.task, self._background_work, self._waking) if task and not task.done()]
         for task in tasks:
             task.cancel()

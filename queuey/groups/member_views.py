@@ -80,7 +80,6 @@ class GroupViews(Views):
         return json_response(answer)
 
     async def leave(self, request: Request, match: Match) -> Response:
-        """Removes the member that calls; or, by its public number, any member for an administrator."""
         names, member = (match["app"], match["group"]), match["member"]
         returns = self.fields(api.LeaveQuery).query(request).returns
         if member.isascii() and member.isdecimal() and len(member) <= MAX_NUMBER_DIGITS:
@@ -118,7 +117,6 @@ class GroupViews(Views):
         return await self._groups.list_names(match["app"], start=query.start, limit=query.limit)
 
     async def delete(self, request: Request, match: Match) -> Response:
-        """Forgets a group, but keeps its offsets."""
         force = self.fields(api.DeleteQuery).query(request).force
         await self._authorization.require_administrator(request, match["app"])
         await self._groups.forget(match["app"], match["group"], force=force)
@@ -161,10 +159,6 @@ async def _wait_for_attempt(poll: LongPoll) -> bool:
 
 
 def _read_texts(field: str, values: list[Any] | None, max_length: int, errors: Errors) -> tuple[str, ...]:
-    """Reads names or patterns of queues. Returns them sorted and without repetitions.
-
-    Puts blank and bad ones into ``errors``, by index.
-    """
     texts = set()
     for number, value in enumerate(values or ()):
         text = errors.parse_field(f"{field}.{number}", validators.parse_printable_text, value, max_length)

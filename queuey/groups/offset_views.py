@@ -42,10 +42,6 @@ def _require_object(body: dict[str, Any], field: str = "partitions") -> dict[str
 
 
 def _is_partition_number(number: str, field: str, errors: Errors) -> bool:
-    """Returns whether a text has one to three digits, as the number of a partition.
-
-    Puts an error into ``errors`` if not.
-    """
     if number.isascii() and number.isdigit() and len(number) <= 3:  # noqa: PLR2004 - no partition is longer
         return True
     errors[field] = f'"{number[:40]}" is not a partition'
@@ -53,10 +49,6 @@ def _is_partition_number(number: str, field: str, errors: Errors) -> bool:
 
 
 def _read_change(number: str, item: object, errors: Errors, parent: str = "partitions") -> OffsetChange | None:
-    """Reads the compare-and-set of one partition's offset. Puts bad values into ``errors``; ``offset`` is required.
-
-    Offsets are compared only if ``expected`` is given; null expects no offset.
-    """
     field = f"{parent}.{number[:40]}"
     if not _is_partition_number(number, field, errors):
         return None
@@ -90,10 +82,6 @@ def _read_note(value: object) -> bytes:
 
 
 def _read_commits(body: dict[str, Any], common_epoch: int | None, errors: Errors) -> _Commits:
-    """Reads the commits of a member. Puts bad values into ``errors``, and commits without any epoch.
-
-    ``common_epoch`` is the epoch of commits without one of their own.
-    """
     commits = _Commits([], {}, {})
     for number, item in _require_object(body, "commits").items():
         field = f"commits.{number[:40]}"

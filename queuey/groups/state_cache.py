@@ -134,7 +134,6 @@ class StateCache:
             self._read_serially_at = now
 
     def _make_empty(self, before: GroupState) -> GroupState:
-        """Returns the state of a group that does not exist; ``before`` itself if it is equal."""
         empty = GroupState(head=GroupHead(centre=self._store.groups.centre))
         return before if before == empty else empty
 

@@ -419,7 +419,6 @@ def _complete_plain(drafts: Sequence[PlainDraft], chosen: Iterator[int], ttl: in
 
 
 def _route_by_kind(queue: Queue, draft: AnyDraft) -> tuple[int | None, Meta | None]:
-    """Returns the partition and metadata of a message that the queue's kind accepts."""
     traits, meta = queue.traits, draft.meta
     traits.check_post(queue, draft.key, draft.partition)
     partition = traits.choose_partition(draft.body, meta, draft.key, queue.partitions) or draft.partition

@@ -190,7 +190,6 @@ class RangeViews(Views):
         return (await request.until_found(wait, attempt)).response
 
     def _read_ranges(self, request: Request) -> tuple[Ranges, float]:
-        """Returns the queues and ranges in the body, and the seconds to wait for messages."""
         body = self.fields(ManyRanges).json(request)
         if not isinstance(body.get("queues"), list):
             raise bad_json('It has no list "queues"')

@@ -187,7 +187,6 @@ class MoveRecords:
         raise MoveNotFound(name)
 
     async def list_moves(self, application: str) -> list[MoveRecord]:
-        """Returns the newest ``MAX_LISTED`` moves of an application, running or ended, the newest first."""
         moves = {value.move.number: value for value in await self._list_all(application)}
         return [moves[number] for number in sorted(moves, reverse=True)[:MAX_LISTED]]
 

@@ -234,10 +234,6 @@ class MoveCarrier(DueWork):
         return NextStep(work.record.version, 0, min(pause, self._timing.beat))
 
     async def _take_over(self, record: Record, before: QueueMoveProgress) -> _Work:
-        """Makes this process the runner of a move; estimates the total if it is not known.
-
-        Raises ``RecordChanged`` if another process was faster.
-        """
         own_progress = replace(before, runner=self._token)
         due = self._ticks_in(self._timing.stale)
         record = await self._records.save(record, own_progress, due)
@@ -248,11 +244,6 @@ class MoveCarrier(DueWork):
         return work
 
     async def _save(self, work: _Work, progress: QueueMoveProgress, due: int) -> _Work:
-        """Records progress, with the present time if messages were moved since the last record, and counts these.
-
-        Raises:
-            RecordChanged: Another process now works on the move.
-        """
         active, record = work.active, work.record
         moved = progress.moved - active.progress.moved
         if moved:
@@ -264,7 +255,6 @@ class MoveCarrier(DueWork):
         return work
 
     async def _record_end(self, work: _Work) -> None:
-        """Ends a move: as ``failed`` if it has an error, as ``cancelled`` if that was requested, else as ``done``."""
         record, counted = work.record, work.active.make_progress()
         state: State = "cancelled" if counted.state == "cancelling" else "done"
         if counted.error:
@@ -277,13 +267,6 @@ class MoveCarrier(DueWork):
     async def _write(
         self, write: Callable[[Record, QueueMoveProgress], Awaitable[T]], record: Record, progress: QueueMoveProgress
     ) -> tuple[T, QueueMoveProgress]:
-        """Writes progress; returns the result and the written progress.
-
-        If a caller has requested the end of the move meanwhile, the written state is ``cancelling``.
-
-        Raises:
-            RecordChanged: Another process now works on the move, or the move is over.
-        """
         while True:
             try:
                 return await write(record, progress), progress

@@ -92,7 +92,6 @@ class Explaining:
         return _make_explanation(position, reasons, stored=True, readable=any(shown.values()))
 
     async def _find_stored(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, Message]:
-        """Returns up to ``MAX_EXPLAINED_PARTITIONS`` stored messages with this id, by partition."""
         step = max(1, self._limits.page_bytes // self._limits.longest)
         stored: dict[int, Message] = {}
         for start in range(0, len(numbers), step):
@@ -317,7 +316,6 @@ def _make_explanation(
 
 
 def _find_standing(position: Position, state: State, expired: int) -> _Standing:
-    """Returns a message's state in a claim log. Claims that end before ``expired`` (ms since 1970) are over."""
     if (claim := state.outstanding.get(position)) is not None:
         return _Standing(
             code=state.find_status(position, expired),

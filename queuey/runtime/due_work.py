@@ -57,7 +57,6 @@ def order_in_turns(items: Iterable[T], application: Callable[[T], str]) -> list[
 
 
 def sort_steps(due: Iterable[tuple[int, Name]]) -> list[Name]:
-    """Returns records by due time, but one of each application in turn."""
     return [name for _, name in order_in_turns(sorted(due), lambda step: step[1][0])]
 
 
@@ -170,11 +169,9 @@ class DueRunner:
         self._core.call_soon(self._begin)
 
     def plan(self, record: Record) -> None:
-        """Plans the next step of a record that this process has made or changed. Does not wait."""
         self._core.call_soon(self._begin, record)
 
     def _begin(self, record: Record | None = None) -> None:
-        """Plans a record's step, if given, and starts the task, or wakes it."""
         if record is not None:
             self._plan_step((record.application, record.name), NextStep(record.version, record.due))
         if self._task is None or self._task.done():
@@ -187,7 +184,6 @@ class DueRunner:
         return self._task
 
     def _plan_step(self, name: Name, following: NextStep) -> None:
-        """Plans a record's next step, unless too many records are planned; drops a record that has none."""
         if following.due == ids.TICKS_MAX:
             self._planned.pop(name, None)
         elif name in self._planned or len(self._planned) < MAX_PLANNED:
@@ -219,7 +215,6 @@ class DueRunner:
         await self._work.end()
 
     async def _take_turn(self) -> float:
-        """Takes due steps and searches for overdue ones. Returns the seconds until the next call."""
         now = self._store.clock.now_ticks()
         boottime = self._core.boottime()
         if self._next_search is None or boottime >= self._next_search:
@@ -239,7 +234,6 @@ class DueRunner:
         return max(0.0, min([self._next_search - boottime, *waits]))
 
     async def _plan_overdue(self, now: int) -> None:
-        """Plans overdue records; the first time, and if the clock was ahead, plans all records."""
         was_ahead, rows = await self._search(now)
         for row in rows:
             name = row.application, row.name
@@ -297,7 +291,6 @@ class DueRunner:
                 self._plan_step(name, following)
 
     def _postpone(self, name: Name, planned: _PlannedStep, error: Exception) -> None:
-        """Logs a step's error; plans a retry after a pause, unless the record was planned again."""
         kind = self._work.kind
         if isinstance(error, QueueyError):
             level = logging.WARNING if isinstance(error, TimeZoneUnknown) else logging.DEBUG
@@ -309,7 +302,6 @@ class DueRunner:
             self._planned[name] = planned._replace(failed=planned.failed + 1, retry=self._core.boottime() + pause)
 
     def _forget(self, name: Name, planned: _PlannedStep) -> None:
-        """Drops a record that another process has changed, unless it was planned again here."""
         self._work.forget(name[1])
         if self._planned.get(name) == planned:
             del self._planned[name]

@@ -79,7 +79,6 @@ class Core:
             calls(self._measure_turn, calls, time.monotonic())
 
     def _measure_turn(self, calls: LoopCalls, due: float) -> None:
-        """Records how late the loop calls this; measures again later, unless the loop was replaced."""
         if calls is self._calls:
             now = time.monotonic()
             if now >= self._period_ends:

@@ -90,7 +90,6 @@ class Watchers:
             return sum(len(shared.waiters) for shared in self._shared.values())
 
     def count(self, *, for_all: bool) -> int:
-        """Returns the number of requests that wait for sources of one kind, each counted once."""
         with self._lock:
             waiter_lists = [shared.waiters for shared in self._shared.values() if shared.for_all is for_all]
             return len({waiter for waiters in waiter_lists for waiter in waiters})
@@ -172,7 +171,6 @@ class Watchers:
             waiter.wake(shared.qid)
 
     def attempt_failed(self, waiter: Waiter) -> None:
-        """Records that an attempt returned nothing, so no other waiter is woken for it."""
         with self._lock:
             for key in waiter.keys if self._trying else ():
                 self._trying.discard((self._shared[key], waiter))
@@ -235,10 +233,6 @@ class Waiter(ABC):
 
 
 def _make_keys(queue: Queue, numbers: Sequence[int], source: WakeSource) -> list[Key]:
-    """Returns a key for each partition, or one for the whole queue beyond ``MAX_WATCHED_PARTITIONS``.
-
-    Leaves out partitions that the queue does not have.
-    """
     partitions = [number for number in numbers if number <= queue.partitions]
     row = (queue.qid, queue.version)
     if len(partitions) > MAX_WATCHED_PARTITIONS:

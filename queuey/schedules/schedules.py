@@ -154,7 +154,6 @@ class ScheduleUseCases:
         return schedule_states.reschedule(schedule, now)
 
     async def _require_room(self, application: str, may_see: MaySee) -> None:
-        """Checks that there is room for another schedule of the caller, who owns the ones that it manages."""
         records = self._store.records
         held = len(
             await records.due_records(schedule_states.KIND, ids.TICKS_MAX, application=application, limit=MAX_SCHEDULES)
@@ -238,7 +237,6 @@ class ScheduleUseCases:
         raise StoreBusy(f"Schedule {name!r} is being fired by other processes. Try again.")
 
     async def _find_managed(self, application: str, name: str, may_see: MaySee) -> Record:
-        """Returns a schedule's record; raises ``ScheduleNotFound`` also if the caller may not manage it."""
         record = await self._store.records.record(schedule_states.KIND, application, name)
         if record is None or not may_see(schedule_states.decode(record.value).plan.queue):
             raise ScheduleNotFound(name)
@@ -337,11 +335,6 @@ class FireUseCases(DueWork):
             raise in_doubt(error) from error
 
     async def _finish(self, record: Record, schedule: StoredSchedule, firing: Firing) -> Record:
-        """Posts the message and records the outcome, also if the schedule was changed meanwhile.
-
-        Returns the new record. If the schedule was removed, or another process has ended the firing, returns the record
-        with this outcome as the last one, without storing it.
-        """
         outcome = await self._post_once(record.application, firing)
         for _ in range(_MAX_ATTEMPTS):
             with suppress(RecordChanged):
@@ -357,7 +350,6 @@ class FireUseCases(DueWork):
         raise StoreBusy(f"Schedule {record.name!r} is being changed by others. Try again.")
 
     async def _post_once(self, application: str, firing: Firing) -> Outcome:
-        """Posts a firing's message and returns the outcome; posts nothing if the firing began too long ago."""
         ended = partial(self._make_outcome, firing.instant, firing.queue)
         for _ in range(MAX_ATTEMPTS):
             if abs(self.now() - firing.began) > schedule_states.MAX_FIRING_SECONDS * TICKS_PER_SECOND:
@@ -375,7 +367,6 @@ class FireUseCases(DueWork):
         raise StoreBusy(f"Queue {firing.queue!r} changed {MAX_ATTEMPTS} times while this request ran. Try again.")
 
     async def _post(self, application: str, firing: Firing) -> PostResult | None:
-        """Posts a firing's message under its key. Returns None if the queue was purged or created again since."""
         queue = await find_queue(self._store, application, firing.queue, fresh=True)
         if queue.qid != firing.qid:
             return None

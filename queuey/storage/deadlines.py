@@ -252,7 +252,6 @@ class LoopCalls:
         self._waking = False
 
     def __call__(self, call: Callable[..., object], *args: object) -> None:
-        """Runs a call in the loop, after earlier ones; from any thread. Drops it if the loop has ended."""
         self._calls.append((call, args))
         if not self._waking:
             try:
@@ -265,10 +264,6 @@ class LoopCalls:
                 raise
 
     def _drain(self) -> None:
-        """Makes the waiting calls in order, including calls that arrive meanwhile.
-
-        If a call raises, the loop reports the error, and the remaining calls run in the loop's next turn.
-        """
         self._waking = False
         calls = self._calls
         while calls:
@@ -300,7 +295,6 @@ class Home:
 
     @classmethod
     def for_running_loop(cls) -> Home:
-        """Returns the home registered for the running loop, or a new one, which is not registered."""
         loop, last = asyncio.get_running_loop(), cls._last
         if last is not None and last.calls.loop is loop:
             return last
@@ -412,7 +406,6 @@ class _Callback:
             self.calls(self.resolve, value, error)
 
     def resolve(self, value: object, error: Exception | None) -> None:
-        """Stores the first answer and wakes the waiting caller; ignores later answers."""
         if not self.is_resolved:
             self.is_resolved = True
             self.value, self.error = value, error

@@ -37,7 +37,6 @@ def _make_partition_error(queue: Queue, partition: int) -> InvalidRequest:
 
 
 def check_text(body: str | bytes) -> None:
-    """Raises InvalidRequest if text cannot be encoded as UTF-8."""
     if not body.isascii():
         _encoded_bytes(body)
 

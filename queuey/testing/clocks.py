@@ -40,11 +40,9 @@ class Clock:
         return f"Clock(ahead={self.ahead})"
 
     def of(self, service: Service) -> None:
-        """Sets the service that uses the clock."""
         self._service = service
 
     def ticks(self) -> int:
-        """Returns the time for new ids, in 100 ns steps."""
         return ids.now_ticks() + int(self.ahead * ids.TICKS_PER_SECOND)
 
     def move(self, **duration: float) -> None:
@@ -78,7 +76,6 @@ class Clock:
         self._service.start_background_work()
 
     def _find_next_due(self, until: float) -> float | None:
-        """Returns how many seconds ahead the application's next schedule fires, or None if none fires by ``until``."""
         now = ids.now_ticks()
         end = now + int(until * ids.TICKS_PER_SECOND)
         assert self._service is not None  # noqa: S101 - as above
@@ -86,7 +83,6 @@ class Clock:
         return (rows[0].due + 1 - now) / ids.TICKS_PER_SECOND if rows else None
 
     def _wait_until_fired(self, service: Service) -> None:
-        """Waits until no schedule is due. Raises TimeoutError after ``FIRE_TIMEOUT``."""
         end = time.monotonic() + FIRE_TIMEOUT
         service.schedules.start_background_work()
         while (name := self._find_firing(service)) is not None:

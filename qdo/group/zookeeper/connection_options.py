@@ -206,7 +206,6 @@ def _convert_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_login(text: str, kind: str, file: Path | None) -> DigestLogin | None:
-    """Returns the login in the file, or else the one in the URL; None without either."""
     if kind not in LOGIN_CLASSES:
         raise InvalidArgument(f"the login must be {' or '.join(LOGIN_CLASSES)}, not {kind!r}")
     if file is not None:
@@ -224,10 +223,6 @@ def _read_login(text: str, kind: str, file: Path | None) -> DigestLogin | None:
 
 
 def _make_tls(values: dict[str, Any]) -> TlsOptions | None:
-    """Returns TLS options, or None without TLS. If ``tls`` is not set, any other option enables TLS.
-
-    Raises InvalidArgument if there are other options although TLS is disabled.
-    """
     enabled = values.pop("tls", None)
     if enabled is None:
         enabled = bool(values)

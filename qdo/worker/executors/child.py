@@ -67,7 +67,6 @@ class ProgressReporter:
             self.send(HANDLED)
 
     def send(self, data: bytes) -> None:
-        """Sends data under a lock, because a handler may set states in threads of its own."""
         with self._lock:
             self._line.sendall(data)
 
@@ -104,7 +103,6 @@ class ParentListener:
         self.busy = False
 
     def receive(self, count: int) -> bytes:
-        """Returns ``count`` bytes; raises EOFError when the parent is gone."""
         chunks = []
         while count:
             chunk = self._line.recv(min(count, 1 << 20))
@@ -115,7 +113,6 @@ class ParentListener:
         return b"".join(chunks)
 
     def listen(self) -> None:
-        """Reads runs and stop requests. When the parent is gone, ends the process at once if a handler runs."""
         try:
             while True:
                 task: ChildTask | int = read_frame(self.receive)
@@ -157,10 +154,6 @@ def main(descriptor: int, pipe: int) -> None:
 
 
 async def _prepare(setup: ChildSetup, entered: AsyncExitStack) -> tuple[Handler, Any]:
-    """Sets the module path and calls ``before_import``, then imports the handler and enters the context.
-
-    Returns the handler and the context's value.
-    """
     sys.path[:] = setup.path
     if setup.before_import is not None:
         setup.before_import()

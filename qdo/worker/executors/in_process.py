@@ -60,7 +60,6 @@ class InThisProcess:
         await self._entered.aclose()
 
     def _count_hanging(self, change: int) -> None:
-        """Counts hanging runs. Each allows an additional run; none start once ``count`` runs hang."""
         self._hanging += change
         self._update_slots()
 
@@ -235,7 +234,6 @@ async def _end_cancellation(task: asyncio.Task[Any], run: MessageRun) -> None:
 
 
 def _keep_result(run: MessageRun, result: object) -> None:
-    """Keeps a handler's result if the run keeps results; raises HandlerError if it is an unfinished call."""
     try:
         check_ran(result, "the handler")
     except NothingRan as error:
@@ -373,7 +371,6 @@ class MixedExecutor(TaskExecutor):
         return stopped
 
     def _is_plain(self, message: Message) -> bool:
-        """Returns whether a message calls a plain task. A message without a known task counts as async."""
         task = self._task_of(message)
         return task is not None and not task.is_async
 

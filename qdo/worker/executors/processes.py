@@ -86,7 +86,6 @@ def load_frame(data: bytes) -> Any:  # noqa: ANN401 - any pickled value
 
 
 def read_frame(read: Callable[[int], bytes]) -> Any:  # noqa: ANN401 - any pickled value
-    """Reads a frame. ``read`` returns exactly the requested number of bytes, or raises EOFError."""
     (length,) = LENGTH.unpack(read(LENGTH.size))
     return load_frame(read(length) if length else b"")
 
@@ -117,7 +116,6 @@ class Tokens:
         self.reader, self._writer = FileIO(reader), FileIO(writer, "w")
 
     def put(self, count: int) -> None:
-        """Replaces what is in the pipe by ``count`` bytes."""
         self.reader.read(_MAX_RUN_MESSAGES)
         self._writer.write(bytes(count))
 
@@ -247,7 +245,6 @@ class ChildProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def kill(self) -> int:
-        """Kills the child's process group and closes the socket; returns the child's exit code, 0 if it never ran."""
         self.kill_group()
         try:
             code = 0 if self._process is None else await asyncio.to_thread(self._process.wait)
@@ -260,7 +257,6 @@ class ChildProcess:
         return code
 
     async def close(self) -> None:
-        """Lets the child leave its context for up to ``_LEAVE_SECONDS``, then kills it."""
         if self._writer is not None:
             try:
                 async with asyncio.timeout(_LEAVE_SECONDS):
@@ -273,7 +269,6 @@ class ChildProcess:
         await self.kill()
 
     async def _finish_reading_frame(self, begun: bytes) -> tuple[Any, bytes]:
-        """Reads a frame whose beginning was read before. Returns its value and the bytes after it."""
         size = LENGTH.size
         begun += await self._reader.readexactly(max(0, size - len(begun)))
         end = size + LENGTH.unpack(begun[:size])[0]
@@ -281,7 +276,6 @@ class ChildProcess:
         return load_frame(begun[size:end]), begun[end:]
 
     async def _describe_end(self) -> str:
-        """Returns how the child ended, as text for an error. Kills the processes that it left behind."""
         code = await self.kill()
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
@@ -370,7 +364,6 @@ class ProcessExecutor:
         return ran._replace(failure=None) if self._given_up else ran
 
     def _drop_dead(self, child: ChildProcess, why: str) -> None:
-        """Forgets a dead child, and starts to replace it unless the executor has given up."""
         self._children.discard(child)
         if not self._given_up:
             logger.warning("%s; another is started", why)
@@ -392,7 +385,6 @@ class ProcessExecutor:
         return total
 
     async def _replace(self) -> None:
-        """Adds a child; logs failures and retries after growing pauses until it succeeds."""
         for failures in count(1):
             try:
                 await self._add_child()
@@ -404,7 +396,6 @@ class ProcessExecutor:
                 return
 
     def _find_limit(self, run: MessageRun) -> tuple[float, str]:
-        """Returns the max seconds of the next message, and what they limit: its task or the handler."""
         task = self._task_of(run.messages[run.handled]) if run.handled < len(run.messages) else None
         if task is None or task.timeout is None:
             return self._limit, "the handler"

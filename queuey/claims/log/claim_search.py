@@ -121,7 +121,6 @@ class LogCache:
         return 0 if log is None else log.pending_ids
 
     def measure(self) -> dict[str, float]:
-        """Returns the totals of all logs by metric name: claims, covers and bytes. Any thread may call it."""
         states = [log.state for log in list(self._logs.values())]
         return {
             "claims_outstanding": sum(len(state.outstanding) for state in states),
@@ -130,7 +129,6 @@ class LogCache:
         }
 
     def _after_round(self, log: PartitionLog) -> None:
-        """Updates the total size, evicts idle logs if it is over the bound, and calls the hooks of the log."""
         weight = log.weight
         if weight != self._weights.get(log.key) or self.weight > self._bound:
             self._update_weight(log, weight)
@@ -147,7 +145,6 @@ class LogCache:
             self._evict()
 
     def _evict(self) -> None:
-        """Removes idle logs, least recently used first, until within the bound; busy ones stay."""
         for _ in range(len(self._logs)):
             if self.weight <= self._bound:
                 return
@@ -182,7 +179,6 @@ class QueueLogs:
                 raise InvalidRequest({"partitions": outside_text(partition, queue.partitions)})
 
     async def ask(self, queue: Queue, requests: Mapping[int, LogRequest]) -> dict[int, Any]:
-        """Sends requests to the logs of partitions; returns their answers by partition."""
         for partition, request in requests.items():
             self._logs.add((queue.qid, partition), request)
         return await gather_answers(requests)
@@ -303,7 +299,6 @@ class PartitionRotation:
         return turn
 
     def _start_next(self, turn: _Turn, now: float, last_conflict: LastConflict) -> None:
-        """Starts the turn of the next partition where no other process works; skipped partitions come last."""
         order = turn.order
         free = (i for i in range(1, len(order)) if last_conflict(order[i]) <= now - AVOIDANCE_SECONDS)
         start = next(free, 1)

@@ -122,7 +122,6 @@ class ExpiryRequest(ReadingRequest):
         return ticks_until_due(self._margin)
 
     async def _search_delayed(self, sources: Sources) -> None:
-        """Sets ``_has_live`` if a delayed message exists, which expires after all messages that are posted now."""
         if not self._has_live:
             lower = self._now, LOW_MIN
             delayed = Slice(sources.partition, lower, limit=1, keeps_read_delay=False, due=False, bodies=False)

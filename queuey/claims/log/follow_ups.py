@@ -137,7 +137,6 @@ class FollowUpRunner:
         self._max_letters = max(1, limits.page_bytes // limits.longest)
 
     async def delete(self, queue: Queue, state: State, number: int) -> None:
-        """Deletes the messages of entry ``number`` and of overdue entries, until an error occurs."""
         for key in self.known.find_due_deletions(state, number, self._core.boottime()):
             locations = [(self._partition, position) for position in state.pending_deletes[key]]
             try:
@@ -172,7 +171,6 @@ class FollowUpRunner:
         return [position for sent, _ in results for position in sent]
 
     async def record_expired_claims(self, queue: Queue, lapsed: Mapping[Position, LastDelivery]) -> None:
-        """Adds failed attempts for the claims of workers with a name; ignores errors."""
         if claims := {position: delivery for position, delivery in lapsed.items() if delivery.worker}:
             with suppress(QueueyError):
                 await JobRecords(self._store.ledger).add_expired_claims(queue, self._partition, claims)

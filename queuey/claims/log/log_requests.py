@@ -103,12 +103,10 @@ class LogRequest:
         """Adds the request's part to the next entry."""
 
     def result(self, state: State) -> Any:  # noqa: ANN401, ARG002 - depends on the request
-        """Returns the result, by the state after the entry."""
         return None
 
     @property
     def depends_on_others(self) -> bool:
-        """True if the request needs no entry, but another process's entry may change its answer."""
         return False
 
 
@@ -138,7 +136,6 @@ class PollRequest(LogRequest):
         return True
 
     def list_claimed(self, state: State, partition: int, number: int) -> list[ClaimDelivery]:
-        """Returns the messages that entry ``number`` has claimed for the poll, or all of them if its TTL is 0."""
         claimed: list[ClaimDelivery] = []
         for message in self.poll.given:
             ticks, low = position = message.ticks, message.low
@@ -319,12 +316,10 @@ async def gather_answers(requests: Mapping[int, LogRequest]) -> dict[int, Any]:
 
 
 def list_polls(requests: Iterable[LogRequest]) -> list[PollRequest]:
-    """Returns the polls that are neither answered nor given up."""
     return [request for request in requests if isinstance(request, PollRequest) and not request.future.done()]
 
 
 def mark_unsent(requests: Iterable[LogRequest]) -> None:
-    """Marks requests as certainly not done, unless they may have been done before they came here."""
     for request in requests:
         request.sent = request.maybe_done
 

@@ -84,7 +84,6 @@ class ContiguousRead(msgspec.Struct):
     horizon: Position | None = None
 
     def add_page(self, page: Page, positions: Sequence[Position], end: Position) -> None:
-        """Adds the positions of a page that ends at ``end``; ``bound`` stays at or below the first page's horizon."""
         self.horizon = self.horizon or (page.horizon, LOW_MIN)
         self.seen += positions
         self.bound = min(self.horizon, end)
@@ -123,7 +122,6 @@ class ScanResult(msgspec.Struct):
         return len(self.fresh) >= self.max_messages or self.size >= self.max_bytes
 
     def add(self, messages: Iterable[Message]) -> None:
-        """Adds messages until ``max_bytes`` are reached; drops the others."""
         for message in messages:
             if self.size >= self.max_bytes:
                 break
@@ -162,7 +160,6 @@ class Candidates(msgspec.Struct):
 
     @property
     def has_any(self) -> bool:
-        """True if messages were found, even if they are gone or other callers got them."""
         return bool(self.returned or self.gone or self.dead_letters or self.scan.fresh)
 
 
@@ -253,7 +250,6 @@ class Scanner:
         return result
 
     async def refresh_horizon(self) -> None:
-        """Reads the horizon without messages; :attr:`horizon` never falls."""
         page = await self.read(Slice(self.partition, ids.LAST, ids.LAST, ahead=True))
         self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
 
@@ -431,7 +427,6 @@ class OrderedScanner:
         return ContiguousRead(self.waiting.front, seen)
 
     async def _fetch_free(self, state: State, scan: ScanResult, demand: ScanDemand) -> None:
-        """Adds waiting messages whose keys are free to the scan, and forgets messages that are gone."""
         fetched: set[Position] = set()
         limit, times = demand.messages, 1
         longest = self._limits.longest
@@ -496,7 +491,6 @@ class OrderedScanner:
         return self._scanner.horizon
 
     def _find_final_end(self, page: Page) -> Position:
-        """Returns the position below which the page is final, and raises the scanner's horizon to the page's."""
         horizon = (page.horizon, LOW_MIN)
         self._scanner.horizon = max(self._scanner.horizon, horizon)
         return min(page.next or ids.FIRST, horizon)
@@ -550,7 +544,6 @@ class Sources(NamedTuple):
     split_expired: SplitExpired
 
     async def split_copies(self, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
-        """Returns messages that are not copies and records the copies; all unless the queue dedups."""
         return messages if self.split is None else await self.split(state, copies, messages)
 
 
@@ -653,7 +646,6 @@ class Duplicates(msgspec.Struct, eq=False):
         return self.written[1]
 
     async def forget(self, state: State) -> None:
-        """Removes covers from the store once the cursor has passed all of them."""
         until = self.stored_until = max(self.stored_until, state.covers.stored_until)
         # Another process may be writing covers that the cursor has not passed yet.
         if until and not state.covers.stored_until and (until, ids.LOW_MIN) <= ids.following(state.cursor):
@@ -696,7 +688,6 @@ class Finder:
         """Start of the last read (ticks), in a log that keeps messages that have expired."""
 
     def use_row(self, row: Queue) -> None:
-        """Adapts to the row of a queue. Its kind and whether it keeps keys never change."""
         self.row = row
         self.kind = rules_of(row)
         if self.kind is not PlainRules:
@@ -848,7 +839,6 @@ class Finder:
         return await self._store.messages.fetch(self.row, locations, kept=self.includes_expired)
 
     async def read(self, requested: Slice) -> Page:
-        """Reads a page; if the queue keeps expired messages, with those, and records the time of the read."""
         if self.includes_expired:
             self._read_at, requested = self._store.clock.now_ticks(), replace(requested, kept=True)
         [page] = await self._store.messages.read(self.row, [requested])

@@ -216,7 +216,6 @@ class MoveRequest(ReadingRequest):
 
 
 def _cut_to_chunk(messages: Sequence[Message]) -> list[Message]:
-    """Takes up to ``MAX_CHUNK_MESSAGES`` messages; the last one may exceed ``MAX_CHUNK_BYTES``."""
     limited, weight = [], 0
     for message in islice(messages, MAX_CHUNK_MESSAGES):
         if weight >= MAX_CHUNK_BYTES:

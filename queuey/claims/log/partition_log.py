@@ -141,7 +141,6 @@ class LogCompaction:
         self.record_snapshot_begun()
 
     def record_snapshot_begun(self) -> None:
-        """Resets the counts, so if the snapshot fails, it is due after as many entries again."""
         self._entries = self._bytes = 0
         self.is_due = False
 
@@ -237,7 +236,6 @@ class PartitionLog:
 
     @property
     def weight(self) -> int:
-        """Approximate bytes in memory."""
         ordered = self._finder.ordered
         return self.state.weight if ordered is None else self.state.weight + ordered.weight
 
@@ -249,7 +247,6 @@ class PartitionLog:
         return freed > 0 and (has_ended or may_free_key or was_full)
 
     def add(self, *requests: LogRequest) -> None:
-        """Adds requests, and starts the rounds if none is under way. They go on until no request waits."""
         now = self._core.boottime()
         for request in requests:
             request.arrived = request.arrived or now
@@ -290,7 +287,6 @@ class PartitionLog:
             self._answering_ids += request.weight
 
     async def _answer_all(self) -> None:
-        """Answers in rounds until none wait. A bug is raised, and the next round loads the state again."""
         while requests := self._take():
             try:
                 try:
@@ -370,7 +366,6 @@ class PartitionLog:
         await self._follow_up(queue, entry, draft)
 
     async def _write_before(self, entry: ClaimEntry, queue: Queue, requests: Sequence[LogRequest]) -> bool:
-        """Writes a record of the entry's dead letters, or a snapshot that is due; returns whether it had to."""
         recording = self._record_outbox(queue) if entry.outs else None
         if recording is None and not self._compaction.is_due:
             return False
@@ -426,7 +421,6 @@ class PartitionLog:
     def _decide(
         self, queue: Queue, requests: Sequence[LogRequest], candidates: Candidates | None
     ) -> tuple[EntryDraft, int]:
-        """Decides on the next entry; returns its draft and the number of messages that its cursor passes."""
         finder, first = self._finder, requests[0]
         draft = finder.begin_entry(self.state, first, candidates)
         draft.records_ends = queue.result_ttl > 0
@@ -456,7 +450,6 @@ class PartitionLog:
     def _make_entry(
         self, queue: Queue, draft: EntryDraft, candidates: Candidates | None, passed_count: int
     ) -> ClaimEntry | None:
-        """Returns the entry, or None if only the cursor moves, and past too few messages to justify one."""
         # With keys, nothing is read beyond what may be remembered, so the cursor must move.
         worth = 1 if candidates is not None and candidates.by_key and candidates.scan.full else MIN_CURSOR_ADVANCE
         if not draft.has_changes_beyond_cursor and passed_count < worth:
@@ -552,7 +545,6 @@ class PartitionLog:
         return True
 
     def _give_up_late(self, requests: Sequence[LogRequest]) -> None:
-        """Fails requests older than ``REQUEST_TIMEOUT``, including requests that no round has taken yet."""
         self._waiting = deque(request for request in self._waiting if not request.future.done())
         self.pending_ids = self._answering_ids + sum(map(_weight_of, self._waiting))
         oldest = self._core.boottime() - REQUEST_TIMEOUT
@@ -564,7 +556,6 @@ class PartitionLog:
     # The log
 
     async def _catch_up_for(self, queue: Queue, requests: Sequence[LogRequest], *, always: bool) -> bool:
-        """Reads other processes' entries if answers depend on them; returns whether there were new ones."""
         if not always and all(request.arrived <= self._current_at for request in requests if request.depends_on_others):
             return False
         before = self.state.number
@@ -572,7 +563,6 @@ class PartitionLog:
         return self.state.number > before
 
     async def _read_from(self, queue: Queue, state: State, *, newest: bool = False) -> dict[int, int]:
-        """Reads the entries after a state, up to the log's end, and keeps the new state; returns tokens by number."""
         began = self._core.boottime()
         tokens: dict[int, int] = {}
         while True:
@@ -592,7 +582,6 @@ class PartitionLog:
         return tokens
 
     def _apply_page(self, state: State, page: LogPage, tokens: dict[int, int]) -> State:
-        """Applies entries to a state; returns that state, or a newer one from a snapshot."""
         if page.snapshot is not None and page.snapshot.number > state.number:
             state = State.decode(page.snapshot.body)
             self._compaction.record_snapshot_read(len(page.snapshot.body))
@@ -605,7 +594,6 @@ class PartitionLog:
         return state
 
     def _apply_entry(self, state: State, log_entry: LogEntry, entry: ClaimEntry) -> None:
-        """Applies an entry that was read; also updates the scanner, the log's length and the open follow-up work."""
         written = self._core.boottime() - max(0, self._store.clock.now_ms() - entry.at) / 1000
         new_claims = [place for _, places in entry.claims for place in places if not state.is_known(place)]
         state.apply(log_entry.number, entry)
@@ -658,17 +646,12 @@ class PartitionLog:
         return tokens.get(log_entry.number) == entry.token
 
     async def _read_same_queue(self, queue: Queue) -> Queue:
-        """Returns the queue's newest row. Raises ``QueueChanged`` if the queue was deleted or purged."""
         fresh = await find_same_queue(self._store, queue.application, queue.name, queue.qid)
         if fresh is None:
             raise QueueChanged(queue.name)
         return fresh
 
     async def _follow_up(self, queue: Queue, entry: ClaimEntry | None, draft: EntryDraft) -> None:
-        """Publishes dead letters, those of a round's entry first, and removes covers that are no longer needed.
-
-        The next round records what was published, and continues.
-        """
         new_letters = () if entry is None else entry.outs
         if entry is None:  # It adds no follow-up work, but another process may have died before it did its own.
             await self._follow_ups.delete(queue, self.state, 0)
@@ -683,7 +666,6 @@ class PartitionLog:
             await self._finder.duplicates.forget(self.state)
 
     async def _write_snapshot(self, queue: Queue) -> None:
-        """Writes a snapshot of the state. A failure is ignored; a later round tries again."""
         state = self.state
         self._compaction.record_snapshot_begun()
 

@@ -85,7 +85,6 @@ class ClaimWakeups:
         self.watched: dict[Key, _Watched] = {}
 
     def watch(self, queue: Queue, partition: int, wake: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``wake``, from any thread, whenever a claim may find messages; returns a function that ends this."""
         key = (queue.qid, partition)
         watched = self.watched.get(key) or _Watched(queue)
         # It may raise; before it has succeeded, nothing is changed.
@@ -105,7 +104,6 @@ class ClaimWakeups:
         return stop
 
     def _remove_wake(self, key: Key, watched: _Watched, wake: Callable[[], None]) -> None:
-        """Removes a wake function; after the last one, stops polling the partition."""
         watched.wakes.remove(wake)
         if not watched.wakes:
             watched.cancel_poll()
@@ -128,7 +126,6 @@ class ClaimWakeups:
             watched.wake()
 
     def _find_next_expiry(self, state: State) -> tuple[bool, float]:
-        """Returns whether claims have ended, and the seconds until the next one does."""
         now = self._store.clock.now_ms()
         ended = bool(state.find_ended(self._timing.expiry_limit(now), 1))
         return ended, self._timing.seconds_left(state.next_expiry(), now)

@@ -88,7 +88,6 @@ class PartitionCovers:
 
     @property
     def count(self) -> int:
-        """Number of covers in memory, plus the copies that they hold."""
         return len(self.by_digest) + self._held
 
     def apply(self, number: int, changes: CoverChanges, cursor: Position) -> None:
@@ -120,7 +119,6 @@ class PartitionCovers:
         heappush(self._ends, (cover.end, digest))
 
     def _remove(self, digest: bytes) -> Cover | None:
-        """Removes and returns the cover of a digest, or returns None. Its items in heaps stay and are skipped later."""
         cover = self.by_digest.pop(digest, None)
         if cover is not None:
             self._held -= len(cover.held)
@@ -150,7 +148,6 @@ class PartitionCovers:
         ]
 
     def advance_cursor(self, cursor: Position) -> None:
-        """Confirms representatives up to the cursor, and drops the covers that hide no messages above it."""
         while self._representatives and self._representatives[0] <= cursor:
             self.unconfirmed.pop(heappop(self._representatives), None)
         above = ids.following(cursor)

@@ -122,7 +122,6 @@ class EntryDraft:
         return position in self.state.outstanding and position not in self._finals
 
     def is_live(self, position: Position) -> bool:
-        """Returns whether a message has a live claim after this entry, not counting the entry's deliveries."""
         if self.is_done_here(position) or position in self._releases:
             return False
         is_renewed = self._renewals.get(position, 0) >= self.expiry_limit
@@ -184,7 +183,6 @@ class EntryDraft:
         return settlements
 
     def _try_add_outstanding(self, position: Position) -> bool:
-        """Counts a message that becomes outstanding, unless it counts already. Returns False at ``MAX_OUTSTANDING``."""
         outstanding = self.state.outstanding
         if position in outstanding or position in self._renewals:
             return True
@@ -194,7 +192,6 @@ class EntryDraft:
         return True
 
     def _renew(self, position: Position, expires: int) -> int:
-        """Records that a claim lasts until ``expires`` or its present expiry, the later of both. Returns that time."""
         claim = self.state.outstanding.get(position)
         ended = (
             claim is None
@@ -233,7 +230,6 @@ class EntryDraft:
         return settlements
 
     def _release(self, receipt: ClaimReceipt, delay: Delay, *, begun: bool | None) -> int:
-        """Ends a claim, or a cancelled message; returns when its delay is over (milliseconds), 0 without a delay."""
         position = receipt.position
         self._renewals.pop(position, None)
         self.changed.add(position)
@@ -253,7 +249,6 @@ class EntryDraft:
         return until
 
     def release_all(self) -> None:
-        """Ends every claim, except those that later calls on this draft make or renew."""
         self.changed.update(self._renewals, () if self._releases_all else self.state.outstanding)
         self._releases_all = True
         self._renewals.clear()
@@ -263,7 +258,6 @@ class EntryDraft:
         return position in self.state.outstanding
 
     def ask_to_stop(self, position: Position) -> None:
-        """Cancels a claimed message: its worker is asked to stop, and it will not be delivered again."""
         self._cancels[position] = None
         self.size += 1
 
@@ -289,7 +283,6 @@ class EntryDraft:
         return [ReceiptOutcome(receipt, self._check_receipt(receipt, receipt.position)) for receipt in receipts]
 
     def _check_receipt(self, receipt: ClaimReceipt, position: Position) -> ReceiptStatus:
-        """Returns ``ReceiptStatus.ACCEPTED`` if a request with this receipt may be carried out; changes nothing."""
         number = receipt.number
         claim = self.state.outstanding.get(position)
         if position in self._superseded or (number and position in self.state.superseded):
@@ -303,7 +296,6 @@ class EntryDraft:
         return ReceiptStatus.ACCEPTED if good else ReceiptStatus.SUPERSEDED
 
     def supersede(self, positions: Iterable[Position]) -> None:
-        """Ends messages whose names have been taken by newer values, even if they are claimed."""
         for position in positions:
             if not (self.state.is_done(position) or position in self._finals):
                 self._renewals.pop(position, None)
@@ -322,7 +314,6 @@ class EntryDraft:
                     self.rules.on_gone(position)
 
     def _end_without_letter(self, position: Position) -> None:
-        """Makes a message done; with ``records_ends``, by an ``outs`` entry without a target queue."""
         if self.records_ends:
             self._outs[position] = ""
             self.size += 1
@@ -446,7 +437,6 @@ class EntryDraft:
         self.workers.append(poll.worker)
 
     def _record_lapsed_claim(self, position: Position) -> None:
-        """Adds the last delivery to ``lapsed`` if its claim was neither released nor a delay."""
         last = self.state.outstanding.get(position)
         if last is not None and last.expires and position not in self.state.resting:
             self.lapsed[position] = last
@@ -467,7 +457,6 @@ class EntryDraft:
         self._move = returned if last is None else MoveStep(move, moved=state.chunk, last=last)
 
     def may_move(self, move: int) -> bool:
-        """Returns whether a move may take messages or end: it has not ended and has no chunk under way."""
         state = self.state.move
         if state is None or state.number < move:
             return state is None or not state.chunk

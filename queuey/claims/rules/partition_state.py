@@ -84,7 +84,6 @@ class ClaimTiming:
         return now - round(self._read_margin() * 1000)
 
     def seconds_left(self, expires: float, now: int) -> float:
-        """Returns the seconds until a claim is over for all processes, at least 0."""
         return max(0.0, (expires - self.expiry_limit(now) + 1) / 1000)
 
     def seconds_to_answer(self, ttl: float) -> float:
@@ -170,7 +169,6 @@ class State:
         return (position <= self.cursor and position not in self.outstanding) or position in self.above
 
     def is_known(self, position: Position) -> bool:
-        """Returns whether a message was delivered or is done, so that scans skip it."""
         return position <= self.cursor or position in self.outstanding or position in self.above
 
     def find_unknown(self, positions: Collection[Position]) -> set[Position]:
@@ -181,7 +179,6 @@ class State:
 
     @property
     def weight(self) -> int:
-        """Approximate bytes in memory, with what a process keeps for each partition beside the state."""
         pending_deletes = sum(map(len, self.pending_deletes.values())) if self.pending_deletes else 0
         taken = 0 if self.move is None else len(self.move.taken)
         other_ids = len(self.outbox) + len(self.superseded) + pending_deletes + taken
@@ -221,7 +218,6 @@ class State:
         self.snapshot = max(self.snapshot, entry.snapshot)
 
     def _apply_departures(self, number: int, entry: ClaimEntry) -> None:
-        """Applies a move's step, dead letters and deletions. Undelivered dead letters count as freed."""
         if entry.move is not None:
             self._apply_move(number, entry.move, entry.at)
         if entry.outs:
@@ -262,7 +258,6 @@ class State:
         move.ended = move.ended or step.ended
 
     def _apply_claims(self, entry: ClaimEntry) -> None:
-        """Begins a claim of each message and counts a delivery; ends its rest and its cancellation."""
         outstanding, number, now = self.outstanding, self.number, entry.at
         workers = entry.workers or [""] * len(entry.claims)
         for (expires, positions), secret, worker in zip(entry.claims, entry.secrets, workers, strict=True):
@@ -286,7 +281,6 @@ class State:
             self._record_keys(positions, keys)
 
     def _record_keys(self, positions: list[Position], keys: list[int]) -> None:
-        """Makes keys busy. Skips key 0, and messages whose key is known already."""
         for position, key in zip(positions, keys, strict=True):
             claim = self.outstanding[position]
             if key and not claim.key:
@@ -300,7 +294,6 @@ class State:
             del self.busy[key]
 
     def _finish(self, position: Position) -> None:
-        """Makes a message done and frees its key. The cursor does not move."""
         claim = self.outstanding.pop(position, None)
         if claim is not None:
             self._ended.pop(position, None)
@@ -315,7 +308,6 @@ class State:
             heappush(self._above_heap, position)
 
     def _finish_leaving(self, positions: list[Position], now: int) -> None:
-        """Makes messages done, and remembers the outstanding ones as superseded."""
         for position in positions:
             if position in self.outstanding:
                 self.superseded[position] = now
@@ -333,14 +325,12 @@ class State:
             del self.superseded[position]
 
     def _request_deletion(self, number: int, positions: list[Position]) -> None:
-        """Records messages to delete from the store. If there are too many, the oldest requests are dropped."""
         self.pending_deletes[number] = positions
         count = sum(map(len, self.pending_deletes.values()))
         while count > MAX_PENDING_DELETES:
             count -= len(self.pending_deletes.pop(next(iter(self.pending_deletes))))
 
     def _release(self, position: Position) -> None:
-        """Lets an outstanding message be delivered again. Does nothing without a claim."""
         claim = self.outstanding.get(position)
         if claim is not None and claim.expires:
             claim.expires = 0
@@ -394,7 +384,6 @@ class State:
             self._rebuild_expiries()
 
     def _advance_cursor(self, number: int, entry: ClaimEntry) -> None:
-        """Applies the changes of covers, then moves the cursor up and forgets done messages below it."""
         covers, heap = self.covers, self._above_heap
         if entry.covers is not None:
             covers.apply(number, entry.covers, self.cursor)
@@ -449,7 +438,6 @@ class State:
         return positions
 
     def next_expiry(self) -> float:
-        """Returns the next expiry of a claim (milliseconds since 1970), or infinity without any."""
         outstanding, expiries = self.outstanding, self._expiries
         while expiries:
             expires, position = expiries[0]
@@ -481,7 +469,6 @@ class State:
         return claim.expires > 0 and claim.deliveries > 0 and position not in self.resting
 
     def find_status(self, position: Position, expiry_limit: int) -> Literal["claimed", "retrying", "waiting"]:
-        """Returns the status of an outstanding message: waiting once its claim has ended, retrying while it rests."""
         if self.has_ended(position, expiry_limit):
             return "waiting"
         return "retrying" if position in self.resting else "claimed"

@@ -154,7 +154,6 @@ def _is_of_store(name: str) -> bool:
 
 
 def _portable_text(value: object) -> str:
-    """Returns a value as on the command line, with absolute paths."""
     from queuey.settings import SecretName, as_text
 
     if isinstance(value, Path):

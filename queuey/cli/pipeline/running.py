@@ -113,7 +113,6 @@ class PipelineRun:
             output.print_note(text)
 
     def report_dry_run(self) -> None:
-        """Prints that ``--dry-run`` has no effect on a command that only reads."""
         if self.dry_run:
             output.print_note("This command changes nothing, so --dry-run has no effect.")
 

@@ -93,11 +93,6 @@ class ChangeOptions(Act):
 
 
 def _read_seen(page_request: PageRequest, names: Iterable[str]) -> dict[str, str]:
-    """Returns the option values that the page showed.
-
-    Raises:
-        InvalidRequest: The form does not contain them.
-    """
     try:
         seen = msgspec.json.decode(page_request.given.get("seen", ""), type=dict[str, str])
         return {name: seen[name] for name in names}
@@ -273,12 +268,6 @@ class Rewind(Act):
 
 
 async def _parse_offsets(page_request: PageRequest) -> _Offsets:
-    """Parses the form, and reads the group's present offsets in one partition or all.
-
-    Raises:
-        InvalidRequest: A field is invalid, or ``to`` is blank.
-        GroupNotFound: The group has no recorded offsets.
-    """
     access, errors = await page_request.enter("measure"), Errors()
     text = page_request.get("partition") or None
     number = errors.parse_field("partition", validators.parse_integer, text, 1, access.queue.partitions)

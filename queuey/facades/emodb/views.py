@@ -62,7 +62,6 @@ class OpenClaims:
         return self._counts.get(qid, MAX_CLAIMED) < MAX_CLAIMED
 
     async def is_full(self, access: QueueAccess) -> bool:
-        """Returns whether the queue has too many claims. Counts and caches them first unless there is room."""
         qid = access.queue.qid
         if not self.has_room(qid):
             self._record(qid, (await self._claims.overview.count_claims(access)).claimed)
@@ -166,13 +165,11 @@ class EmodbFacade(Facade):
     # Sending
 
     async def send(self, request: Request, match: Match) -> Response:
-        """Stores a message; authorizes the caller before reading the body. Creates a missing queue."""
         await self._admit(request, match, "send")
         draft = await request.parse_body(partial(requests.read_message, request, self._limits))
         return await self._send(request, match, [draft])
 
     async def send_batch(self, request: Request, match: Match) -> Response:
-        """Stores messages; authorizes the caller before reading the body. Creates a missing queue."""
         await self._admit(request, match, "send")
         drafts = await request.parse_body(partial(requests.read_batch, request, self._limits))
         return await self._send(request, match, drafts)
@@ -239,7 +236,6 @@ class EmodbFacade(Facade):
         return _json(EMPTY_LIST)
 
     async def acknowledge(self, request: Request, match: Match) -> Response:
-        """Acknowledges messages, no matter who claimed them. Succeeds if they do not exist."""
         access = await self._admit(request, match, "work")
         _read_query(request)
         return await self._settle(request, match, access, self._claims.acknowledge)
@@ -260,10 +256,6 @@ class EmodbFacade(Facade):
         access: QueueAccess | None,
         settle: Callable[[Queue, Sequence[ClaimReceipt]], Coroutine[Any, Any, object]],
     ) -> Response:
-        """Applies a call to the messages whose ids are in the body, a part at a time.
-
-        Succeeds if the queue does not exist, but refuses malformed ids.
-        """
         texts = await request.parse_body(partial(requests.read_ids, request, self._limits))
         ids = MessageIds(self.queue_match(match)["queue"])
 

@@ -97,10 +97,6 @@ class SqsFacade(Facade):
             request.headers["authorization"] = self._callers.make_header(access_keys.digest_of(signature.access_key))
 
     def _verify(self, request: Request) -> None:
-        """Verifies the signature over the whole body, and if it is valid, removes itself from the request.
-
-        Raises SqsError if it is not valid.
-        """
         signature: Signature = request.facade_state.signature  # type: ignore[attr-defined] # see set_credential
         secret = access_keys.secret_of(self._secret, signature.access_key)
         signatures.verify(signature, request, read_body(request, MAX_FACADE_BODY), secret, time())

@@ -233,7 +233,6 @@ def _group_by_chunk(queues: Iterable[PlannedQueue]) -> dict[int, list[PlannedQue
 
 
 def _pack(queue: PlannedQueue) -> _PackedQueue:
-    """Packs targets; partitions without one get member 0, and trailing ones are left out."""
     epoch = max((target.epoch for target in queue.targets.values()), default=0)
     none = PlannedOwner(0, epoch)
     targets = [queue.targets.get(number, none) for number in range(1, max(queue.targets, default=0) + 1)]

@@ -74,7 +74,6 @@ class GroupDraft:
         return ended
 
     def is_abandoned(self) -> bool:
-        """Returns whether the group has no member, and had none for ``ABANDONED_MS``."""
         head = self._before.head
         ends = (self._find_session_end(member) for member in self._before.members.values())
         return not self._members and self._now - max(head.born, head.epoch, head.due or 0, *ends) >= ABANDONED_MS
@@ -167,7 +166,6 @@ class GroupDraft:
             self.request_plan()
 
     def request_plan(self) -> None:
-        """Makes a plan due, unless one is: now, or after a delay if the previous plan is recent."""
         if self._head.due is None:
             # Epochs of a young group are ahead of the clock.
             last = min(self._head.epoch, self._now)
@@ -207,7 +205,6 @@ class GroupDraft:
         return GroupState(self._head, dict(self._members), subscriptions, self._plan)
 
     def _find_session_end(self, member: JoinedMember) -> int:
-        """Returns when a member's session ends, or the grace of an absent one (ms)."""
         if member.state == "absent":
             return member.absent + member.grace
         moved = self._head.moved and self._head.moved + member.session // 3
@@ -251,10 +248,6 @@ class GroupDraft:
         return former.state != "leaving" and before.credential == after.credential
 
     def _transfer_targets(self, former: set[int], member: JoinedMember) -> None:
-        """Gives the targets of former members to one member, in a new epoch.
-
-        Drops queues that it does not subscribe to.
-        """
         self._head = replace(self._head, epoch=self._next_epoch())
         new_target = PlannedOwner(member.number, self._head.epoch)
         is_wanted = self._subscriptions[member.subscription].matcher()

@@ -195,7 +195,6 @@ class CassandraStore(Store):
         self._driver.close()
 
     async def reap(self) -> int:
-        """Removes data of purged and deleted queues that is old enough; returns of how many."""
         return await self._driver.calls.run_async(self._garbage_collector.run(), long=True)
 
     async def acknowledgement(self) -> Acknowledgement:

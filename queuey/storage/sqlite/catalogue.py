@@ -102,7 +102,6 @@ class SqliteCatalogue(Catalogue):
             return self._read_row(application, name, connection)
 
     def _read_row(self, application: str, name: str, connection: Connection) -> Queue:
-        """Reads a queue's row into the cache. If it is missing, removes it from the cache and raises."""
         # The version is read first: a change between the two reads makes the row look older than it is, not newer.
         catalogue = self._db.refresh_catalogue_version(connection)
         queue = row_codec.find_queue(connection, application, name, catalogue)
@@ -159,7 +158,6 @@ class SqliteCatalogue(Catalogue):
         return self._replace_cached(queue, await self._db.write(work))
 
     def _replace_cached(self, old: Queue, new: Queue) -> Queue:
-        """Replaces the cached row, whichever it is. Returns ``new``, which is now the last to be evicted."""
         self._db.queues.drop(old.application, old.name)
         self._db.queues.put(new)
         return new

@@ -155,11 +155,6 @@ def _append_to_log(
 
 
 def _read_page(connection: Connection, qp: int, first: int) -> LogPage:
-    """Returns entries from ``first`` on.
-
-    If the log does not have that entry any more, or for 1, it returns the newest named snapshot with the entries after
-    it.
-    """
     row: Any = connection.execute(_SELECT_LAST_NUMBER, (qp,)).fetchone()
     last: int = row[0]
     entries = _read_entries(connection, qp, first)

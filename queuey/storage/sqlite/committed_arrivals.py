@@ -108,10 +108,6 @@ class CommittedArrivals:
         return bool(self.watches)
 
     def _announce_commit(self, transaction: Transaction) -> None:
-        """Wakes this process's watches after a commit, and tells other processes of it.
-
-        Called in the writer's thread.
-        """
         if transaction.last_before != self._own_last or transaction.passed:
             self._others = True
         self._own_last = transaction.last
@@ -120,7 +116,6 @@ class CommittedArrivals:
             self.watches.share(transaction.last, transaction.touched)
 
     def _wake_partitions(self, partitions: Iterable[int], last: int) -> None:
-        """Wakes the watches of partitions. Prompt ones search only above ``last`` from now on."""
         for key in partitions:
             for watch in self.watches.find(key):
                 if watch.prompt:
@@ -161,7 +156,6 @@ class CommittedArrivals:
             self._catalogue = catalogue
 
     def _read_own_last(self, last: int) -> int:
-        """Returns the last id of this process. Waits a little until a visible commit of its own is recorded."""
         for _ in range(_MAX_RECORD_CHECKS):
             if last <= max(self._own_last, self._seen):
                 break
@@ -174,7 +168,6 @@ def _delay_ticks(queue: Queue) -> int:
 
 
 def _wake_for_arrivals(connection: Connection, watches: Sequence[Watch], safe: int, now: int) -> None:
-    """Wakes the watches with messages below their horizon, and moves all watches up to it."""
     if not watches:
         return
     ranges = [

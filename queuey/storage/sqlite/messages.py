@@ -255,10 +255,6 @@ def sample_horizon(
 
 
 def _count_live(connection: Connection, qp: int, above: Position, horizon: int, now: int) -> tuple[int, bool]:
-    """Counts live messages above a position and below the horizon.
-
-    Returns False with an estimate if there are too many.
-    """
     row: Any = connection.execute(_COUNT_ABOVE, (qp, *above, horizon, now, MAX_COUNTED + 1)).fetchone()
     count: int = row[0]
     if count <= MAX_COUNTED:

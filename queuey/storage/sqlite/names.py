@@ -53,7 +53,6 @@ class SqliteNames(Names):
 
 
 def _read_named(connection: Connection, queue: Queue, name: str, now: int) -> tuple[Named, int] | None:
-    """Returns the value of a name and the expiry of its row (ticks), or None."""
     row: Any = connection.execute(_SELECT_NAME, (queue.qid, name, now)).fetchone()
     if row is None:
         return None

@@ -112,7 +112,6 @@ Run = tuple[int, int, int, Any]
 
 
 def _split_into_runs(items: Sequence[NewMessage]) -> list[Run] | None:
-    """Splits messages into runs. Returns None if some need a row of their own, or the runs would be too short."""
     if driver.carray is None:
         return None
     starts: list[int] = []

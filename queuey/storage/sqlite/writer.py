@@ -68,7 +68,6 @@ class _Operation(msgspec.Struct):
     error: Exception | None = None
 
     def run(self, transaction: Transaction) -> None:
-        """Sets the result, or the error that concerns only this operation."""
         work = self.work
         self.error = None
         try:
@@ -84,7 +83,6 @@ class _Operation(msgspec.Struct):
             self.error = driver.make_damage_error(error)
 
     def withdraw(self) -> Outcome:
-        """Gives the operation up. Returns the outcome of the write."""
         return "none" if self.taken.acquire(blocking=False) else "unknown"
 
 
@@ -233,7 +231,6 @@ class SqliteWriter:
                 self._refuse_rest()
 
     def close(self, timeout: float) -> None:
-        """Finishes accepted operations, then ends the thread. Refuses operations still waiting after ``timeout``."""
         if not self._closed:
             self._closed = True
             self._submit_turn()
@@ -244,7 +241,6 @@ class SqliteWriter:
             self._inbox.put(None)  # `_refuse_rest` may have removed the previous None.
 
     def _refuse_rest(self) -> None:
-        """Ends all operations that have not begun with ``StoreClosed``."""
         with contextlib.suppress(Empty):
             while True:
                 self._waiting += self._inbox.get_nowait() or ()
@@ -254,7 +250,6 @@ class SqliteWriter:
         _answer(refused)
 
     def _run(self) -> None:
-        """Runs groups until closed and nothing waits, then refuses the rest and checkpoints."""
         while not self._ends or self._waiting:
             if group := self._collect_group():
                 self._run_group(group)
@@ -264,7 +259,6 @@ class SqliteWriter:
         self._disconnect(checkpoint=True)
 
     def _collect_group(self) -> list[_Operation]:
-        """Blocks until operations wait. Returns as many as fit into a group, without withdrawn ones."""
         inbox, waiting = self._inbox, self._waiting
         for _ in range(inbox.qsize() or not waiting):
             operations = inbox.get()
@@ -283,7 +277,6 @@ class SqliteWriter:
         return group
 
     def _run_group(self, group: list[_Operation]) -> None:
-        """Runs a group and wakes its callers. After an unexpected error it runs each operation alone."""
         began = time.monotonic()
         try:
             self._commit_group(group)
@@ -302,7 +295,6 @@ class SqliteWriter:
         _answer(group)
 
     def _set_error(self, group: list[_Operation], error: QueueyError) -> None:
-        """Sets the error of each operation; ``StoreUnavailable`` is also recorded as trouble."""
         if isinstance(error, StoreUnavailable) and not isinstance(error, StoreClosed):
             self.trouble.record_failure(error.code, error)
         for operation in group:
@@ -374,10 +366,6 @@ class SqliteWriter:
         return self._connection
 
     def _disconnect(self, *, checkpoint: bool = False) -> None:
-        """Closes the connection, if any, and ignores errors.
-
-        With ``checkpoint`` it copies and truncates the log first.
-        """
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -394,7 +382,6 @@ def _closed_error() -> StoreClosed:
 
 
 def _answer(operations: Sequence[_Operation]) -> None:
-    """Wakes the callers of operations that have ended; those of one loop by one wake-up."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_Operation]] = {}
     for operation in operations:
         if operation.loop is None:

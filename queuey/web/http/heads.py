@@ -158,7 +158,6 @@ def _parse(data: bytes) -> RequestHead:
 
 
 def _make_form(fields: list[Field], *, is_old: bool) -> HeadForm:
-    """Makes a form. Raises :class:`HeadRefused` for repeated headers, and for HTTP/1.1 without Host."""
     form = HeadForm(fields)
     by_name = dict(fields)
     if len(by_name) < len(fields):
@@ -202,10 +201,6 @@ def _parse_target(target: bytes) -> tuple[bytes, bytes]:
 
 
 def _parse_length(fields: dict[bytes, bytes], *, is_old: bool) -> int | None:
-    """Returns the length of the body, 0 if the head has none, or None if it is chunked.
-
-    Refuses every ambiguity between the two.
-    """
     coding, length = fields.get(b"transfer-encoding"), fields.get(b"content-length")
     if coding is not None:
         if length is not None or is_old:

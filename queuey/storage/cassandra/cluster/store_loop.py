@@ -163,7 +163,6 @@ class StoreLoop:
             self._wake()
 
     def close(self) -> None:
-        """Makes all pending calls and those of timers, and ends the loop if it is the store's own."""
         if not self._is_closed:
             self._is_closed = True
             self._replace(None)
@@ -205,7 +204,6 @@ class StoreLoop:
         return self._loop
 
     def _replace(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Replaces the loop. Waits until the thread of the old one has left it, up to HAND_OVER_TIMEOUT."""
         with self._lock:
             former, end_own, self._end_own = self._loop, self._end_own, nothing
             self._loop = loop or former
@@ -345,7 +343,6 @@ class Calls:
         return bridge.run(self.run_async(work, long=long))
 
     def end(self, running: _Running, value: object, error: Any) -> None:  # noqa: ANN401 - an error
-        """Ends a call once: passes its answer to ``done``, unless the caller gave it up and no other call waits."""
         if self._remove(running) and (running.is_part or not running.call.is_given_up):
             running.done(value, error)
 

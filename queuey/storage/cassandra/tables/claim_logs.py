@@ -135,7 +135,6 @@ class CassandraClaimLogs(ClaimLogs):
 
 
 def _make_batch(key: tuple[int, int], entry: LogEntry, snapshot: int | None, truncate_below: int | None) -> list[Call]:
-    """Returns the statements of an append; the first one has the condition."""
     expected = entry.number - 1 or None
     advance: Call = (_ADVANCE_NUMBER, (entry.number, *key, expected))
     if snapshot is not None:

@@ -242,7 +242,6 @@ class SliceReader:
         return None if start.empty_below is None else partial(self._empty_ranges.record, below=start.empty_below)
 
     def find_extent(self, row: CachedQueue, lookup: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
-        """Returns what a read can cover: up to the end of the lookup and of ``MAX_RECORDED_BUCKETS`` buckets."""
         lower, bounded = part.lower, upper
         if part.descending:
             lower = max(lower, (lookup.low, LOW_MIN))

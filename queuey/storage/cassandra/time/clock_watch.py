@@ -271,7 +271,6 @@ class ClockWatch:
             log.exception("Comparing the clock with the clocks of the Cassandra nodes failed.")
 
     def _join_round(self, done: CheckCallback) -> None:
-        """Adds a callback to the next round, never to one that is under way; begins the round if none is."""
         self._waiting.append(done)
         if self._round is None:
             self._begin_round()
