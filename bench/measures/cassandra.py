@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from bench.harness import Bench, Void, measure
+from bench.load import generator as load
 from bench.load import traffic
 from bench.load.traffic import Job, Sample
 from bench.measures import claims
@@ -20,6 +23,9 @@ from queuey.storage import Store, bridge
 
 WARM_SECONDS = 5.0
 """Warm-up of each side before the measurement, in which Cassandra's JVM compiles."""
+ROW_AGE_SECONDS = 1.0
+"""Seconds after which no row of a queue is young enough for a post: more than C."""
+COUNTED = "queuey_store_requests_total", "queuey_store_messages_appended_total"
 JOBS = "jobs"
 PARTITIONS = 8
 """Partitions of the queue that messages are claimed from."""
@@ -86,6 +92,52 @@ def fill_and_make_reads(bench: Bench, cassandra: Nodes, count: int) -> Job:
         raise Void(f"{len(places) * BATCH:,} messages to read instead of {count:,}")
     bench.rng.shuffle(places)
     return traffic.gets([f"{QUEUE}?limit={BATCH}&since={place}" for place in places], BATCH)
+
+
+@measure("cassandra-many", "POST of one message on Cassandra: one queue, 64, and any of 10,000 that are not in memory")
+def compare_many_queues(bench: Bench) -> Report:
+    """A round posts to each of the 10,000 queues at most once, so the row of each is older than C and is read again."""
+    count, seconds = bench.count(10_000, 600), bench.duration(2, 0.3)
+    path = f"{service.BASE}/q{load.COUNTER.decode()}"
+    post = traffic.request("POST", path, traffic.bodies(1)[0], {"Content-Type": "text/plain"})
+    requests: dict[str, list[float]] = {}
+    with nodes.cassandra(bench) as cassandra:
+        on_cassandra.prepare(cassandra, queues=[f"q{number:07d}" for number in range(count)]).close()
+        bench.print_progress(f"{count:,} queues are there")
+        with on_cassandra.serve(cassandra, bench.new_directory("queuey")) as server:
+
+            def run(name: str, order: Sequence[int]) -> Sample:
+                time.sleep(ROW_AGE_SECONDS)
+                before = [service.read_metric(server, metric) for metric in COUNTED]
+                job, most = Job([post], 201, order=order), len(order) * 8 // 10 if len(order) == count else 0
+                sample = traffic.run(server, job, seconds=seconds, count=most, backend=cassandra)
+                time.sleep(ROW_AGE_SECONDS)  # the counters follow
+                sent, stored = (service.read_metric(server, metric) for metric in COUNTED)
+                requests.setdefault(name, []).append((sent - before[0]) / (stored - before[1]))
+                return sample
+
+            orders = {
+                "one queue": [0],
+                "64 queues": range(64),
+                f"any of {count:,}": bench.rng.sample(range(count), count),
+            }
+            calls: dict[str, Callable[[], Sample]] = {name: partial(run, name, order) for name, order in orders.items()}
+            bench.interleave(calls, bench.count(WARM_UP_ROUNDS, 1))
+            requests.clear()
+            samples = bench.interleave(calls, bench.count(5, 1))
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    for row in rows:
+        row.details["requests/message"] = statistics.median(requests[row.name])
+    one, some, cold = ([sample.cpu for sample in runs] for runs in samples.values())
+    verdicts = [
+        Verdict("CPU, any queue / one queue", pairwise_ratios(cold, one), goal=2.5, better="lower"),
+        Verdict("CPU, any queue / 64 queues", pairwise_ratios(cold, some), goal=2.5, better="lower"),
+        Verdict("requests a post, any queue", requests[f"any of {count:,}"], "", goal=2.05, better="lower"),
+    ]
+    notes = [
+        f"{CONNECTIONS} connections. Requests are all that the service sends to Cassandra, also in the background."
+    ]
+    return Report("", "", rows, verdicts, notes)
 
 
 @measure("cassandra-three", "POST of one to three nodes with three copies, against one node on the same machine")

@@ -7,6 +7,7 @@ import hashlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from urllib.request import urlopen
 
 import apsw
 
@@ -81,6 +82,12 @@ def fill_queues(directory: Path, count: int) -> None:
             "UPDATE clock SET next_queue_id = ?, catalogue_version = catalogue_version + 1", (first + 2 * count,)
         )
     connection.close()
+
+
+def read_metric(server: Process, name: str) -> float:
+    with urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as answer:
+        values = [line.split()[1] for line in answer.read().decode().splitlines() if line.startswith(f"{name} ")]
+    return float(values[0])
 
 
 def serve(
