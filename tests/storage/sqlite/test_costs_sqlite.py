@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -109,21 +110,13 @@ def test_a_post_is_five_statements(store: SqliteStore, queue: Queue, count: Coun
 def test_a_commit_writes_its_log_alone(store: SqliteStore, tmp_path: Path) -> None:
     """Messages of many partitions are written to the log and nowhere else, such as to a file to undo a statement."""
     queue = make_queue(store, partitions=64)
-    written = []
+    messages = [new_message("x" * 500, partition=1 + number) for number in range(64)]
+    others = []
     for _ in range(10):
-        before = _count_written_bytes() - _log_bytes(tmp_path)
-        messages = [new_message("x" * 500, partition=1 + number) for number in range(64)]
         bridge.run(store.messages.append(queue, messages))
-        written.append(_count_written_bytes() - _log_bytes(tmp_path) - before)
-    assert max(written) < 100_000
-
-
-def _count_written_bytes() -> int:
-    return int(Path("/proc/self/io").read_text("ascii").split("wchar: ")[1].split()[0])
-
-
-def _log_bytes(data: Path) -> int:
-    return sum(path.stat().st_size for path in data.rglob("*-wal"))
+        written = int(Path("/proc/self/io").read_text("ascii").split("wchar: ")[1].split()[0])
+        others.append(written - sum(path.stat().st_size for path in tmp_path.rglob("*-wal")))
+    assert max(after - before for before, after in pairwise(others)) < 100_000
 
 
 def rows_of(store: SqliteStore) -> list[tuple[object, ...]]:
