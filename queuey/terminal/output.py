@@ -274,7 +274,7 @@ def run(
         notes = getattr(error, "__notes__", ())
         text = str(error).removesuffix(".") if notes else str(error)
         code = error.exit_code if isinstance(error, Failed) else WRONG_USAGE if is_usage(error) else FAILED
-        kind = getattr(error, "code", None) or getattr(error.__cause__, "code", "Failed")
+        kind = getattr(error, "code", getattr(error.__cause__, "code", "Failed"))
         print_error("; ".join([text, *notes]), kind, code, f"{program}: ")
     except OSError as error:
         print_error(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", begin=f"{program}: ")
