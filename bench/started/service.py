@@ -91,21 +91,14 @@ def read_metric(server: Process, name: str) -> float:
 
 
 def serve(
-    directory: Path,
-    *,
-    workers: int = 1,
-    environment: Mapping[str, str] | None = None,
+    directory: Path, *, workers: int = 1, environment: Mapping[str, str] | None = None
 ) -> contextlib.AbstractContextManager[Process]:
     store = {"--data": str(directory), "--sync": "full"}
     return serve_store(directory, store, workers=workers, environment=environment)
 
 
 def serve_store(
-    directory: Path,
-    store: Mapping[str, str],
-    *,
-    workers: int = 1,
-    environment: Mapping[str, str] | None = None,
+    directory: Path, store: Mapping[str, str], *, workers: int = 1, environment: Mapping[str, str] | None = None
 ) -> contextlib.AbstractContextManager[Process]:
     """Runs ``queuey serve``.
 

@@ -58,11 +58,7 @@ def open_coordinator(
 
 
 def make_coordinator(
-    client: AsyncClient,
-    coordinator: Coordinator | None,
-    group: str | None,
-    revoke_timeout: float,
-    grace: float,
+    client: AsyncClient, coordinator: Coordinator | None, group: str | None, revoke_timeout: float, grace: float
 ) -> Coordinator | None:
     """Returns the given coordinator, or one for the service's group with the given name, or None if neither is given.
 

@@ -654,10 +654,7 @@ class ServiceCoordinator:
         return {partition: offset for partition, offset in sorted(offsets.items()) if partition in chosen}
 
     async def set_offsets(
-        self,
-        offsets: Mapping[Partition, str | None],
-        *,
-        expected: Mapping[Partition, str | None] | None = None,
+        self, offsets: Mapping[Partition, str | None], *, expected: Mapping[Partition, str | None] | None = None
     ) -> None:
         """Moves offsets from outside the group. None as an id moves the offset before all messages.
 

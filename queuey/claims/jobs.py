@@ -165,13 +165,7 @@ class JobUseCases:
     """
 
     def __init__(
-        self,
-        store: Store,
-        core: Core,
-        limits: Limits,
-        timing: ClaimTiming,
-        logs: QueueLogs,
-        watch: JobWatch,
+        self, store: Store, core: Core, limits: Limits, timing: ClaimTiming, logs: QueueLogs, watch: JobWatch
     ) -> None:
         self._store = store
         self._core = core
@@ -268,10 +262,7 @@ class JobUseCases:
             return "removed"
         if standing == "removed":
             why = Attempt(
-                number=number,
-                at=self._store.clock.now_ms() / 1000,
-                error=CANCELLED_ERROR,
-                text="by an operator",
+                number=number, at=self._store.clock.now_ms() / 1000, error=CANCELLED_ERROR, text="by an operator"
             )
             await self._records.add_attempt(queue, *location, why)
             await self._records.record_end(queue, *location, "removed", why.at)

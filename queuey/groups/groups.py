@@ -69,11 +69,7 @@ class GroupUseCases:
     """
 
     def __init__(
-        self,
-        store: Store,
-        core: Core,
-        rights: ReadRights = keep_rights,
-        workers: Workers | None = None,
+        self, store: Store, core: Core, rights: ReadRights = keep_rights, workers: Workers | None = None
     ) -> None:
         self._store = store
         self._core = core

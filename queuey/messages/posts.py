@@ -287,11 +287,7 @@ class MessageUseCases:
         return remaining_seconds >= self._store.messages.write_within(queue) and self._budget.try_acquire(now)
 
     async def _append(
-        self,
-        queue: Queue,
-        items: Sequence[NewMessage],
-        after: Position | None,
-        key: str | PostKey | None,
+        self, queue: Queue, items: Sequence[NewMessage], after: Position | None, key: str | PostKey | None
     ) -> PostResult:
         if not isinstance(key, PostKey):
             positions = await self._store.messages.append(queue, items, after=after)

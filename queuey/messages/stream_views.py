@@ -48,12 +48,7 @@ class StreamViews(Views):
     """Views of ``/v1/{app}/_stream``, and of ``GET /v1/{app}/{queue}`` for clients that accept events."""
 
     def __init__(
-        self,
-        authorization: Authorization,
-        limits: Limits,
-        streams: OpenStreams,
-        unread: UnreadUseCases,
-        queues: Queues,
+        self, authorization: Authorization, limits: Limits, streams: OpenStreams, unread: UnreadUseCases, queues: Queues
     ) -> None:
         super().__init__(authorization, limits)
         self._streams = streams

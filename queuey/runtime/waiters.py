@@ -220,8 +220,7 @@ class Waiter(ABC):
     def subscribe(self, subscriptions: Iterable[Subscription]) -> None:
         """Replaces this waiter's subscriptions. Must be called before each attempt."""
         self._watchers.subscribe(
-            self,
-            {key: queue for queue, numbers, source in subscriptions for key in _make_keys(queue, numbers, source)},
+            self, {key: queue for queue, numbers, source in subscriptions for key in _make_keys(queue, numbers, source)}
         )
 
     def attempt_failed(self) -> None:

@@ -212,10 +212,7 @@ def test_whose_queues(run: Run, job: Job, tmp_path: Path, monkeypatch: pytest.Mo
 def test_whose_queues_is_asked_first(run: Run, starts: list[Any], tmp_path: Path) -> None:
     """A missing application, or several and none named, is reported before Spark is started."""
     nobody = run(*COMMAND, "--app", "nobody")
-    assert (nobody.code, nobody.err) == (
-        2,
-        "queuey: There is no application 'nobody' in the store. It has 1: acme.\n",
-    )
+    assert (nobody.code, nobody.err) == (2, "queuey: There is no application 'nobody' in the store. It has 1: acme.\n")
     with closing(open_store(tmp_path)) as store:
         bridge.run(store.applications.create_application("zoo"))
     several = run(*COMMAND)

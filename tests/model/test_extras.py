@@ -106,10 +106,7 @@ def test_a_missing_extra_names_itself(extra: str) -> None:
     ("program", "modules"),
     [
         ("import queuey.client", {"msgspec", "typing_extensions"}),
-        (
-            "from queuey.client import Client; Client('http://h', key='k').close()",
-            CORE - {"idna"},
-        ),
+        ("from queuey.client import Client; Client('http://h', key='k').close()", CORE - {"idna"}),
         (
             "import qdo; [getattr(qdo, name) for name in qdo.__all__]; import qdo.tasks, qdo.worker.worker",
             {"msgspec", "typing_extensions"},

@@ -518,13 +518,7 @@ class EntryDraft:
         return bool(self.size) or self._releases_all or self.rules.withdraws_covers
 
     def make_entry(
-        self,
-        token: int,
-        *,
-        secrets: Sequence[int] = (),
-        delete: bool = False,
-        deleted: int = 0,
-        snapshot: int = 0,
+        self, token: int, *, secrets: Sequence[int] = (), delete: bool = False, deleted: int = 0, snapshot: int = 0
     ) -> ClaimEntry:
         """Builds the entry.
 

@@ -14,14 +14,7 @@ from queuey.console import cookies, pages
 from queuey.console.acts.act import Act, ActPlan
 from queuey.console.acts.keys import IssueKey, RevokeKey
 from queuey.console.acts.messages import CancelJob, DeleteMessageAct, Redrive, ReleaseJob, RetryJob, SendMessageAct
-from queuey.console.acts.queues import (
-    CancelMove,
-    ChangeOptions,
-    MoveMessages,
-    PauseClaims,
-    ResumeClaims,
-    Rewind,
-)
+from queuey.console.acts.queues import CancelMove, ChangeOptions, MoveMessages, PauseClaims, ResumeClaims, Rewind
 from queuey.console.acts.schedules import (
     AddSchedule,
     ChangeSchedule,

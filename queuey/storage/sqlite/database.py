@@ -40,9 +40,7 @@ _SELECT_LAST_TICKS = "SELECT last_ticks FROM clock"
 _HAS_DUE_MESSAGE = "SELECT 1 FROM messages WHERE queue_partition = ? AND ticks > ? AND ticks <= ? LIMIT 1"
 
 
-def threaded(
-    method: Callable[Concatenate[S, P], T],
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+def threaded(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
     """Turns a blocking method of a contract into a coroutine that runs it in a thread, under the deadline.
 
     On a service's loop this is a thread of the calling request's share: see

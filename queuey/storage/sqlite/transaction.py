@@ -454,14 +454,7 @@ class Transaction:
     def run_isolated(self, work: Callable[[Transaction], T]) -> T:
         """Runs ``work``. If it raises, its effects are undone, and those of the other operations of the group stay."""
         self.flush()
-        before = (
-            self.last,
-            self.catalogue,
-            self._next_id,
-            list(self._delayed),
-            set(self.touched),
-            self.messages,
-        )
+        before = (self.last, self.catalogue, self._next_id, list(self._delayed), set(self.touched), self.messages)
         windows = [{key: list(entry) for key, entry in counts.items()} for counts in (self._added, self._removed)]
         self.connection.execute("SAVEPOINT one")
         try:

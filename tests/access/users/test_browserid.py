@@ -148,10 +148,7 @@ ATTACKS: Mapping[str, tuple[Callable[[], str], str]] = {
         lambda: str(make_assertion(MAIL, AUDIENCE, issuer="other.example.net")),
         AUDIENCES,
     ),
-    "mail address of another domain": (
-        lambda: str(make_assertion("ann@example.net", AUDIENCE, issuer=ISSUER)),
-        MAILS,
-    ),
+    "mail address of another domain": (lambda: str(make_assertion("ann@example.net", AUDIENCE, issuer=ISSUER)), MAILS),
     "mail address with a right": (lambda: bundle(certificate(principal={"email": MAIL + "=read"})), FORM),
     "two mail addresses": (lambda: bundle(certificate(principal={"email": [MAIL, "bob@example.org"]})), FORM),
     "no key": (lambda: bundle(certificate(**{"public-key": None})), FORM),

@@ -344,11 +344,7 @@ def test_unfinished_jobs(store: Store, clock: Clock) -> None:
     assert scene.claims.job(scene.access, (1, delayed)).status == "delayed"
     receipt = scene.claim()
     job = scene.job()
-    assert (job.status, job.deliveries, job.expires) == (
-        "claimed",
-        1,
-        round(store.clock.now_ms() / 1000 + 60, 3),
-    )
+    assert (job.status, job.deliveries, job.expires) == ("claimed", 1, round(store.clock.now_ms() / 1000 + 60, 3))
     scene.claims.release(scene.access, [receipt], 20.0, HandlerFailure("ValueError", "no egg"))
     job = scene.job()
     assert (job.status, job.error, job.text) == ("retrying", "ValueError", "no egg")

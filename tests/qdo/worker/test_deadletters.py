@@ -9,13 +9,7 @@ import msgspec
 import pytest
 
 from qdo.partitions import Queue
-from queuey.client import (
-    Message,
-    Outgoing,
-    ServiceUnavailable,
-    TooLarge,
-    deadletters,
-)
+from queuey.client import Message, Outgoing, ServiceUnavailable, TooLarge, deadletters
 from queuey.client.deadletters import Cause, DeadLetter, DeadLetterFilter, Redriven
 from tests.qdo.consumer.conftest import System
 from tests.qdo.consumer.controlled_transport import refuse_method

@@ -152,8 +152,7 @@ async def test_a_commit_that_is_refused(setup: Setup) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "ends"),
-    [(ToyCoordinator.open, "stop"), (ToyCoordinator.join, "stop"), (ToyCoordinator.join, "cancel")],
+    ("call", "ends"), [(ToyCoordinator.open, "stop"), (ToyCoordinator.join, "stop"), (ToyCoordinator.join, "cancel")]
 )
 async def test_stopping_during_the_start(setup: Setup, call: Callable[..., Any], ends: str) -> None:
     """A stop during the start fails the start; a session that comes too late is ended."""

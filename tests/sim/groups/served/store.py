@@ -198,12 +198,7 @@ class GroupStore:
             self.stored.observer.group_changed(before, after)
 
     async def group_names(
-        self,
-        application: str,
-        *,
-        start: str = "",
-        limit: int = 100,
-        creator: bytes | None = None,
+        self, application: str, *, start: str = "", limit: int = 100, creator: bytes | None = None
     ) -> list[str]:
         return await self._read("names", lambda: sorted(name for name in self.stored.names if name >= start)[:limit])
 
