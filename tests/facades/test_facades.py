@@ -17,8 +17,11 @@ from queuey.claims.log.log_requests import ClaimUndecided
 from queuey.facades import rqms
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
 from queuey.model.errors import StoreFull, StoreUnavailable
+from queuey.model.kinds import TRAITS
 from queuey.storage import Messages, Store, bridge
 from queuey.web.gateway import Gateway
+from tests.contract.claims.test_kinds import OPTIONS
+from tests.contract.samples import make_queue
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.interposed_store import InterposedStore
@@ -70,6 +73,15 @@ def ask(caller: Caller, method: str, target: str, body: bytes = b"", **headers: 
     """Sends a request; ``Sec_Fetch_Site=…`` sets a header."""
     path, _, query = target.partition("?")
     return caller.send(method, path, body, headers, query)
+
+
+@pytest.mark.parametrize(("path", "act"), [("/mq/q/messages", "post"), ("/rqms/q?id=b", "name")])
+@pytest.mark.parametrize("kind", TRAITS)
+def test_what_a_kind_refuses(store: Store, mq_and_rqms: Caller, kind: str, path: str, act: str) -> None:
+    """MQ posts messages without a key, RQMS posts messages with names: a queue refuses both by its kind."""
+    queue = make_queue(store, "q", application="shop", **OPTIONS[kind])
+    reply, text = ask(mq_and_rqms, "POST", path, b"1"), queue.traits.refusal(act, queue)
+    assert (reply.status, text is None or text in reply.text) == (201 if text is None else 400, True)
 
 
 PATHS_OF_V1 = [re.sub(r"\{.+?\}", "a", path) for path in PATHS_IN_ORDER if path.startswith("/v1")]
