@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
-from functools import partial
+from dataclasses import dataclass
 from itertools import takewhile
 from random import random, uniform
 from typing import Any
@@ -33,8 +33,8 @@ from qdo.partitions import Partition, Queue
 from qdo.worker.failure import DeadLetterIt, Failure, RetryLater, RunResult, SkipMessage, StopTheWorker
 from qdo.worker.handlers import find_retry
 from qdo.worker.rights import RETRY_PAUSES, repeat_until_answered
-from qdo.worker.runs import BatchSize, Delivery, MessageRun, SlowRuns, fail_overdue, find_run_result, stop_overdue
-from qdo.worker.sources import REFUSED_PAUSE_SECONDS, Handling, end_if_handlers_hang, end_if_refused
+from qdo.worker.runs import BatchSize, Delivery, MessageRun, RunTracker, fail_overdue
+from qdo.worker.sources import REFUSED_PAUSE_SECONDS, Handling, end_if_refused
 from queuey.client import AsyncClient, AsyncJob, ClientError, InvalidRequest, Message, QueueNotFound
 from queuey.client.calls.claim_calls import Claim, name_this_process
 from queuey.client.lookup import rights_for
@@ -85,6 +85,15 @@ class Claims:
         self.ttl = ttl
 
 
+@dataclass(eq=False, slots=True)
+class ClaimedRun:
+    """The jobs of a run, of which the first ``acknowledged`` are finished. Empty once its handler hangs."""
+
+    partition: Partition
+    jobs: list[AsyncJob]
+    acknowledged: int = 0
+
+
 class ClaimSource:
     """A :class:`qdo.worker.sources.Source` that claims messages.
 
@@ -105,22 +114,17 @@ class ClaimSource:
         self._handling = handling
         # The queue's max_deliveries limits the attempts.
         self._settings = replace(settings, retry=replace(settings.retry, attempts=0))
-        self._runner = handling.runner
-        self._metrics = handling.metrics
         seconds = min(settings.slice, MAX_UNBEGUN_SECONDS)
         self._batch_size = BatchSize(seconds, min(settings.batch, MAX_CLAIMED), first=1)
         self._last_claimed = 0
         """Number of messages of the last claim, or 0 if it got far fewer than it asked for, or some were released."""
-        self._slow_runs = SlowRuns()
+        self._tracker: RunTracker[ClaimedRun] = RunTracker(
+            handling, self._batch_size, self._settle_run, self._wait_again, self._handle_overdue
+        )
         self._queues: dict[str, Queue] = {}
         self._waiting: deque[AsyncJob] = deque()
-        self._running: dict[MessageRun, list[AsyncJob]] = {}
-        self._finished: dict[MessageRun, int] = {}
-        """Number of finished messages of each active run."""
         self._overdue: deque[tuple[str, int, str]] = deque(maxlen=MAX_CLAIMED)
         """The latest messages that were handled after their claims had expired, and so may be delivered again."""
-        self._leaked: dict[MessageRun, None] = {}
-        """Runs whose threads hang."""
         self._settling: set[asyncio.Task[None]] = set()
         self._preparing: set[asyncio.Task[None]] = set()
         self._failures = 0
@@ -145,8 +149,8 @@ class ClaimSource:
     async def take(self) -> bool:
         self._dispatch()
         # A suspected job spends only its own attempts if nothing is claimed before it has ended.
-        is_alone = any(job.claimed.suspected for jobs in self._running.values() for job in jobs[:1])
-        free = 0 if self._waiting or is_alone else max(0, self._free_slots)
+        is_alone = any(job.claimed.suspected for owner in self._tracker.runs.values() for job in owner.jobs[:1])
+        free = 0 if self._waiting or is_alone else max(0, self._tracker.free_slots)
         # An idle worker claims few, so that it leaves others some; a busy one many, to send few requests.
         limit = min(free * self._batch_size.max_messages, max(free, 4 * self._last_claimed), MAX_CLAIMED)
         if not limit:
@@ -178,10 +182,6 @@ class ClaimSource:
         self._dispatch()
         return True
 
-    @property
-    def _free_slots(self) -> int:
-        return self._runner.slots - len(self._running) - len(self._leaked)
-
     async def _pause_after(self, error: ClientError) -> None:
         """Waits after a failed claim. Permanent refusals, except of missing queues, count as ``refused``."""
         self._failures += 1
@@ -204,7 +204,7 @@ class ClaimSource:
     # Handling
 
     def _dispatch(self) -> None:
-        while self._waiting and not self._stopping and (free := self._free_slots) > 0:
+        while self._waiting and not self._stopping and (free := self._tracker.free_slots) > 0:
             share = min(self._batch_size.max_messages, -(-len(self._waiting) // free))
             self._start_run(self._take_run(share))
 
@@ -245,18 +245,14 @@ class ClaimSource:
         if not jobs:
             return
         run = MessageRun([job.message for job in jobs], jobs[0].deliveries)
-        run.since = asyncio.get_running_loop().time()
         run.keeps_results = jobs[0].claimed.result_ttl > 0
-        self._running[run] = jobs
-        self._metrics.in_flight = len(self._running)
-        future = self._runner.start(run, self._make_delivery(jobs[0]))
-        future.add_done_callback(partial(self._handling.call, self._settle_run, run))
-        self._slow_runs.watch(run, partial(self._handling.call, self._wait_again))
+        delivery = self._make_delivery(jobs[0])
+        self._tracker.start(ClaimedRun(delivery.partition, jobs), run, delivery)
+        self._tracker.watch(run)
 
-    def _wait_again(self, run: MessageRun, messages: Sequence[Message]) -> None:
-        if (jobs := self._running.get(run)) is not None:
-            self._queue_again(jobs, len(jobs) - len(messages))
-            self._dispatch()
+    def _wait_again(self, owner: ClaimedRun, _run: MessageRun, messages: Sequence[Message]) -> None:
+        self._queue_again(owner.jobs, len(owner.jobs) - len(messages))
+        self._dispatch()
 
     def _queue_again(self, jobs: list[AsyncJob], start: int) -> None:
         """Removes from a run its jobs from index ``start`` on, which have not begun, and queues them before others."""
@@ -267,26 +263,14 @@ class ClaimSource:
     def _make_delivery(self, job: AsyncJob) -> Delivery:
         return Delivery(Partition(self._queues[job.queue], job.message.partition), job.deliveries, job.state)
 
-    def _settle_run(self, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
+    def _settle_run(self, owner: ClaimedRun, run: MessageRun, ran: RunResult) -> None:
         """Acknowledges the handled messages of a run, handles its failure, and queues the rest again, first.
 
         The result of a run that had hung is ignored.
         """
-        ran = find_run_result(run, future, self._settings.stalled_after)
-        self._leaked.pop(run, None)
-        jobs, before = self._running.pop(run, None), self._finished.pop(run, 0)
-        self._metrics.in_flight = len(self._running)
-        if jobs is not None:
-            if jobs:  # Otherwise all were taken back before they began.
-                tasks = (
-                    [message.body["task"] for message in run.messages[: ran.handled]]
-                    if self._handling.handler.tasks
-                    else None
-                )
-                self._metrics.record_run(jobs[0].queue, ran, tasks)
-            self._batch_size.record_run(ran.handled, ran.seconds + sum(ran.slow))
-            self._acknowledge_handled(run, jobs, before, ran.handled)
-            failure, rest = ran.failure, jobs[ran.handled :]
+        if not run.hangs:
+            self._acknowledge_handled(owner, run, ran.handled)
+            failure, rest = ran.failure, owner.jobs[ran.handled :]
             if failure is not None and rest:
                 self._handle_failure(rest.pop(0), failure, run.take_new_state())
             elif failure is not None and failure.effect == "exit":
@@ -298,11 +282,13 @@ class ClaimSource:
         self._update_quiet()
         self._handling.changed()
 
-    def _acknowledge_handled(self, run: MessageRun, jobs: Sequence[AsyncJob], first: int, last: int) -> None:
-        """Acknowledges the jobs from index ``first`` up to ``last``, exclusive, with their results."""
-        for index in range(first, last) if run.results else ():
-            jobs[index].held_claim.result = run.results.pop(index, None)
-        self._acknowledge(jobs[first:last])
+    def _acknowledge_handled(self, owner: ClaimedRun, run: MessageRun, handled: int) -> None:
+        """Acknowledges the jobs up to index ``handled``, exclusive, with their results."""
+        jobs = owner.jobs[owner.acknowledged : handled]
+        for index, job in enumerate(jobs, owner.acknowledged) if run.results else ():
+            job.held_claim.result = run.results.pop(index, None)
+        owner.acknowledged = handled
+        self._acknowledge(jobs)
 
     def _acknowledge(self, jobs: Sequence[AsyncJob]) -> None:
         """Acknowledges jobs. Jobs whose claims have expired are acknowledged again if they are claimed again."""
@@ -380,12 +366,13 @@ class ClaimSource:
         return [self._watch_runs(), self._send_states()]
 
     async def _watch_runs(self) -> None:
-        """Checks the runs at intervals; ends the worker if handlers hang or claims are refused too long."""
+        """Acknowledges handled messages and checks the runs at intervals; ends the worker if refused too long."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._settings.commit_seconds)
-            self._acknowledge_and_check_runs(loop.time())
-            end_if_handlers_hang(self._handling)
+            for run, owner in self._tracker.runs.items():
+                self._acknowledge_handled(owner, run, run.handled)
+            self._tracker.check()
             end_if_refused(self._handling, 0.0 if self._refused is None else loop.time() - self._refused)
 
     async def _send_states(self) -> None:
@@ -393,14 +380,14 @@ class ClaimSource:
         while True:
             await asyncio.sleep(STATES_INTERVAL)
             self._ask_cancelled_to_stop()
-            latest = [(run, jobs, run.take_new_state()) for run, jobs in self._running.items()]
-            states = [(run, jobs[state[0]].claimed, state[1]) for run, jobs, state in latest if state is not None]
+            latest = [(run, owner.jobs, run.take_new_state()) for run, owner in self._tracker.runs.items()]
+            states = [(run, jobs[state[0]].claimed, state[1]) for run, jobs, state in latest if jobs and state]
             if states:
                 await self._set_states(states)
 
     def _ask_cancelled_to_stop(self) -> None:
-        for run, jobs in self._running.items():
-            for index, job in enumerate(jobs):
+        for run, owner in self._tracker.runs.items():
+            for index, job in enumerate(owner.jobs):
                 if job.cancelled and index not in run.to_stop:
                     logger.info("%r is cancelled: its handler is asked to stop", job)
                     run.ask_to_stop(index)
@@ -421,42 +408,30 @@ class ClaimSource:
                 if run is not None and isinstance(error, ClientError) and error.temporary:
                     run.state_seen = None
 
-    def _acknowledge_and_check_runs(self, now: float) -> None:
-        """Acknowledges the handled messages of active runs, stops runs that take too long, and updates the metric."""
-        ages = [0.0]
-        for run, jobs in [item for item in self._running.items() if item[1]]:
-            age = run.check_age(self._make_delivery(jobs[0]).partition, now, self._handling.handler.call_of)
-            ages.append(age)
-            handled = run.handled
-            self._acknowledge_handled(run, jobs, self._finished.get(run, 0), handled)
-            self._finished[run] = handled
-            if age >= self._settings.stalled_after and run.handled < len(jobs):
-                self._stop_stalled(run, jobs, age)
-        self._metrics.oldest = max(ages)
-
-    def _stop_stalled(self, run: MessageRun, jobs: list[AsyncJob], age: float) -> None:
-        """Stops a run that takes too long. If that is impossible, its message has failed, and later ones wait again."""
-        if stop_overdue(self._runner, run, age, self._settings.stalled_after):
+    def _handle_overdue(self, owner: ClaimedRun, run: MessageRun) -> None:
+        """Fails the message of a handler that hangs. Later messages of the run wait again."""
+        if not run.hangs:
             return
         run.stop()
-        del self._running[run]
-        self._finished.pop(run, None)
-        self._leaked[run] = None
-        self._queue_again(jobs, run.handled + 1)
-        self._handle_failure(jobs[run.handled], fail_overdue(self._settings.stalled_after), run.take_new_state())
+        handled = run.handled
+        self._acknowledge_handled(owner, run, handled)
+        self._queue_again(owner.jobs, handled + 1)
+        for job in owner.jobs[handled:]:
+            self._handle_failure(job, fail_overdue(self._settings.stalled_after), run.take_new_state())
+        owner.jobs.clear()
         self._dispatch()
         self._handling.changed()
 
     # The end
 
     def _update_quiet(self) -> None:
-        if not self._running and not self._settling:
+        if all(run.hangs for run in self._tracker.runs) and not self._settling:
             self._quiet.set()
 
     async def drain(self, patience: float) -> bool:
         self._stopping = True
-        for run, jobs in self._running.items():
-            self._queue_again(jobs, len(jobs) - len(run.take_back()))
+        for run, owner in self._tracker.runs.items():
+            self._queue_again(owner.jobs, len(owner.jobs) - len(run.take_back()))
         waiting = list(self._waiting)
         self._waiting.clear()
         await self._jobs.leave(waiting)
@@ -464,16 +439,16 @@ class ClaimSource:
         self._update_quiet()
         finished = await wait_for_event(self._quiet, patience)
         if not finished:
-            names = sorted({str(self._make_delivery(jobs[0]).partition) for jobs in self._running.values() if jobs})
+            names = sorted({str(owner.partition) for owner in self._tracker.runs.values() if owner.jobs})
             logger.warning("messages were not finished in time, so some will be handled again: %s", ", ".join(names))
-        return finished and not self._leaked
+        return finished and not self._tracker.runs
 
     async def wait_until_ended(self, deadline: float) -> None:
         await wait_for_event(self._quiet, deadline - asyncio.get_running_loop().time())
 
     async def close(self) -> None:
         self._stopping = True
-        begun = [job for run, jobs in self._running.items() for job in jobs[run.handled :]]
+        begun = [job for run, owner in self._tracker.runs.items() for job in owner.jobs[run.handled :]]
         for job in begun:  # Their attempts do not count.
             job.held_claim.delay_if_left, job.held_claim.begun = INTERRUPTED_DELAY_SECONDS, False
         await self._jobs.leave([*self._waiting, *begun])

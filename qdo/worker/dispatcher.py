@@ -31,8 +31,8 @@ from qdo.worker.failure import (
 )
 from qdo.worker.partition_work import FailedMessage, KeyedQueue, OrderedQueue, PartitionWork
 from qdo.worker.rights import require_rights
-from qdo.worker.runs import BatchSize, Delivery, MessageRun, SlowRuns, fail_overdue, find_run_result, stop_overdue
-from qdo.worker.sources import REFUSED_PAUSE_SECONDS, Handling, OwnershipReports, end_if_handlers_hang, end_if_refused
+from qdo.worker.runs import BatchSize, Delivery, MessageRun, RunTracker, fail_overdue
+from qdo.worker.sources import REFUSED_PAUSE_SECONDS, Handling, OwnershipReports, end_if_refused
 from queuey.client import ClientError, Message
 
 logger = logging.getLogger("qdo.worker")
@@ -74,16 +74,15 @@ class Dispatcher(PartitionListener):
         self._end = handling.end
         self._key = key_by(settings.by) if settings.by is not None else None
         self._batch_size = BatchSize(settings.slice, settings.batch)
-        self._slow_runs = SlowRuns()
+        self._tracker: RunTracker[PartitionWork] = RunTracker(
+            handling, self._batch_size, self._settle_run, self._wait_again, self._handle_overdue
+        )
         self._works: dict[Partition, PartitionWork] = {}
         """The work on each partition. Discarded work stays until its partition accepts messages again."""
-        self._leaked: dict[PartitionWork, None] = {}
-        """Discarded work with hanging handlers, whose partitions accept messages again."""
         self._hung = HungAttempts()
         self._runnable: deque[PartitionWork] = deque()
         self._exclusive: PartitionWork | None = None
         """The work whose running message is at its last attempt; no other message may run at the same time."""
-        self._running = 0
         self._held = 0
         self._halted = False
         self._drained: float | None = None
@@ -144,8 +143,8 @@ class Dispatcher(PartitionListener):
     async def _watch_runs(self) -> None:
         while True:
             await asyncio.sleep(self._settings.commit_seconds)
-            self.record_progress()
-            end_if_handlers_hang(self._handling)
+            self._tracker.check()
+            self._record_progress()
             self._metrics.owned = len(self._consumer.assignment)
             self._metrics.unseen = len(self._consumer.unseen)
             end_if_refused(self._handling, self._consumer.refused)
@@ -216,7 +215,7 @@ class Dispatcher(PartitionListener):
     @property
     def capacity(self) -> int:
         """Number of messages to fetch now, at least one per free handler; 0 if work waits or starts are suspended."""
-        free = self._runner.slots - self._running
+        free = self._tracker.free_slots
         if free <= 0 or self._halted or self._runnable:
             return 0
         return max(
@@ -242,7 +241,7 @@ class Dispatcher(PartitionListener):
 
     def dispatch(self) -> None:
         """Starts runs while handlers are free and the ownership of partitions is certain."""
-        while self._runnable and self._running < self._runner.slots and not self._halted and self._consumer.connected:
+        while self._runnable and self._tracker.free_slots > 0 and not self._halted and self._consumer.connected:
             if self._exclusive is not None:
                 return
             work = self._runnable[0]
@@ -257,37 +256,24 @@ class Dispatcher(PartitionListener):
                 self._start_run(work, run)
                 self._enqueue(work)
 
-    def record_progress(self) -> None:
-        """Records the progress of active runs before they end, and stops handlers that take too long.
-
-        With keys, progress is recorded only at the end of a run. Handlers that do not return are logged after a minute,
-        and again whenever that time has doubled.
-        """
-        now = asyncio.get_running_loop().time()
-        runs = self._runs
-        ages = [run.check_age(work.partition, now, self._handling.handler.call_of) for work, run in runs]
-        self._metrics.oldest = max(ages, default=0.0)
-        for (work, run), age in zip(runs, ages, strict=True):
-            if age >= self._settings.stalled_after and not run.leaked and run.handled < len(run.messages):
-                self._stop_stalled(work, run, age)
+    def _record_progress(self) -> None:
+        """Records the progress of active runs before they end. With keys, it is recorded only at the end of a run."""
         if self._key is not None:
             return
-        for work, run in runs:
+        for run, work in self._tracker.runs.items():
             if run.handled and not work.is_discarded:
                 self._record_new_offset(work, run.messages[run.handled - 1].id, 0)
 
-    def _stop_stalled(self, work: PartitionWork, run: MessageRun, age: float) -> None:
-        """Stops a handler that takes too long. If that is impossible, hands its partition over to another worker.
+    def _handle_overdue(self, work: PartitionWork, run: MessageRun) -> None:
+        """Hands the partition of a handler that hangs over to another worker.
 
-        The attempt counts as failed in both cases. If the partition is being released or was lost, other messages may
-        start in its place, also those of this partition if it is assigned again.
+        The attempt counts as failed also if the handler can be stopped. If the partition is being released or was lost,
+        other messages may start in its place, also those of this partition if it is assigned again.
         """
-        stopped = stop_overdue(self._runner, run, age, self._settings.stalled_after)
-        if work.is_discarded or not stopped:
+        if work.is_discarded or run.hangs:
             self._count_hung(work, run)
-        if stopped:
+        if not run.hangs:
             return
-        run.leaked = True
         if work.state == "open":
             work.close()
             work.handing_over = asyncio.get_running_loop().create_task(self._hand_over(work))
@@ -342,9 +328,9 @@ class Dispatcher(PartitionListener):
     async def wait_until_ended(self, deadline: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                for work in (*self._works.values(), *self._leaked):
+                for work in {*self._works.values(), *self._tracker.runs.values()}:
                     await work.wait_until_quiet()
-        for work, run in self._runs:
+        for run, work in self._tracker.runs.items():
             for message in run.messages[run.handled :][:1]:
                 logger.warning("a handler has not finished message %s of %s", message.id, work.partition)
 
@@ -366,10 +352,8 @@ class Dispatcher(PartitionListener):
 
     def _readmit_lost(self, work: PartitionWork) -> None:
         """Accepts messages of a lost partition again if only handlers that cannot be stopped are running."""
-        if work.state == "lost" and self._works.get(work.partition) is work and all(run.leaked for run in work.runs):
+        if work.state == "lost" and self._works.get(work.partition) is work and all(run.hangs for run in work.runs):
             self._forget(work)
-            if not work.is_quiet:
-                self._leaked[work] = None
 
     def _close_works(self, works: Iterable[PartitionWork]) -> None:
         for work in works:
@@ -416,7 +400,6 @@ class Dispatcher(PartitionListener):
 
     def _on_handlers_end(self, work: PartitionWork) -> None:
         """Accepts messages of a lost partition again. A handed-over one has to be assigned again first."""
-        self._leaked.pop(work, None)
         if work.state == "lost" and self._works.get(work.partition) is work:
             self._forget(work)
 
@@ -424,10 +407,6 @@ class Dispatcher(PartitionListener):
         del self._works[work.partition]
         self._update_busy(work.partition)
         self._changed()
-
-    @property
-    def _runs(self) -> list[tuple[PartitionWork, MessageRun]]:
-        return [(work, run) for work in (*self._works.values(), *self._leaked) for run in work.runs]
 
     def _find_undiscarded_works(self, rows: Collection[PartitionOwnership] | None = None) -> list[PartitionWork]:
         chosen = None if rows is None else set(rows)
@@ -442,7 +421,7 @@ class Dispatcher(PartitionListener):
             self.busy.add(partition)
 
     def _enqueue(self, work: PartitionWork) -> None:
-        if work.may_start_runs and not work.queued:
+        if work.may_start_run and not work.queued:
             work.queued = True
             self._runnable.append(work)
         self._update_busy(work.partition)
@@ -453,16 +432,10 @@ class Dispatcher(PartitionListener):
         self._changed()
 
     def _start_run(self, work: PartitionWork, run: MessageRun) -> None:
-        run.since = asyncio.get_running_loop().time()
-        self._running = self._metrics.in_flight = self._running + 1
-        future: asyncio.Future[RunResult]
-        if work.suspicion is None:
-            future = self._runner.start(run, Delivery(work.partition, run.attempt))
-        else:
-            future = asyncio.get_running_loop().create_task(self._run_noted(work, work.suspicion, run))
-        future.add_done_callback(partial(self._on_run_end, work, run))
+        noted = None if work.suspicion is None else self._run_noted(work, work.suspicion, run)
+        self._tracker.start(work, run, Delivery(work.partition, run.attempt), noted)
         if run.keys:
-            self._slow_runs.watch(run, partial(self._handling.call, self._wait_again, work))
+            self._tracker.watch(run)
 
     def _wait_again(self, work: PartitionWork, run: MessageRun, messages: Sequence[Message]) -> None:
         work.wait_again(run, messages)
@@ -493,26 +466,6 @@ class Dispatcher(PartitionListener):
             work.suspicion = None
         return ran
 
-    def _on_run_end(self, work: PartitionWork, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
-        try:
-            self._record_result(work, run, find_run_result(run, future, self._settings.stalled_after))
-        except Exception as error:  # noqa: BLE001 - ends the worker
-            self._handling.end_after_error(error)
-
-    def _record_result(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
-        self._running = self._metrics.in_flight = self._running - 1
-        if self._exclusive is work:
-            self._exclusive = None
-        tasks = (
-            [message.body["task"] for message in run.messages[: ran.handled]] if self._handling.handler.tasks else None
-        )
-        self._metrics.record_run(work.partition.queue.name, ran, tasks)
-        self._batch_size.record_run(ran.handled, ran.seconds + sum(ran.slow))
-        self._settle_run(work, run, ran)
-        work.update_quiet()
-        self.dispatch()
-        self._changed()
-
     async def _remove_own_attempts(self, works: Iterable[PartitionWork]) -> None:
         """Removes this owner's attempts from the notes, except hung ones: a hand-over is not a failed attempt."""
         hung = self._hung.notes
@@ -529,20 +482,25 @@ class Dispatcher(PartitionListener):
 
     def _settle_run(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
         """Settles a run and handles its failure, which ends the worker if it is fatal and belongs to no message."""
+        if self._exclusive is work:
+            self._exclusive = None
         failure = ran.failure
         failed = failure is not None and ran.handled < len(run.messages)
         before = work.partition_queue.count
         held = work.settle(run, ran.handled, failed=failed)
         if work.is_discarded:
             self._readmit_lost(work)
-            return
-        self._lower_held_and_record_offset(work, before)
-        if failure is not None and held is not None:
-            self._handle_failure(work, held, failure)
-        elif failure is not None and failure.effect == "exit":
-            # The failure belongs to no message. If a child died after the last message, the effect is "fail".
-            self._end(StopTheWorker("error"), failure)
-        self._enqueue(work)
+        else:
+            self._lower_held_and_record_offset(work, before)
+            if failure is not None and held is not None:
+                self._handle_failure(work, held, failure)
+            elif failure is not None and failure.effect == "exit":
+                # The failure belongs to no message. If a child died after the last message, the effect is "fail".
+                self._end(StopTheWorker("error"), failure)
+            self._enqueue(work)
+        work.update_quiet()
+        self.dispatch()
+        self._changed()
 
     def _lower_held_and_record_offset(self, work: PartitionWork, count_before: int) -> None:
         done = count_before - work.partition_queue.count

@@ -93,15 +93,20 @@ class OrderedQueue:
         self._next_index = 0
 
     @property
+    def has_next(self) -> bool:
+        """Whether a message may be handled now."""
+        return not (self._running or self._held) and self._next_index < len(self._messages)
+
+    @property
     def first(self) -> Message | None:
-        return None if self._running or self._held or not self.has_waiting else self._messages[self._next_index]
+        return self._messages[self._next_index] if self.has_next else None
 
     def take(self, most: int) -> MessageRun | None:
         """Returns a run of up to ``most`` messages, or None if no message may be handled now.
 
         A message that has failed before runs alone.
         """
-        if self.first is None:
+        if not self.has_next:
             return None
         self._running = True
         if self._attempt > 1:
@@ -189,6 +194,10 @@ class KeyedQueue:
         return len(self._prefix) > self._prefix.unfinished
 
     @property
+    def has_next(self) -> bool:
+        return self._running < self._parallel and bool(self._ready)
+
+    @property
     def has_waiting(self) -> bool:
         """Whether there are messages that are neither done nor running nor held."""
         return self._waiting > 0
@@ -211,7 +220,7 @@ class KeyedQueue:
                 chain.append(message)
 
     def take(self, most: int) -> MessageRun | None:
-        if self._running >= self._parallel or not self._ready:
+        if not self.has_next:
             return None
         first = self._ready[0]
         attempt = self._attempts.get(first, 1)
@@ -390,9 +399,9 @@ class PartitionWork:
         self._quiet.set()
 
     @property
-    def may_start_runs(self) -> bool:
-        """Whether runs may start, including runs that fill gaps."""
-        return self.state in {"open", "filling"}
+    def may_start_run(self) -> bool:
+        """Whether a run may start now, perhaps one that fills a gap."""
+        return self.state in {"open", "filling"} and self.partition_queue.has_next
 
     @property
     def is_discarded(self) -> bool:
@@ -413,13 +422,9 @@ class PartitionWork:
 
     @property
     def must_run_alone(self) -> bool:
-        first = None if self.suspicion is None else self.partition_queue.first
-        return (
-            self.suspicion is not None
-            and first is not None
-            and self.may_start_runs
-            and self.suspicion.must_run_alone(first)
-        )
+        if self.suspicion is None or not self.may_start_run or (first := self.partition_queue.first) is None:
+            return False
+        return self.suspicion.must_run_alone(first)
 
     @property
     def note_without_own_attempt(self) -> HandlingNote | None:
@@ -430,7 +435,7 @@ class PartitionWork:
         suspicion = self.suspicion
         if suspicion is not None and (first := self.partition_queue.first) is not None:
             most = 1 if suspicion.is_suspected(first) else most
-        run = self.partition_queue.take(most) if self.may_start_runs else None
+        run = self.partition_queue.take(most) if self.may_start_run else None
         if run is not None:
             if suspicion is not None:
                 run.attempt = max(run.attempt, suspicion.attempt_number(run.messages[0]))

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from qdo.errors import TimeLimit
 from qdo.partitions import Partition
-from qdo.worker.failure import CallOf, Failure, RunResult
+from qdo.worker.failure import CallOf, ExitCode, Failure, RunResult
 from queuey.client import InvalidArgument, Message
 from queuey.client.calls.job_calls import JobResult, encode_result
+
+if TYPE_CHECKING:
+    from qdo.worker.sources import Handling
 
 logger = logging.getLogger("qdo.worker")
 
@@ -81,7 +85,7 @@ class MessageRun:
         begun: Whether a handler has started on the run.
         cancelled: Whether its executor has cancelled the run.
         abandoned: ``handled`` when a message exceeded its time, or None if no message did.
-        leaked: Whether the handler hangs and could not be stopped.
+        hangs: Whether the handler took too long and could not be stopped.
         settled: Whether the progress is recorded. Later results are discarded.
         state: The last state that the handler has set, in any thread: the index of its message, and JSON.
         state_seen: The last state that was passed on.
@@ -98,10 +102,10 @@ class MessageRun:
         "begun",
         "cancelled",
         "handled",
+        "hangs",
         "keeps_results",
         "keys",
         "last_logged_age",
-        "leaked",
         "messages",
         "notify_stop",
         "pending",
@@ -119,7 +123,7 @@ class MessageRun:
         self.pending: Iterator[Any] = iter(messages)
         self.attempt = attempt
         self.keys = keys
-        self.begun = self.leaked = self.settled = self.cancelled = False
+        self.begun = self.hangs = self.settled = self.cancelled = False
         self.handled = self.seen = 0
         self.since = self.last_logged_age = 0.0
         self.abandoned: int | None = None
@@ -200,35 +204,6 @@ class MessageRun:
         deque(self.pending, 0)
 
 
-OnTakenBack = Callable[[MessageRun, Sequence[Message]], None]
-
-
-class SlowRuns:
-    """Takes back the messages that a run has not begun once its handler is slow, so that they can begin elsewhere.
-
-    A handler is seen to be slow 50 ms after its message has begun, at the latest.
-    """
-
-    def __init__(self) -> None:
-        self._runs: dict[MessageRun, OnTakenBack] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    def watch(self, run: MessageRun, on_taken_back: OnTakenBack) -> None:
-        """Calls ``on_taken_back`` with the messages that were taken back, if any; perhaps when the run has ended."""
-        if len(run.messages) > 1 or not run.begun:
-            self._runs[run] = on_taken_back
-            self._timer = self._timer or asyncio.get_running_loop().call_later(1.2 * _SLOW_SECONDS, self._check)
-
-    def _check(self) -> None:
-        loop = asyncio.get_running_loop()
-        slow = [run for run in self._runs if run.measure_age(loop.time()) >= _SLOW_SECONDS]
-        taken = [(self._runs.pop(run), run, run.take_back()) for run in slow]
-        self._timer = loop.call_later(1.2 * _SLOW_SECONDS, self._check) if self._runs else None
-        for on_taken_back, run, messages in taken:
-            if messages:
-                on_taken_back(run, messages)
-
-
 class Executor(Protocol):
     """Executes a bounded number of runs at a time."""
 
@@ -300,19 +275,7 @@ def fail_overdue(seconds: float) -> Failure:
     return Failure.of(TimeLimit(f"the handler did not return within {seconds:g} s"))
 
 
-def stop_overdue(runner: Executor, run: MessageRun, age: float, limit: float) -> bool:
-    """Stops a run whose handler exceeds the limit. Returns False if the run cannot be stopped or did not end in time.
-
-    A run that was stopped before has ``_STOPPING_SECONDS`` to end.
-    """
-    again = run.abandoned == run.handled
-    if again and age < limit + _STOPPING_SECONDS:
-        return True
-    run.abandoned = run.handled
-    return runner.abandon(run) and not again
-
-
-def find_run_result(run: MessageRun, future: asyncio.Future[RunResult], limit: float) -> RunResult:
+def _find_run_result(run: MessageRun, future: asyncio.Future[RunResult], limit: float) -> RunResult:
     """Returns the result of a run. After an internal error, which ends the worker, no message counts as handled.
 
     A run that was stopped at its limit has failed, unless its message was handled meanwhile.
@@ -331,3 +294,129 @@ def _mark_stopped(run: MessageRun, ran: RunResult, limit: float) -> RunResult:
     if run.abandoned == ran.handled and ran.failure is None:
         return ran._replace(failure=fail_overdue(limit))
     return ran
+
+
+class RunOwner(Protocol):
+    """What a run belongs to, such as the work on a partition."""
+
+    partition: Partition
+
+
+Owner = TypeVar("Owner", bound=RunOwner)
+NotedRun = Coroutine[Any, Any, RunResult]
+
+
+class RunTracker(Generic[Owner]):
+    """The runs of a worker that have not ended, and whose they are.
+
+    ::
+
+        running ──ended──────────────────────────────► settled
+           └──too long──► stopped ──ended────────────► settled as failed
+                             └──does not end, or cannot be stopped──► hangs ──ended──► settled, without effect
+
+    A run that hangs keeps its slot until it ends.
+
+    Args:
+        handling: Runs handlers, counts messages and ends the worker.
+        batch_size: Learns from each run how long messages take.
+        settle: Called with each run that has ended, and its result.
+        wait_again: Called with the messages that were taken back from a slow run.
+        on_overdue: Called when a handler exceeds ``stalled_after``. The run hangs, or its executor was asked to stop
+            it and may be asked again.
+
+    Attributes:
+        runs: The owner of each run.
+    """
+
+    def __init__(
+        self,
+        handling: Handling,
+        batch_size: BatchSize,
+        settle: Callable[[Owner, MessageRun, RunResult], None],
+        wait_again: Callable[[Owner, MessageRun, Sequence[Message]], None],
+        on_overdue: Callable[[Owner, MessageRun], None],
+    ) -> None:
+        self.runs: dict[MessageRun, Owner] = {}
+        self._batch_size = batch_size
+        self._handling = handling
+        self._limit = handling.settings.stalled_after
+        self._settle = settle
+        self._wait_again = wait_again
+        self._on_overdue = on_overdue
+        self._watched: dict[MessageRun, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def free_slots(self) -> int:
+        return self._handling.runner.slots - len(self.runs)
+
+    def start(self, owner: Owner, run: MessageRun, delivery: Delivery, noted: NotedRun | None = None) -> None:
+        """Starts a run, or ``noted``, which starts it after a note is recorded."""
+        loop = asyncio.get_running_loop()
+        run.since = loop.time()
+        self.runs[run] = owner
+        self._handling.metrics.in_flight = len(self.runs)
+        future: asyncio.Future[RunResult]
+        future = self._handling.runner.start(run, delivery) if noted is None else loop.create_task(noted)
+        future.add_done_callback(partial(self._on_end, run))
+
+    def _on_end(self, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
+        handling = self._handling
+        try:
+            owner = self.runs.pop(run)
+            handling.metrics.in_flight = len(self.runs)
+            ran = _find_run_result(run, future, self._limit)
+            handled = run.messages[: ran.handled]
+            tasks = [message.body["task"] for message in handled] if handling.handler.tasks else None
+            handling.metrics.record_run(owner.partition.queue.name, ran, tasks)
+            self._batch_size.record_run(ran.handled, ran.seconds + sum(ran.slow))
+            self._settle(owner, run, ran)
+        except Exception as error:  # noqa: BLE001 - ends the worker
+            handling.end_after_error(error)
+
+    def watch(self, run: MessageRun) -> None:
+        """Takes back the messages that a run has not begun once its handler is slow, so that they can begin elsewhere.
+
+        A handler is seen to be slow 50 ms after its message has begun, at the latest.
+        """
+        if len(run.messages) > 1 or not run.begun:
+            self._watched[run] = None
+            self._timer = self._timer or asyncio.get_running_loop().call_later(1.2 * _SLOW_SECONDS, self._split_slow)
+
+    def _split_slow(self) -> None:
+        loop = asyncio.get_running_loop()
+        for run in [run for run in self._watched if run.measure_age(loop.time()) >= _SLOW_SECONDS]:
+            del self._watched[run]
+            messages, owner = run.take_back(), self.runs.get(run)
+            if messages and owner is not None:
+                self._handling.call(self._wait_again, owner, run, messages)
+        self._timer = loop.call_later(1.2 * _SLOW_SECONDS, self._split_slow) if self._watched else None
+
+    def check(self) -> None:
+        """Stops handlers that take too long; ends the worker if as many hang as it may run at a time.
+
+        Handlers that do not return are logged after a minute, and again whenever that time has doubled.
+        """
+        now, oldest, handling = asyncio.get_running_loop().time(), 0.0, self._handling
+        for run, owner in list(self.runs.items()):
+            age = run.check_age(owner.partition, now, handling.handler.call_of)
+            oldest = max(oldest, age)
+            if age >= self._limit and not run.hangs and run.handled < len(run.messages):
+                run.hangs = not self._stop(run, age)
+                self._on_overdue(owner, run)
+        handling.metrics.oldest = oldest
+        if not handling.runner.slots and not handling.stop_requested.is_set():
+            logger.critical("the worker ends: as many handlers hang as it runs at a time, and they cannot be stopped")
+            handling.stop(ExitCode.FAILED)
+
+    def _stop(self, run: MessageRun, age: float) -> bool:
+        """Stops a run whose handler takes too long. Returns False if it cannot be stopped or did not end in time.
+
+        A run that was stopped before has ``_STOPPING_SECONDS`` to end.
+        """
+        again = run.abandoned == run.handled
+        if again and age < self._limit + _STOPPING_SECONDS:
+            return True
+        run.abandoned = run.handled
+        return self._handling.runner.abandon(run) and not again

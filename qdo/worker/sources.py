@@ -135,13 +135,6 @@ def end_if_refused(handling: Handling, seconds: float) -> None:
         handling.stop(ExitCode.FAILED)
 
 
-def end_if_handlers_hang(handling: Handling) -> None:
-    """Ends the worker if as many handlers hang as it may run, because only the end of the process stops them."""
-    if not handling.runner.slots and not handling.stop_requested.is_set():
-        logger.critical("the worker ends: as many handlers hang as it runs at a time, and they cannot be stopped")
-        handling.stop(ExitCode.FAILED)
-
-
 class Source(Protocol):
     """Gets the messages of a worker, runs them in handlers, and records progress."""
 

@@ -42,7 +42,8 @@ def ends_worker(body: str, mode: str) -> bool:
     first = body.partition(" ")[0]
     if mode == "processes":
         return first == "murder"
-    return first in {"murder", "exit", "hold"} or (first == "task" and mode == "tasks")
+    # A handler that rests hangs its thread in each attempt, and a worker whose threads all hang ends.
+    return first in {"murder", "exit", "hold"} or first == {"tasks": "task", "threads": "rest"}[mode]
 
 
 async def play(
