@@ -205,8 +205,8 @@ def make_bodies(route: str, names: list[str]) -> Iterator[Any]:
 
 
 UNLIKE_HEADERS = {"date", "content-length"}
-UNLIKE_TEXT = re.compile(r"\d+\.\d+|\d+ m?s\b|\d{4}-\d\d-\d\dT[\d:.]+|retry: \d+|[0-9a-f]{6,}(?:-[0-9a-f]{4,})*")
-"""Times and ids in a text."""
+UNLIKE_TEXT = re.compile(r"\d+\.\d+|\d+ m?s\b|\d{4}-\d\d-\d\dT[\d:.]+|retry: \d+|[0-9a-f]{6,}(?:-[0-9a-f]{4,})*|^#\d+$")
+"""Times and ids in a text, and the name of a member without one: its number."""
 NUMBERED = {"number", "owner", "target", "epoch"}
 """Fields that count members or are times."""
 PROGRESS = {"state", "ended", "moved"}

@@ -219,7 +219,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         (PartitionReader._remove_present, lambda _, rows: list(rows)),
     ),
     "results of a former ownership are discarded": broken(
-        TreeStorm, "order lost", 221, answering(PartitionWork.is_discarded, answer=False)
+        TreeStorm, "order lost", 153, answering(PartitionWork.is_discarded, answer=False)
     ),
     "a partition is read beside a hung handler": broken(TreeStorm, "lost", 33, answering(Dispatcher._readmit_lost)),
     "a run ends when its session does": broken(TreeStorm, "owner", 634, answering(MessageRun.stop)),
