@@ -12,8 +12,8 @@ from tests.dist.building import ROOT, is_cache
 
 COMMAND = re.compile(r"\bpip install ([^`\n]*)")
 END = re.compile(r"\s(?:&&|\|\||[;|])\s")
-WITH_VALUE = {"-c"}
-PLAIN = {"-e", "-q", "--quiet", "--disable-pip-version-check"}
+WITH_VALUE = {"-c", "-r"}
+PLAIN = {"-e", "-q", "--quiet", "--disable-pip-version-check", "--require-hashes", "--no-deps"}
 
 
 class InstallLine(NamedTuple):
@@ -32,7 +32,7 @@ class InstallLine(NamedTuple):
 
     def constraints(self) -> list[str]:
         words = shlex.split(self.arguments, comments=True)
-        return [value for option, value in pairwise(words) if option in WITH_VALUE]
+        return [value for option, value in pairwise(words) if option == "-c"]
 
     def targets(self) -> list[str]:
         """Returns what it installs.
@@ -55,7 +55,7 @@ class InstallLine(NamedTuple):
 def lines_in(text: str, place: str) -> Iterator[InstallLine]:
     for number, line in enumerate(text.splitlines(), 1):
         for match in COMMAND.finditer(line):
-            install_line = InstallLine(f"{place}:{number}", END.split(match[1])[0].strip())
+            install_line = InstallLine(f"{place}:{number}", END.split(match[1])[0].rstrip("\\").strip())
             if install_line.targets():
                 yield install_line
 

@@ -12,7 +12,8 @@ from tests.dist.building import ROOT, extras
 from tests.dist.install_lines import InstallLine, find_install_lines, lines_in, texts
 
 CHECKOUT_OR_WHEEL = re.compile(
-    r"(?:\.|(?:dist/|\./)queuey_store-\*\.whl|\$\(echo (?:dist/|\./)queuey_store-\*\.whl\))(?:\[(?P<extras>[\w,-]+)\])?"
+    r"(?:\.|(?:dist/|\./)?queuey_store-\*\.whl|\$\(echo (?:dist/|\./)queuey_store-\*\.whl\))"
+    r"(?:\[(?P<extras>[\w,-]+)\])?"
 )
 BY_NAME = re.compile(rf"(?<![\w/.-])(?:queuey|qdo|{DISTRIBUTION})\[[a-z]")
 """An extra of a distribution of this name: one name belongs to others, and ours is on no index."""
