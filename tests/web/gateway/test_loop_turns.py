@@ -38,8 +38,8 @@ from tests.backends import SqliteLocation
 from tests.web.gateway_calls import KEY, Reply, Request, make_runner
 from tests.web.loop_turns import StepCore, TurnMeter
 
-MAX_STEPS = 420_000
-"""Max steps of a turn: about 6 ms. Renewals of 1,000 claims of one key need most of them."""
+MAX_STEPS = 350_000
+"""Max steps of a turn: about 5 ms. Claims of 1,000 messages need most of them."""
 APP = "queuey"
 QUEUES = 10_000
 """Queues of the groups, with one partition each: as many as a plan may have."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import msgspec
 
@@ -21,9 +21,6 @@ from queuey.claims.rules.kinds.plain import NO_LIMIT, Filter, PlainRules, PlainS
 from queuey.model.ids import Position
 from queuey.model.messages import Message
 from queuey.model.partitions import key_digest
-
-if TYPE_CHECKING:
-    pass
 
 
 def compute_limited_key_digest(message: Message) -> int:
@@ -113,7 +110,9 @@ class LimitedRules(PlainRules, dict=True):
 
     def __post_init__(self) -> None:
         state, expiry_limit = self.entry.state, self.entry.expiry_limit
-        self.records_keys = self.parts.limits.per_key > 0
+        limits = self.parts.limits
+        self._has_limits = bool(limits.total or limits.per_key)
+        self.records_keys = limits.per_key > 0
         self.delivers_early = not self.records_keys
         self._live = cache(partial(state.count_live, expiry_limit))
         self._live_of = cache(partial(state.count_live_with_key, expiry_limit))
@@ -123,6 +122,8 @@ class LimitedRules(PlainRules, dict=True):
         """Live claims that the entry adds, by key; with the key None, of the whole partition."""
 
     def may_renew(self, position: Position) -> bool:
+        if not self._has_limits:
+            return True
         # It is live for every process, or there is a free place for it. A claim that has expired by this clock may be
         # over for another process, which has given its place away. A live claim counts its own place as free.
         claim, live = self.entry.state.outstanding.get(position), self.entry.is_live(position)
@@ -159,7 +160,10 @@ class LimitedRules(PlainRules, dict=True):
                 self._added[key] += live - before
 
     def _make_filter(self, free: FreePlaces, caller: int, claims: bool) -> Filter:  # noqa: FBT001
-        return partial((free if claims else free.copy_for_peek()).try_take, self._choose(caller, claims=claims))
+        choice = self._choose(caller, claims=claims)
+        if choice is not None and not self._has_limits:
+            return choice
+        return partial((free if claims else free.copy_for_peek()).try_take, choice)
 
     def _choose(self, caller: int, *, claims: bool) -> Filter | None:
         """Returns what a message must pass beside the limits."""
