@@ -309,14 +309,7 @@ class ServiceSession:
         return {p: self._offsets[p] for p in partitions if p in self._offsets}
 
     async def release(self, partitions: Iterable[Partition]) -> None:
-        """Gives partitions back with a heartbeat. Partitions that this session does not own are skipped.
-
-        A static member that is leaving sends no heartbeat, because it keeps its partitions.
-
-        Raises:
-            CoordinationLost: The partitions may or may not have been given back. Call again.
-            SessionLost
-        """
+        # A static member that is leaving sends no heartbeat, because it keeps its partitions.
         requested = set(partitions)
         for partition in requested:
             if (epoch := self._forget(partition)) is not None:
@@ -389,18 +382,12 @@ class ServiceSession:
     # Leaving
 
     def begin_to_leave(self) -> None:
-        """Stops the assignment of partitions to this member.
-
-        A static member keeps its partitions until it leaves, and then for its return.
-        """
+        # A static member keeps its partitions until it leaves, and then for its return.
         self._comes_back = self._member.static
         self._leaves_for_good = not self._member.static
 
     async def retire(self) -> None:
-        """Announces that this member is leaving. It keeps each partition until it gives the partition back.
-
-        A static member announces nothing, because it comes back.
-        """
+        # A static member announces nothing, because it comes back.
         if not self._comes_back:
             await self._heartbeat(0.0)
 
@@ -517,17 +504,9 @@ class ServiceCoordinator:
         return service
 
     async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> ServiceSession:  # noqa: ARG002 - an instance is always replaced
-        """Adds a member with its own session.
+        """Adds a member. The id of a static member is its instance name.
 
-        Args:
-            member: The member that joins. The id of a static member is its instance name.
-            listen: Called with each event on the caller's event loop; must not raise. ``lost`` is the last event.
-            replace: Ignored: a member with the same instance name and credential is always replaced.
-
-        Raises:
-            CoordinationRefused: The service serves the group in another data centre, or a right is missing.
-            InvalidArgument: The service refuses an argument.
-            CoordinationLost
+        ``replace`` is ignored: a member with the same instance name and credential is always replaced.
         """
         await self._identify()
         sent, wants = self._clock(), member.wants
@@ -637,7 +616,7 @@ class ServiceCoordinator:
     async def offsets(self, partitions: Iterable[Partition] | None = None) -> Mapping[Partition, CommittedOffset]:
         """Returns the recorded offsets of all assigned queues or of some partitions; see :meth:`snapshot`.
 
-        Partitions without an offset are left out. For given partitions, ``member`` of each offset is empty.
+        For given partitions, ``member`` of each offset is empty.
         """
         if partitions is None:
             return (await self.snapshot()).offsets
@@ -656,19 +635,7 @@ class ServiceCoordinator:
     async def set_offsets(
         self, offsets: Mapping[Partition, str | None], *, expected: Mapping[Partition, str | None] | None = None
     ) -> None:
-        """Moves offsets from outside the group. None as an id moves the offset before all messages.
-
-        Queues are changed one after the other; the first refusal ends the call and undoes nothing.
-
-        Args:
-            offsets: The new ids.
-            expected: The ids that must be recorded now. Only entries for partitions in ``offsets`` are checked.
-
-        Raises:
-            GroupActive: The group has members.
-            OffsetMoved: A recorded id differs from the expected one.
-            CoordinationLost: The offsets may or may not have been set.
-        """
+        """Moves offsets while the whole group has no members. Ignores ``expected`` of partitions not in ``offsets``."""
         checked = expected or {}
         for queue in dict.fromkeys(p.queue for p in sorted(offsets)):
             ids = {p.number: identifier or EARLIEST for p, identifier in offsets.items() if p.queue == queue}
@@ -689,7 +656,7 @@ class ServiceCoordinator:
             raise _translate(error) from error
 
     async def services(self) -> set[str]:
-        """Returns the id of the service's store, the only store that the group can have offsets for."""
+        # The group can have offsets only for the store of its service.
         return {await self._identify()}
 
     async def forget(self, queues: Collection[Queue] | None = None) -> None:

@@ -156,13 +156,9 @@ class ZooKeeperSession:
         return self
 
     async def assignment(self) -> frozenset[Partition]:
-        """Returns the partitions that this member is to own. A ``changed`` event reports the next change.
+        """Ends the session if the member's node is missing or another session's; restores its data if they differ.
 
-        Ends the session if the member's node is missing or another session's; restores the node's data if it differs.
         The cost does not grow with the number of members and partitions of the group.
-
-        Raises:
-            CoordinationLost, SessionLost, CoordinationIncompatible
         """
         node = await self._watching.read_node(self._paths.member(self._member.id))
         if node is None or node.session != self.link.session:
@@ -187,11 +183,7 @@ class ZooKeeperSession:
         """Does nothing: other members learn of it when this member retires."""
 
     async def retire(self) -> None:
-        """Announces that this member is leaving and no longer leads. It keeps its partitions until it releases them.
-
-        Raises:
-            CoordinationLost, SessionLost
-        """
+        # Another member leads from now on.
         self._member = msgspec.structs.replace(self._member, leaving=True)
         leads = await self.lead()
         await self._update_member(self._member)
@@ -260,16 +252,7 @@ class ZooKeeperSession:
     # Partitions; see the module's docstring
 
     async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, SessionOffset]:
-        """Claims partitions independently of each other; returns those that this session owns now.
-
-        A partition that another session owns is left out; a ``changed`` event follows when it becomes free. A partition
-        that this session already owns is in the answer, with a new version. A partition whose offset cannot be decoded
-        (written by a newer program, or damaged) is left out and logged.
-
-        Raises:
-            CoordinationLost: Some partitions may have been claimed. Claim them again to find out.
-            SessionLost
-        """
+        # A partition whose offset cannot be decoded (written by a newer program, or damaged) is left out and logged.
         todo = await self._read_standings(sorted(dict.fromkeys(partitions)))
         held: dict[Partition, SessionOffset] = {}
         tries = yield_attempts("the owners of partitions")
