@@ -5,12 +5,14 @@ For their format see :mod:`queuey.model.deadletters`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from hashlib import blake2b
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -70,6 +72,9 @@ __all__ = [
 ]
 
 Target = Queue | QueueInfo
+MAX_STORE_WAIT = 20.0
+"""Max seconds to wait for dead letters that are being stored: a process that starts stores them within 15."""
+_STORE_WAIT_INTERVAL = 0.5
 _PAGE_SIZE = 200
 _REFUSED_HEADERS = frozenset({400, 413, 431})
 _SPECIAL = re.compile(r"[*?\[]")
@@ -261,6 +266,7 @@ async def redrive(
     """Sends dead letters back to the end of their original partitions, and removes them from their queue.
 
     Each is sent once; after an interruption, repeat the call within a day. See :meth:`~queuey.client.Client.redrive`.
+    Waits first while the service is storing dead letters, for ``MAX_STORE_WAIT`` seconds; ``left`` counts the others.
 
     Args:
         client: A client of the application.
@@ -276,7 +282,8 @@ async def redrive(
         Redriven(sent={'reports': 2}, already_sent=0, left={}, samples=(), error=None)
     """
     names = await dead_queues(client, wanted)
-    total = Redriven()
+    sources = {*wanted.queues, *(name.removesuffix(SUFFIX) for name in names if holds_dead(name))}
+    total = Redriven(left=await _wait_until_stored(client, sources, 0 if dry_run else MAX_STORE_WAIT))
     trusted = wanted.dead_queue is not None
     try:
         async for page in _read_pages(client, wanted, names):
@@ -295,6 +302,23 @@ async def _find_info(client: AsyncClient, queue: str) -> QueueInfo | None:
         return await client.info(queue)
     except QueueNotFound:
         return None
+
+
+async def _wait_until_stored(client: AsyncClient, queues: Iterable[str], seconds: float) -> dict[str, int]:
+    """Waits until all dead letters of these queues are stored. Returns how many are not, by reason."""
+    until = monotonic() + seconds
+    while True:
+        counts: dict[str, int] = {}
+        for queue in queues:
+            try:
+                if count := (await client.job_queue(queue).backlog(1)).publishing:
+                    counts[f"queue {queue} is still storing dead letters. Try again"] = count
+            except ApiError as error:  # The queue is gone, or the caller may not know.
+                if error.temporary:
+                    raise
+        if not counts or monotonic() >= until:
+            return counts
+        await asyncio.sleep(_STORE_WAIT_INTERVAL)
 
 
 async def _read_pages(

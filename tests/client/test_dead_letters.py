@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from queuey.client import AsyncClient, Message, NotAllowed
+from queuey.api.claims import Backlog
+from queuey.client import AsyncClient, AsyncJobQueue, Message, NotAllowed, deadletters
 from queuey.client.deadletters import Cause, DeadLetterFilter, Redriven, bury, dead_letters, headers_for, redrive
 from tests.client.live import Connect, connected
+from tests.replacing import replace, replace_in
 
 CAUSE = Cause(attempts=3, error="acme.errors.Late", text="too late", at=1_795_145_194.25)
 ID = "0123456789ab11e88000000000000001"
@@ -141,6 +145,39 @@ async def test_a_letter_of_another_is_not_removed(owner: AsyncClient) -> None:
     await owner.send("orders.dead", "lies", headers=lies)
     assert await redrive(owner, DeadLetterFilter(queues=("orders",))) == Redriven({"orders": 1})
     assert await bodies(owner, "orders.dead") == ["kept"]
+
+
+@pytest.mark.parametrize("selection", [DeadLetterFilter(queues=("orders",)), DeadLetterFilter(patterns=("ord*",))])
+async def test_letters_that_are_still_being_stored(owner: AsyncClient, selection: DeadLetterFilter) -> None:
+    """A redrive begins when the service has stored what became dead letters before; else it says how many are left."""
+    await owner.create_queue("orders")
+    job = Message(ID, "0", 1, "job")
+    await owner.create_queue("orders.dead")
+    counts = iter([2, 1])
+    real = AsyncJobQueue.backlog
+
+    async def backlog(self: AsyncJobQueue, limit: int | None = None) -> Backlog:
+        publishing = next(counts, 0)
+        if publishing == 1:  # It is stored after this answer.
+            await bury(owner, "orders", job, CAUSE)
+        return msgspec.structs.replace(await real(self, limit), publishing=publishing)
+
+    with replace(AsyncJobQueue.backlog, backlog):
+        assert await redrive(owner, selection) == Redriven({"orders": 1})
+        counts = itertools.repeat(3)
+        reason = "queue orders is still storing dead letters. Try again"
+        assert await redrive(owner, selection, dry_run=True) == Redriven(left={reason: 3})
+        with replace_in(deadletters, deadletters.MAX_STORE_WAIT, 0.0):
+            assert await redrive(owner, selection) == Redriven(left={reason: 3})
+
+
+async def test_a_key_that_may_not_count_redrives_at_once(connect: Connect, owner: AsyncClient) -> None:
+    """Without the right to count a queue's messages, a redrive does not wait, and leaves its dead letters."""
+    await owner.create_queue("orders")
+    await bury(owner, "orders", Message(ID, "0", 1, "job"), CAUSE)
+    narrow = connect("read,delete", "orders.dead")
+    left = (await redrive(narrow, DeadLetterFilter(dead_queue="orders.dead", queues=("orders",)))).left
+    assert [(text.partition(":")[0], count) for text, count in left.items()] == [("queue orders", 1)]
 
 
 async def test_a_repeated_redrive_sends_each_once(connect: Connect, owner: AsyncClient) -> None:
