@@ -63,9 +63,9 @@ with warnings.catch_warnings(), ExitStack() as stack:
 
 
 async def _refuse_unknown_path(request: Request, _match: Match) -> Response:
-    raise (
-        make_path_error(request.path) if request.facade is None else NoSuchResource("The resource could not be found.")
-    )
+    if request.facade is not None:
+        raise NoSuchResource("The resource could not be found.")
+    raise make_path_error(request.path)
 
 
 def _add_resource(

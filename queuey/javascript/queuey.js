@@ -78,7 +78,7 @@ export class Queuey {
    * @param {import("./queuey.js").Options} [options]
    */
   constructor(url, application, options = {}) {
-    requireKnown("constructor", options);
+    requireKnown("Queuey", options);
     if (options.key && options.token) throw new TypeError("give a key or a token, not both");
     const baseUrl = `${url.replace(/\/+$/, "")}/v1/${encodeSegment("application", application)}`;
     const { href, search, hash, username, password } = new URL(baseUrl, globalThis.location?.href);
@@ -927,7 +927,7 @@ const JSON_TAGS = /^\[object (?:Object|Array|String|Number|Boolean|Null|Undefine
 
 /** Names of the options, or fields, of each method besides `signal`; other methods have no more. */
 const OPTIONS = {
-  constructor: ["key", "token", "deadline", "fetch"],
+  Queuey: ["key", "token", "deadline", "fetch"],
   send: ["ttl", "partition", "key", "delay", "after", "headers", "contentType", "idempotencyKey"],
   jobs: ["wait", "states"],
   result: ["timeout"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 
 import msgspec
@@ -14,6 +13,7 @@ from msgspec.structs import replace
 from queuey.model import ids
 from queuey.model.ids import FIRST, LAST, LOW_MAX, LOW_MIN, Position
 from queuey.model.messages import Message, Page, Slice, rendered_bytes
+from queuey.model.time_parsing import parse_zoned
 
 MAX_QUEUE_FRAME_BYTES, MAX_PARTITION_FRAME_BYTES = 512, 128
 """Max bytes of an answer besides messages: per queue, and per partition."""
@@ -39,7 +39,6 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 
 Bound = Mark | Mapping[int, Mark] | None
 """One mark for all partitions, marks by partition, or no bound."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 OTHER_PARTITIONS = 0
 """Key of the mark for partitions without one of their own."""
 
@@ -56,17 +55,6 @@ def parse_mark(text: str) -> Mark:
     return Mark((ticks, LOW_MIN), ids.following((ticks, LOW_MAX)))
 
 
-def _zoned_to_seconds(text: str) -> str:
-    try:
-        moment = datetime.fromisoformat(text.replace(" ", "+"))  # A query that is not encoded has a space for a plus.
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None or moment < _EPOCH:
-        raise ValueError(f"{text!r} is not ISO 8601 with a zone, such as 2026-12-01T09:30:00Z")
-    microseconds = (moment - _EPOCH) // timedelta(microseconds=1)
-    return f"{microseconds // 1_000_000}.{microseconds % 1_000_000:06}"
-
-
 def parse_bound(text: str) -> Bound:
     """Parses an id, an instant, or a cursor such as ``1:<id>,2:<id>``. Returns None for blank text.
 
@@ -80,7 +68,7 @@ def parse_bound(text: str) -> Bound:
     if not text:
         return None
     if "T" in text:
-        return parse_mark(_zoned_to_seconds(text))
+        return parse_mark(parse_zoned(text.replace(" ", "+")))  # A query that is not encoded has a space for a plus.
     if ":" not in text:
         return parse_mark(text)
     marks: dict[int, Mark] = {}

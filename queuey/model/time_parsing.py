@@ -10,6 +10,7 @@ _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,20})?", re.ASCII)
 _RELATIVE = re.compile(r"([+-])((?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d|w))+)", re.ASCII)
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d|w))+|[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _DURATION_PART_PATTERN = re.compile(r"([0-9.]+)(ms|s|m|h|d|w)", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 ACCEPTED_FORMS = (
@@ -41,10 +42,22 @@ def parse_point(text: str, now: float) -> str:
             moment = datetime.fromisoformat(text)
             while moment.timestamp() > moment.replace(fold=1).timestamp():  # The local clock skips this time.
                 moment = moment.replace(second=0, microsecond=0) + timedelta(minutes=1)
-            since_1970 = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+            since_1970 = moment.astimezone(UTC) - _EPOCH
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text!r} is not a position in time. Accepted: {ACCEPTED_FORMS}.") from error
     return _format_seconds(since_1970 // timedelta(microseconds=1))
+
+
+def parse_zoned(text: str) -> str:
+    """Translates ISO 8601 with a zone to seconds since 1970, as :func:`parse_point` does.
+
+    Raises:
+        ValueError: The text has another form or no zone, or is before 1970.
+    """
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no zone: write 2026-12-01T09:30:00Z or 2026-12-01T10:30:00+01:00.")
+    return _format_seconds((moment - _EPOCH) // timedelta(microseconds=1))
 
 
 def parse_duration(text: str) -> float:

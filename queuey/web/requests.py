@@ -541,17 +541,14 @@ def record_unknown_names(request: Request, names: Sequence[str], what: str, plac
     Raises:
         InvalidRequest: They are an error: the resource refuses them, or the query has ``strict=1``.
     """
+    first_names = [name[:MAX_WARNED_LENGTH] for name in names[:MAX_WARNED_NAMES]]
     strict = parse_form(request.query, "query").get(STRICT_FIELD)
     if validators.parse_boolean(strict) if strict else request.refuses_unknown:
+        hint = did_you_mean(first_names, allowed)
         others = f"The {what}s are: {', '.join(sorted(allowed))}." if allowed else "There are none."
-        shown = [name[:MAX_WARNED_LENGTH] for name in names[:MAX_WARNED_NAMES]]
         raise InvalidRequest(
-            {
-                validators.show(name): f"No {what} of this {place}{did_you_mean([name], allowed)} {others}"
-                for name in shown
-            }
+            dict.fromkeys(map(validators.show, names[:MAX_FIELDS]), f"No {what} of this {place}{hint} {others}")
         )
-    first_names = [name[:MAX_WARNED_LENGTH] for name in names[:MAX_WARNED_NAMES]]
     request.ignored = {**request.ignored, f"{what}s of this {place}": Ignored(first_names, len(names))}
 
 
