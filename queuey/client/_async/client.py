@@ -88,7 +88,6 @@ class AsyncClient(AsyncReading):
             directory, an SSL context by its own rules. False does not check certificates.
         timeout: Seconds to wait for the server at every step; connecting takes at most 5. The policy's ``deadline``
             limits the whole call.
-        retry: The retry policy.
         transport: An async httpx2 transport, or an httpcore2 pool, to use instead of the network.
         timing: The clock, the sleep function and the random numbers.
         receipts: A file that gets a line for every stored message; see :mod:`queuey.client.receipts`. By default no
@@ -232,13 +231,7 @@ class AsyncClient(AsyncReading):
     async def queues(
         self, *, start: str | None = None, count: bool = False, page_size: int | None = None
     ) -> AsyncIterator[Queue]:
-        """Iterates over all queues, page by page.
-
-        Args:
-            start: The name to start at, inclusive.
-            count: Also count the messages of each queue.
-            page_size: Queues per request. By default the server decides.
-        """
+        """Iterates over all queues from the name ``start`` on, inclusive, page by page; ``count`` counts messages."""
         while True:
             page = await self.queue_page(start=start, count=count, limit=page_size)
             for queue in page.queues:
@@ -312,7 +305,6 @@ class AsyncClient(AsyncReading):
         """Stores one message.
 
         Args:
-            queue: The queue.
             body: Text or bytes. For a JSON value, pass ``json=`` instead.
             after: A message that this one must come after, whichever server stored it.
             idempotency_key: 1 to 255 printable ASCII characters that your program can reproduce after a crash.
@@ -379,10 +371,8 @@ class AsyncClient(AsyncReading):
         messages come after those of the batch before, whichever server stores them, except delayed ones.
 
         Args:
-            queue: The queue.
             messages: Bodies, or :class:`Outgoing` for more than a body.
             after: A message that all of these messages must come after.
-            batch: Max messages per request.
         """
         batcher = Batcher(batch)
         async for message in check_messages_async(messages):
@@ -407,7 +397,6 @@ class AsyncClient(AsyncReading):
         """Writes one body at the given ids, creating or overwriting each message.
 
         Args:
-            queue: The queue.
             locations: One id or several: ``id``, ``partition:id``, ``(partition, id)``, or a receipt or message.
             body: Text or bytes. For a JSON value, pass ``json=`` instead.
             options: ``ttl``, ``headers`` and ``content_type`` of :class:`Outgoing`.
@@ -425,7 +414,6 @@ class AsyncClient(AsyncReading):
         More than 200 ids are sent in several requests.
 
         Args:
-            queue: The queue.
             locations: One id or several: ``id``, ``partition:id``, ``(partition, id)``, or a receipt or message.
         """
         calls = message_calls.get(queue, message_calls.list_locations(locations))
@@ -443,7 +431,6 @@ class AsyncClient(AsyncReading):
         """Explains why a message is not read or claimed, not yet or not any more.
 
         Args:
-            queue: The queue.
             location: ``id``, ``partition:id``, ``(partition, id)``, or a receipt or message. An id without a partition
                 is searched for in every partition. The message need not exist.
         """
@@ -470,7 +457,6 @@ class AsyncClient(AsyncReading):
             letters: Locations of dead letters in this queue. Others are ignored.
             ttl: TTL of the messages. By default their queue decides.
             trusted: Also send letters to queues that keep their dead letters elsewhere: they may be forged.
-            dry_run: Only report what would be done.
         """
         done, places = Redriven(), message_calls.list_locations(letters)
         for call in message_calls.redrive(queue, places, ttl, trusted=trusted, dry_run=dry_run):
@@ -532,8 +518,6 @@ class AsyncClient(AsyncReading):
         """Records the offsets of a consumer group.
 
         Args:
-            queue: The queue.
-            group: The group.
             offsets: The last message processed, or its id, by partition.
             expected: The offset that must be recorded now for a partition's new offset to be set, by partition. None
                 means that the partition has no offset yet.
@@ -559,7 +543,6 @@ class AsyncClient(AsyncReading):
         """Counts the messages after given positions. The service records nothing.
 
         Args:
-            queue: The queue.
             cursors: The last message processed, or its id, by partition. None means that no message was processed.
         """
         return await self._sender.run(progress_calls.lag(queue, cursors))
@@ -581,7 +564,6 @@ class AsyncClient(AsyncReading):
         """Records how far the caller, a user or an application, has read a queue. Needs the right ``read``.
 
         Args:
-            queue: The queue.
             seen: Messages, as returned by a call or as ``partition:id``. Each marks its partition as read up to and
                 including this message. An id without a partition marks all partitions.
             cursor: The cursor of a page, instead of messages. Everything before it was read.
