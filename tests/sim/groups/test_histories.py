@@ -69,7 +69,9 @@ def test_histories_have_every_outcome(kind: str) -> None:
     """Messages are handled in each history, some again; sessions are lost; all members run; a seed fixes everything."""
     with histories():
         first = [run_history(seed, KINDS[kind]) for seed in (*range(2, 14), HANGING)]
-        assert [run_history(seed, KINDS[kind]).deeds for seed in range(2, 4)] == [history.deeds for history in first[:2]]
+        assert [run_history(seed, KINDS[kind]).deeds for seed in range(2, 4)] == [
+            history.deeds for history in first[:2]
+        ]
     assert all(len(history.deeds) > 5 for history in first)
     again = sum(len(history.deeds) - len({deed[2] for deed in history.deeds}) for history in first)
     assert again > 0

@@ -29,6 +29,7 @@ from queuey.model.messages import OffsetChange, Queue
 from queuey.runtime.event_loop import Core
 from queuey.storage import Store
 from queuey.storage.offset_changes import Decision, decide
+from tests.groups.living import make_views
 from tests.sim.groups.served import store
 from tests.sim.groups.served.aimed import Changing, Deaf, Dying, Generous, Lagging, Standing
 from tests.sim.groups.served.client import GroupMember
@@ -230,6 +231,12 @@ async def find_queues_in_lists_only(
     return await find_queues(core, store, application, changed(state, plan={}), fresh=fresh)
 
 
+def plan_by_queue_name(state: GroupState, queues: Sequence[Queue], _views: Views) -> GroupPlan:
+    uids = {one.name: uid for uid, one in state.plan.items()}
+    named = [changed(queue, uid=uids.get(queue.name, queue.uid)) for queue in queues]
+    return make_plan(state, named, make_views(state, named))
+
+
 def plan_by_former_rights(real: Real, one: GroupDraft, queues: Sequence[Queue], views: Views, _: object) -> None:
     real(one, queues, views, ())
 
@@ -335,6 +342,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a heartbeat that names a later plan's epoch is answered by that plan": broken(
         Changing, "O5", 135, (local_group, find_highest_epoch, lambda _beat: 0)
     ),
+    "plans name queues by uid": broken(Changing, "O5 balance", 2355, (state_changes, make_plan, plan_by_queue_name)),
     "present rights count": broken(
         Changing,
         "O6 rights",
