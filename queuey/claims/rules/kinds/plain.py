@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from queuey.claims.rules.entry_draft import EntryDraft
 
 NO_LIMIT = 1 << 40
-"""Number of places if there is no limit."""
+"""Number of places that means no limit: more than a log can have claims."""
 
 Filter = Callable[[Message], bool]
 """Returns whether a poll may have a message, and if so counts it as delivered."""
@@ -82,8 +82,8 @@ class PlainSearch(msgspec.Struct):
 
     @staticmethod
     def compute_key(message: Message) -> int:
-        """Returns the digest of a message's key, or 0 if it has none; in queues that keep keys."""
-        raise NotImplementedError
+        """Returns the digest of a message's key, or 0 if it has none or the queue keeps no keys."""
+        return 0
 
     def find_ended(self, limit: int) -> list[Position]:
         """Returns messages whose claims have ended and which may be delivered again, the next ones first."""
@@ -93,8 +93,8 @@ class PlainSearch(msgspec.Struct):
         """Records which messages are delivered again, and which are gone or become dead letters."""
 
     def estimate_for_key(self, key: int) -> int:
-        """Returns how many messages of a key the next entry can probably deliver, in queues that keep keys."""
-        raise NotImplementedError
+        """Returns how many messages of a key the next entry can probably deliver."""
+        return NO_LIMIT
 
 
 class PlainRules(msgspec.Struct):
