@@ -700,18 +700,17 @@ class Finder:
         if row.traits.stores_keys and self.ordered is None:
             self.ordered = OrderedScanner(self.scanner, self._limits, self._core, self.fetch, self.parts.waiting)
 
-    def begin_entry(self, state: State, request: LogRequest, candidates: Candidates | None) -> EntryDraft:
-        """Begins the next entry, with the copies that its only ``request`` or the search for candidates has read."""
-        now, parts = self._store.clock.now_ms(), self.parts
-        if (duplicates := self.duplicates) is not None:
-            below = LAST
-            if isinstance(request, ReadingRequest):
-                parts.copies, below = request.copies, request.below
-            else:
-                parts.copies = ScanDuplicates() if candidates is None else candidates.scan.copies
-            parts.until = duplicates.choose_until(self.scanner.horizon, now, below)
-            parts.written = duplicates.find_written(state)
-        return EntryDraft(state, now, self._timing, self.kind, parts)
+    def record_copies(
+        self, duplicates: Duplicates, state: State, request: LogRequest, candidates: Candidates | None, now: int
+    ) -> None:
+        """Records the copies that the next entry's only ``request``, or the search for candidates, has read."""
+        parts, below = self.parts, LAST
+        if isinstance(request, ReadingRequest):
+            parts.copies, below = request.copies, request.below
+        else:
+            parts.copies = ScanDuplicates() if candidates is None else candidates.scan.copies
+        parts.until = duplicates.choose_until(self.scanner.horizon, now, below)
+        parts.written = duplicates.find_written(state)
 
     async def find(self, state: State, taken: Sequence[LogRequest], polls: Sequence[PollRequest]) -> Candidates:
         """Reads messages for polls: first those whose claims have ended, then new ones.

@@ -418,11 +418,17 @@ class PartitionLog:
         expiry_limit = self._timing.expiry_limit(self._store.clock.now_ms())
         return any(state.has_ended(message.position, expiry_limit) for message in candidates.returned)
 
+    def _begin_draft(self, first: LogRequest, candidates: Candidates | None) -> EntryDraft:
+        finder, now = self._finder, self._store.clock.now_ms()
+        if finder.duplicates is not None:
+            finder.record_copies(finder.duplicates, self.state, first, candidates, now)
+        return EntryDraft(self.state, now, self._timing, finder.kind, finder.parts)
+
     def _decide(
         self, queue: Queue, requests: Sequence[LogRequest], candidates: Candidates | None
     ) -> tuple[EntryDraft, int]:
         finder, first = self._finder, requests[0]
-        draft = finder.begin_entry(self.state, first, candidates)
+        draft = self._begin_draft(first, candidates)
         draft.records_ends = queue.result_ttl > 0
         polls: list[Poll] = []
         for request in requests:
