@@ -123,8 +123,9 @@ class Driver:
         client.close()
 
     def _pass_cluster_to_client(self) -> None:
-        if self._client is not None:
-            self._client.adopt_cluster(self._cluster)
+        cluster = self._cluster  # None while it is replaced or closed, which alone ends no requests.
+        if self._client is not None and cluster is not None:
+            self._client.adopt_cluster(cluster)
 
     def ready(self, timeout: float) -> bool:
         """Waits up to ``timeout`` seconds until the keyspace was verified once; returns whether it was.

@@ -176,6 +176,7 @@ async def test_close(adopted: Adopted) -> None:
     for request in (ENCODED, CONDITIONAL):
         adopted.send(request)
     wires = await adopted.scene.await_requests(2)
+    adopted.scene.cluster.shutdown = adopted.driver._update_client  # As the last look after the cluster, if it is late.
     await asyncio.to_thread(adopted.driver.close)
     await adopted.await_ended(2)
     assert {thread for _, _, thread in adopted.ended} == {threading.get_ident()}
