@@ -65,9 +65,9 @@ class Operation(openapi.DocumentedOperation, frozen=True, kw_only=True):
 
     def make_view(self, method: Any) -> View:  # noqa: ANN401 - from bind
         """Returns the endpoint's view."""
-        answer = method if self.action is None else method.__self__.dispatch(self, method)
+        handler = method if self.action is None else method.__self__.dispatch(self, method)
         reads_query, headers = self.query is not None, self._accepted_headers()
-        return View(answer, reads_query=reads_query, ends_with_client=self.ends_with_client, headers=headers)
+        return View(handler, reads_query=reads_query, ends_with_client=self.ends_with_client, headers=headers)
 
     def _accepted_headers(self) -> frozenset[str]:
         """Returns the headers that get no warning; with any body, all headers of messages: the view may refuse some."""
@@ -143,7 +143,7 @@ class Views:
         names = operation.path_names if of_queue else re.findall(r"{(\w+)}", operation.path)
         read_input = self._make_reader(operation)
 
-        async def answer(request: Request, match: Match) -> Response:
+        async def handle(request: Request, match: Match) -> Response:
             access: QueueAccess | Callable[[str], bool]
             if of_queue:
                 access = await self._authorization.admit(request, match, action)
@@ -154,7 +154,7 @@ class Views:
             result = await view(access, *values, *read)
             return result if isinstance(result, Response) else json_response(Done() if result is None else result)
 
-        return answer
+        return handle
 
     def _make_reader(self, operation: Operation) -> Callable[[Request], Any] | None:
         if operation.query is not None:

@@ -135,9 +135,10 @@ class MessageViews(Views):
 
         async def post(queue: Queue) -> PostResult:
             if len(body) <= MAX_SHORT_BODY:
-                drafts, after, content = self._read(request, body, queue, batch=batch)
+                drafts, after, content = self._parse_post(request, body, queue, batch=batch)
             else:
-                drafts, after, content = await request.in_thread(partial(self._read, request, body, queue, batch=batch))
+                parse = partial(self._parse_post, request, body, queue, batch=batch)
+                drafts, after, content = await request.in_thread(parse)
             return await self._messages.post(queue, drafts, after=after, key=key, content=content)
 
         posted = await access.apply(post)
@@ -148,7 +149,7 @@ class MessageViews(Views):
             response.headers += (_STORED_AS_ONE,)
         return response
 
-    def _read(
+    def _parse_post(
         self, request: Request, body: bytes, queue: Queue, *, batch: bool
     ) -> tuple[Sequence[AnyDraft], Position | None, bytes]:
         errors = Errors()
@@ -157,9 +158,9 @@ class MessageViews(Views):
         try:
             drafts: Sequence[AnyDraft]
             if batch:
-                drafts = self._read_batch(request, body, queue)
+                drafts = self._parse_batch(request, body, queue)
             else:
-                drafts = [read_single(request, body, self._limits, queue)]
+                drafts = [parse_single(request, body, self._limits, queue)]
         except InvalidRequest as error:
             error.fields.update(errors)
             raise
@@ -167,13 +168,13 @@ class MessageViews(Views):
             errors.check()
         return drafts, position, hash_content(drafts) if "idempotency-key" in request.headers else b""
 
-    def _read_batch(self, request: Request, body: bytes, queue: Queue) -> Sequence[AnyDraft]:
+    def _parse_batch(self, request: Request, body: bytes, queue: Queue) -> Sequence[AnyDraft]:
         if request.has_own_headers or not request.headers.keys().isdisjoint(_MESSAGE_HEADERS):
             misplaced = [
                 name for name in request.headers if name in _MESSAGE_HEADERS or name.startswith(OWN_HEADER_PREFIX)
             ]
             record_unknown_names(request, misplaced, "header", "batch", ("x-after", "idempotency-key"))
-        drafts = read_batch(body, self._limits, queue, request)
+        drafts = parse_batch(body, self._limits, queue, request)
         request.batch = len(drafts)
         return drafts
 
@@ -199,7 +200,7 @@ class MessageViews(Views):
     async def put(self, request: Request, match: Match) -> Response:
         access, locations = await self._enter_ids(request, match, "overwrite")
         body = read_body(request, self._limits.max_body)
-        draft = await request.parse_body(lambda: read_single(request, body, self._limits, None))
+        draft = await request.parse_body(lambda: parse_single(request, body, self._limits, None))
         await self._messages.put(access, locations, draft)
         return json_response(Done())
 
@@ -350,7 +351,7 @@ _MESSAGE_HEADERS = frozenset({"x-ttl", "x-partition", "x-message-key", "x-delay"
 _POST_HEADERS = ("x-partition", "x-message-key", "x-delay", "x-after", "idempotency-key")
 
 
-def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | None) -> Draft:
+def parse_single(request: Request, body: bytes, limits: Limits, queue: Queue | None) -> Draft:
     """Reads a message whose body is the body of the request, and whose fields are headers.
 
     Args:
@@ -415,7 +416,7 @@ def _decode(
         return loose(raw)
 
 
-def read_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> Sequence[AnyDraft]:
+def parse_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> Sequence[AnyDraft]:
     """Reads the messages of a JSON body. Records unknown fields in the request, for the header ``Warning``.
 
     Raises:
@@ -423,11 +424,11 @@ def read_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> S
         TooLarge: The batch has too many messages, or one of them is too long.
     """
     if len(body) > _LARGE_BATCH and body.count(b"{") > _MAX_BRACES * limits.max_batch:
-        return _read_loose_batch(body, limits, queue, request)
+        return _parse_loose_batch(body, limits, queue, request)
     try:
         batch = _decode_batch(body)
     except msgspec.ValidationError:
-        return _read_loose_batch(body, limits, queue, request)
+        return _parse_loose_batch(body, limits, queue, request)
     except JSON_ERRORS as error:
         raise bad_json(error) from None
     if len(batch.messages) > limits.max_batch:
@@ -440,14 +441,14 @@ def read_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> S
             or (ttl is not None and not 0 < ttl <= MAX_TTL)
             or (partition is not None and not 0 < partition <= highest)
         ):
-            return _read_loose_batch(body, limits, queue, request)
+            return _parse_loose_batch(body, limits, queue, request)
     return batch.messages
 
 
-def _read_loose_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> list[Draft]:
+def _parse_loose_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> list[Draft]:
     """Reads a batch item by item. Accepts numbers as text, and any JSON value as a body.
 
-    Records unknown fields in the request. Raises as :func:`read_batch`.
+    Records unknown fields in the request. Raises as :func:`parse_batch`.
     """
     unknown: list[str] = []
     try:

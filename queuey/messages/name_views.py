@@ -14,7 +14,7 @@ from queuey.messages.message_views import (
     MESSAGE_OR_RAW,
     STORED,
     make_raw_response,
-    read_single,
+    parse_single,
     render_posted,
 )
 from queuey.messages.names import Changed, NameUseCases
@@ -75,7 +75,7 @@ class NameViews(Views):
         if "idempotency-key" in request.headers:
             text = "Is not allowed for named messages: POST stores a message once without it, and PUT can be repeated"
             raise InvalidRequest({"idempotency_key": text})
-        return read_single(request, read_body(request, self._limits.max_body), self._limits, None)
+        return parse_single(request, read_body(request, self._limits.max_body), self._limits, None)
 
 
 def _read_name(match: Match) -> str:

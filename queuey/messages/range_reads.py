@@ -30,6 +30,10 @@ _RESERVED_BYTES = 16 * 1024
 _PARTITION = attrgetter("partition")
 
 
+class NotShort(Exception):
+    """A read that was tried as a short one returns too much for that. It needs a thread, and memory for a page."""
+
+
 class RangeSource(msgspec.Struct, frozen=True):
     """A queue of a read, and its range."""
 
@@ -67,11 +71,10 @@ class Reader:
         return self._store.clock.now_ticks()
 
     async def read(self, access: QueueAccess, requested: RangeRequest) -> RangeAnswer:
-        results = await self.read_each([RangeSource(access, requested)])
-        assert results is not None  # noqa: S101 - only a short read may return None
-        if isinstance(results[0], QueueyError):
-            raise results[0]
-        return results[0]
+        [result] = await self.read_each([RangeSource(access, requested)])
+        if isinstance(result, QueueyError):
+            raise result
+        return result
 
     async def read_each(
         self,
@@ -80,7 +83,7 @@ class Reader:
         waiter: Waiter | None = None,
         waits_for: Sequence[RangeSource] | None = None,
         short: bool = False,
-    ) -> list[RangeAnswer | QueueyError] | None:
+    ) -> list[RangeAnswer | QueueyError]:
         """Reads ranges of several queues, each up to its own horizon. They share the bytes of one answer.
 
         The messages are counted as delivered.
@@ -92,11 +95,13 @@ class Reader:
             short: Read at most ``MAX_SHORT_MESSAGES`` of one partition, and ``MAX_SHORT_BYTES``.
 
         Returns:
-            For each source its answer, or the error if the queue is gone or the caller has lost access to it. None if
-            the read is not ``short``.
+            For each source its answer, or the error if the queue is gone or the caller has lost access to it.
+
+        Raises:
+            NotShort: The read is more than ``short`` allows.
         """
         if short and len(sources) > 1:
-            return None
+            raise NotShort
         waits_for = sources if waits_for is None else waits_for
         for _ in range(MAX_ATTEMPTS):
             if waiter is not None:
@@ -106,15 +111,13 @@ class Reader:
                 results = await self._read_one_by_one(sources, short=short)
             except asyncio.CancelledError:
                 raise GivenUp("none") from None
-            if results is None or waiter is None or not are_empty(results):
+            if waiter is None or not are_empty(results):
                 return results
             if queues == [source.access.queue for source in waits_for]:
                 return results
         raise StoreBusy(f"A queue changed {MAX_ATTEMPTS} times while this request ran. Try again.")
 
-    async def _read_one_by_one(
-        self, sources: Sequence[RangeSource], *, short: bool
-    ) -> list[RangeAnswer | QueueyError] | None:
+    async def _read_one_by_one(self, sources: Sequence[RangeSource], *, short: bool) -> list[RangeAnswer | QueueyError]:
         remaining_bytes = self._short_bytes if short else self._available_bytes(sources)
         results: list[RangeAnswer | QueueyError] = []
         for number, source in enumerate(sources):
@@ -125,8 +128,6 @@ class Reader:
             except (NotFound, NotAllowed, InvalidRequest) as error:
                 results.append(error)
                 continue
-            if answer is None:
-                return None
             self._metrics.count_delivered(len(answer.messages) + len(answer.early), source.access.queue)
             results.append(answer)
             if number + 1 < len(sources):
@@ -148,9 +149,7 @@ class Reader:
         )
         return max(1, self._limits.page_bytes - frames)
 
-    async def _read_queue(
-        self, queue: Queue, requested: RangeRequest, max_bytes: int, *, short: bool
-    ) -> RangeAnswer | None:
+    async def _read_queue(self, queue: Queue, requested: RangeRequest, max_bytes: int, *, short: bool) -> RangeAnswer:
         """Reads a range: merged, or by partition with the slices that are furthest behind first.
 
         Without bytes it reads only the horizon, or with ``looks_ahead`` the next ids.
@@ -161,7 +160,7 @@ class Reader:
             raise InvalidRequest({"partitions": f"Queue {queue.name!r} has partition numbers {existing}"})
         numbers = _partition_numbers(queue, requested)
         if short and (len(numbers) != 1 or requested.limit > MAX_SHORT_MESSAGES):
-            return None
+            raise NotShort
         pieces = ranges.make_slices(requested, numbers, max_bytes)
         answer = RangeAnswer([], 0, dict.fromkeys(numbers), more=False, cursor_safe=requested.keeps_read_delay)
         if chosen and len(numbers) < queue.partitions:
@@ -196,7 +195,9 @@ class Reader:
             ranges.append_pages(pieces, pages, answer)
         if requested.early and (early := self._early_slices(queue, requested, pieces, answer, max_bytes)):
             ranges.add_early(requested, early, await self._store.messages.read(queue, early), answer)
-        return answer if not short or self._is_whole(answer, requested.limit) else None
+        if short and not self._is_whole(answer, requested.limit):
+            raise NotShort
+        return answer
 
     def _is_whole(self, answer: RangeAnswer, limit: int) -> bool:
         """Returns whether a longer read would return no more messages than a short one, and these fit."""

@@ -12,7 +12,7 @@ from queuey.access.queue_access import QueueAccess
 from queuey.api.messages import ManyRanges, ManyRead, QueueRange, RangeFields, RangeQuery
 from queuey.messages.message_json import render_range_answer
 from queuey.messages.message_views import MESSAGES_TAG
-from queuey.messages.range_reads import MAX_SHORT_BYTES, RangeSource, Reader, are_empty
+from queuey.messages.range_reads import MAX_SHORT_BYTES, NotShort, RangeSource, Reader, are_empty
 from queuey.messages.ranges import Bound, RangeAnswer, RangeRequest, parse_bound
 from queuey.model.errors import QueueyError
 from queuey.runtime.limits import Limits
@@ -111,18 +111,19 @@ def _read_early(value: object, errors: Errors) -> tuple[bool, Bound]:
     return validators.parse_boolean(value), None
 
 
-async def read_page(request: Request, read: Callable[..., Coroutine[Any, Any, T | None]]) -> T:
+async def read_page(request: Request, read: Callable[..., Coroutine[Any, Any, T]]) -> T:
     """Reads and renders messages: on the event loop if that is short and there is memory, or else in a thread.
 
     Args:
         request: The request, which reserves memory for them.
         read: Called with ``short``; see :meth:`Reader.read_each`.
     """
-    if request.share.reserve_at_once(MAX_SHORT_BYTES) and (result := await read(short=True)) is not None:
-        return result
-    result = await request.read_in_thread(partial(read, short=False), page=True)
-    assert result is not None  # noqa: S101 - it is not a short read
-    return result
+    if request.share.reserve_at_once(MAX_SHORT_BYTES):
+        try:
+            return await read(short=True)
+        except NotShort:
+            pass
+    return await request.read_in_thread(partial(read, short=False), page=True)
 
 
 class _RangeResponse(NamedTuple):
@@ -160,10 +161,8 @@ class RangeViews(Views):
 
         return (await request.until_found(wait, attempt)).response
 
-    async def _read_one(self, source: RangeSource, waiter: Waiter | None, *, short: bool) -> _RangeResponse | None:
+    async def _read_one(self, source: RangeSource, waiter: Waiter | None, *, short: bool) -> _RangeResponse:
         results = await self._reader.read_each([source], waiter=waiter, short=short)
-        if results is None:
-            return None
         if isinstance(results[0], QueueyError):
             raise results[0]
         return _RangeResponse(results, Response(200, render_range_answer(results[0]), JSON))
@@ -201,13 +200,13 @@ class RangeViews(Views):
 
     async def _read_each(
         self, ranges: Ranges, admitted: Sequence[QueueAccess | QueueyError], waiter: Waiter | None, *, short: bool
-    ) -> _RangeResponse | None:
+    ) -> _RangeResponse:
         """Reads the queues that the caller may read, and answers with errors for the others.
 
         If there is an error, the request does not wait for messages.
         """
         if short and len(ranges) > 1:
-            return None
+            raise NotShort
         sources = [
             RangeSource(access, requested) if isinstance(access, QueueAccess) else access
             for (_, requested), access in zip(ranges, admitted, strict=True)
@@ -216,8 +215,6 @@ class RangeViews(Views):
         # A request with an error for a queue does not wait.
         waiter = waiter if len(readable) == len(sources) else None
         answers = await self._reader.read_each(readable, waiter=waiter, short=short)
-        if answers is None:
-            return None
         readings = iter(answers)
         results = [source if isinstance(source, QueueyError) else next(readings) for source in sources]
         pieces = [b'{"status":"ok","queues":[']

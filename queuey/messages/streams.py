@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 from weakref import WeakSet, WeakValueDictionary
 
 from queuey.access.queue_access import QueueAccess
-from queuey.messages.range_reads import RangeSource, Reader
+from queuey.messages.range_reads import NotShort, RangeSource, Reader
 from queuey.messages.ranges import OTHER_PARTITIONS, Mark, RangeAnswer, RangeRequest, make_mark, parse_bound, parse_mark
 from queuey.messages.read_marks import MarkNews, Marks
 from queuey.model import ids
@@ -321,17 +321,19 @@ class Stream:
             looks_ahead=True,
         )
 
-    async def read(self, woken: frozenset[int] | None, waiter: Waiter, *, short: bool = False) -> StreamRead | None:
+    async def read(self, woken: frozenset[int] | None, waiter: Waiter, *, short: bool = False) -> StreamRead:
         """Returns new messages, and the queues that can no longer be read.
 
         Args:
             woken: The queues (qid) that may have new messages, as reported by the waiter; None means any.
             waiter: Woken when another read may return messages.
-            short: Read only a stream of one queue, if that is a short read (:meth:`Reader.read_each`). Otherwise
-                returns None.
+            short: Read only a stream of one queue, if that is a short read (:meth:`Reader.read_each`).
+
+        Raises:
+            NotShort: The read is more than ``short`` allows.
         """
         if short and len(self._sources) > 1:
-            return None
+            raise NotShort
         names, rows = self._find_behind(woken, waiter), [(name, access.queue) for name, access in self._sources.items()]
         waits_for = RangeRequest(partitions=self._partitions, early=self._early)
         results = await self._streams.reader.read_each(
@@ -340,8 +342,6 @@ class Stream:
             waits_for=[RangeSource(access, waits_for) for access in self._sources.values()],
             short=short,
         )
-        if results is None:
-            return None
         readings: dict[str, RangeAnswer] = {}
         failed: list[tuple[str, QueueyError]] = []
         for name, result in zip(names, results, strict=True):

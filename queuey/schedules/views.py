@@ -19,7 +19,7 @@ from queuey.access.operations import APP, Views, declare, json_answers
 from queuey.api import schedules as api
 from queuey.api.messages import ScheduledMessage
 from queuey.api.values import Done
-from queuey.messages.message_views import read_batch
+from queuey.messages.message_views import parse_batch
 from queuey.messages.posts import Draft, MessageUseCases
 from queuey.model.errors import InvalidRequest, RecordChanged, ScheduleNotFound
 from queuey.model.messages import Meta, Queue
@@ -298,7 +298,7 @@ def _read_message(request: Request, text: bytes, queue: Queue, limits: Limits, e
     """
     item = bytes(_decode_message(text).message)
     try:
-        [parsed] = read_batch(b'{"messages":[%b]}' % item, limits, queue, request)
+        [parsed] = parse_batch(b'{"messages":[%b]}' % item, limits, queue, request)
     except InvalidRequest as error:
         # The errors are about the batch's only item (0), or its fields (0.ttl).
         errors.update({f"message{field.removeprefix('0')}": text for field, text in error.fields.items()})

@@ -58,24 +58,24 @@ class View:
     """The view of one method.
 
     Args:
-        answer: Returns the response, or raises an error.
+        handler: Returns the response, or raises an error.
         reads_query: The view reads the query. Otherwise every query field is unknown.
         ends_with_client: The view returns messages or other long answers, and may wait for them. It is given up when
             the client has left.
         headers: The names of the headers that the view knows; if None, it warns of no other headers.
     """
 
-    __slots__ = ("answer", "ends_with_client", "headers", "reads_query")
+    __slots__ = ("ends_with_client", "handler", "headers", "reads_query")
 
     def __init__(
         self,
-        answer: Handler,
+        handler: Handler,
         *,
         reads_query: bool = False,
         ends_with_client: bool = False,
         headers: frozenset[str] | None = None,
     ) -> None:
-        self.answer = answer
+        self.handler = handler
         self.reads_query = reads_query
         self.ends_with_client = ends_with_client
         self.headers = headers

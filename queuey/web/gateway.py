@@ -229,6 +229,7 @@ class Gateway:
         fields = form.headers
         if fields is None:
             fields = form.headers = read_headers(form.fields)
+        # `find_cached` is `find` behind a cache of its latest results.
         find = self._resources.find_cached if len(head.path) <= MAX_CACHED_PATH_BYTES else self._resources.find
         # Views come from app/version_1.py (Operation.bind), the facades and console/resources.py.
         path, endpoint, match, view = find(head.method, head.path)
@@ -260,7 +261,7 @@ class Gateway:
                     if view.headers is not None and not view.headers.issuperset(request.headers):
                         record_ignored_headers(request, view.headers)
                     try:
-                        response = await self._drive(request, view.answer(request, match))
+                        response = await self._drive(request, view.handler(request, match))
                         break
                     except BodyWanted:
                         # Without a known caller, the body is received only after the view has authorized the request.

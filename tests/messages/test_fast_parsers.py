@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.messages import message_views
-from queuey.messages.message_views import read_batch, read_single
+from queuey.messages.message_views import parse_batch, parse_single
 from queuey.messages.posts import AnyDraft
 from queuey.model.errors import InvalidRequest
 from queuey.model.messages import Queue
@@ -63,8 +63,8 @@ def outcome(parse: Callable[[], Sequence[AnyDraft]]) -> list[Any]:
 def test_a_batch(body: bytes) -> None:
     """Whatever a batch has, it is parsed as item by item, with the same warnings."""
     requests = [blank_request() for _ in range(2)]
-    fast = outcome(lambda: read_batch(body, LIMITS, QUEUE, requests[0]))
-    assert fast == outcome(lambda: message_views._read_loose_batch(body, LIMITS, QUEUE, requests[1]))
+    fast = outcome(lambda: parse_batch(body, LIMITS, QUEUE, requests[0]))
+    assert fast == outcome(lambda: message_views._parse_loose_batch(body, LIMITS, QUEUE, requests[1]))
     assert requests[0].ignored == requests[1].ignored
 
 
@@ -86,5 +86,5 @@ def test_a_single_message(body: bytes, headers: dict[str, str], queue: Queue | N
         request = blank_request(**headers)
         request.has_own_headers = "x_header_a" in headers
         with replace_in(message_views, message_views._types, cached):
-            results.append(outcome(lambda request=request: [read_single(request, body, LIMITS, queue)]))  # type: ignore[misc]
+            results.append(outcome(lambda request=request: [parse_single(request, body, LIMITS, queue)]))  # type: ignore[misc]
     assert results[0] == results[1]

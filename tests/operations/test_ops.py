@@ -63,7 +63,7 @@ def test_heartbeat_of_a_sick_store(anonymous: Caller, between: InterposedStore) 
 
 
 def views_of(app: App, name: str) -> OpsViews:
-    views: OpsViews = app.endpoints[name].view("GET").answer.__self__  # type: ignore[attr-defined] # a method
+    views: OpsViews = app.endpoints[name].view("GET").handler.__self__  # type: ignore[attr-defined] # a method
     return views
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from queuey.facades.emodb import requests
 from queuey.facades.emodb.errors import BadArgument, BadBody
-from queuey.messages.message_views import read_batch
+from queuey.messages.message_views import parse_batch
 from queuey.model.errors import InvalidRequest, TooLarge
 from queuey.model.messages import Queue
 from queuey.runtime.limits import Limits
@@ -82,7 +82,7 @@ def test_a_list_is_read_up_to_its_longest() -> None:
 
 
 def batch(body: bytes) -> object:
-    return read_batch(body, LIMITS, QUEUE, blank_request())
+    return parse_batch(body, LIMITS, QUEUE, blank_request())
 
 
 def _make_request(body: bytes) -> Request:
@@ -135,10 +135,10 @@ def test_every_text_of_a_body_that_is_not_too_long() -> None:
     """A body as long as allowed is taken however it is written: escaped, and in base64."""
     limits = Limits(max_body=10)
     escaped = "".join(f"\\u{ord(char):04x}" for char in "0123456789")
-    [draft] = read_batch(b'{"messages":[{"body":"%b","delay":0}]}' % escaped.encode(), limits, QUEUE, blank_request())
+    [draft] = parse_batch(b'{"messages":[{"body":"%b","delay":0}]}' % escaped.encode(), limits, QUEUE, blank_request())
     assert draft.body == "0123456789"
     base64 = "".join(f"\\u{ord(char):04x}" for char in "MDEyMzQ1Njc4OQ==")
-    [draft] = read_batch(
+    [draft] = parse_batch(
         b'{"messages":[{"body":"%b","encoding":"base64"}]}' % base64.encode(), limits, QUEUE, blank_request()
     )
     assert draft.body == "0123456789"

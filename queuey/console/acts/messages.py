@@ -16,7 +16,7 @@ from queuey.claims.rules.operator_acts import JobStanding
 from queuey.claims.rules.receipts import ClaimReceipt, ReceiptStatus
 from queuey.console.acts.act import Act, ActPlan, ActResult, Field
 from queuey.console.sessions import PageRequest
-from queuey.messages.message_views import format_place, parse_place, read_batch
+from queuey.messages.message_views import format_place, parse_batch, parse_place
 from queuey.model import ids
 from queuey.model.deadletters import Redriven
 from queuey.model.errors import InvalidRequest, NotAllowed, NotFound, TooManyRequests
@@ -60,7 +60,7 @@ class SendMessageAct(Act):
         access = await page_request.enter("send")
         service = page_request.service
         batch = msgspec.json.encode({"messages": [read_item(page_request)]})
-        (draft,) = read_batch(batch, service.limits, access.queue, page_request.request)
+        (draft,) = parse_batch(batch, service.limits, access.queue, page_request.request)
         posted = await access.apply(partial(service.messages.post, drafts=[draft]))
         place = format_place(*posted.locations[0])
         return ActResult(text=f"Stored message {place}.", details={"message": place})

@@ -7,9 +7,11 @@ States of an operation and their transitions::
 
     waiting ──(writer claims it)──► running ──(COMMIT returned)──► done: result
        │                              └──────(error)────────────► done: error
-       └──(caller's deadline claims it)──► withdrawn: outcome "none", never run
+       └──(caller withdraws it)──► withdrawn: outcome "none", never run
 
-If a caller's deadline passes while its operation is running, the outcome is ``unknown``.
+A caller withdraws when its deadline has passed. A thread that blocks has the store's deadline. A coroutine has that of
+its request: :meth:`queuey.web.requests.Request.give_up` cancels what it awaits. If the operation is running already,
+the outcome is ``unknown``.
 
 If a group fails as a whole (disk full, lock), all its callers receive the same error. If one operation fails with an
 unexpected error, the group is rolled back and the operations are run again one by one, so that only that one fails.
@@ -55,14 +57,13 @@ class _Operation(msgspec.Struct):
     The first thread to acquire ``taken`` decides: the writer runs the operation, or the caller withdraws it.
 
     Attributes:
-        loop: The event loop of a caller that awaits ``ended``, a future. For a caller that blocks it is None, and
-            ``ended`` is a lock that the writer releases.
+        caller: What the caller waits for: a coroutine for a future, a thread that blocks for a lock that the writer
+            releases.
     """
 
     work: Append | Callable[[Transaction], Any]
     weight: int
-    loop: asyncio.AbstractEventLoop | None
-    ended: Any
+    caller: asyncio.Future[None] | threading.Lock
     taken: Any = msgspec.field(default_factory=threading.Lock)
     result: Any = None
     error: Exception | None = None
@@ -159,7 +160,8 @@ class SqliteWriter:
         # Asking for the running loop is a system call in Python 3.11.
         is_adopted = threading.get_ident() == self._loop_thread
         loop = self._loop if is_adopted and self._loop is not None else asyncio.get_running_loop()
-        operation = _Operation(work, weight, loop, loop.create_future())
+        ended: asyncio.Future[None] = loop.create_future()
+        operation = _Operation(work, weight, ended)
         if loop is not self._loop:
             self._submit([operation])
         else:
@@ -167,10 +169,10 @@ class SqliteWriter:
                 loop.call_soon(self._submit_turn)
             self._begun_in_turn.append(operation)
         try:
-            await operation.ended
+            await ended
             if operation.error is not None:
                 raise operation.error
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # The request was given up, or the task was cancelled.
             outcome = operation.withdraw()
             if isinstance(work, Append):
                 raise GivenUp(outcome) from None
@@ -197,7 +199,7 @@ class SqliteWriter:
         timeout = self._deadline.time_left(self._options.deadline)
         answered = threading.Lock()
         answered.acquire()
-        operation = _Operation(work, weight, None, answered)
+        operation = _Operation(work, weight, answered)
         self._submit([operation])
         if not answered.acquire(timeout=timeout):
             outcome = operation.withdraw()
@@ -382,20 +384,20 @@ def _closed_error() -> StoreClosed:
 
 
 def _answer(operations: Sequence[_Operation]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Operation]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for operation in operations:
-        if operation.loop is None:
-            operation.ended.release()
+        if isinstance(operation.caller, asyncio.Future):
+            by_loop.setdefault(operation.caller.get_loop(), []).append(operation.caller)
         else:
-            by_loop.setdefault(operation.loop, []).append(operation)
-    for loop, awaited in by_loop.items():
+            operation.caller.release()
+    for loop, futures in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_set_ended, awaited)
+            loop.call_soon_threadsafe(_end_futures, futures)
         except RuntimeError:
             log.debug("The event loop has ended; its callers get no answer.")
 
 
-def _set_ended(operations: Sequence[_Operation]) -> None:
-    for operation in operations:
-        if not operation.ended.done():
-            operation.ended.set_result(None)
+def _end_futures(futures: Sequence[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)

@@ -430,7 +430,7 @@ def test_what_a_provider_is_asked_is_bounded(
 
 def stop_clock(app: App) -> None:
     """Counts logins as if no time passed."""
-    views = app.endpoints["console.back"].view("GET").answer.__self__  # type: ignore[attr-defined] # a method
+    views = app.endpoints["console.back"].view("GET").handler.__self__  # type: ignore[attr-defined] # a method
     for bound in (views._of_browser, views._of_address, views._of_provider, views._of_user):
         bound.clock = lambda: 0.0
 

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from queuey.app.service import Service
-from queuey.messages.range_reads import Reader
+from queuey.messages.range_reads import NotShort, Reader
 from queuey.messages.streams import MAX_MARKS, Cursor, Event, OpenStreams, Stream
 from queuey.model import ids
 from queuey.model.ids import FIRST, Position
@@ -56,10 +56,11 @@ class Reading:
     def read(self, *, short: bool = True) -> list[Event]:
         """Reads once, first by a short read if ``short``, and returns the events; no partition may fail."""
         woken = self.waiter.pop_woken()
-        reading = self.service.core.run(self.stream.read(woken, self.waiter, short=True)) if short else None
-        reading = reading or bridge.run(self.stream.read(woken, self.waiter))
-        assert reading is not None
-        events, failed = reading
+        run = self.service.core.run if short else bridge.run
+        try:
+            events, failed = run(self.stream.read(woken, self.waiter, short=short))
+        except NotShort:
+            events, failed = bridge.run(self.stream.read(woken, self.waiter))
         assert not failed
         return events
 

@@ -42,11 +42,12 @@ class EarlySite(PostSite):
 
     async def read(self, access: QueueAccess, wanted: RangeRequest) -> RangeAnswer:
         sources = [range_reads.RangeSource(access, wanted)]
-        results = await self.reader.read_each(sources, short=True)
-        if results is None:
+        try:
+            [result] = await self.reader.read_each(sources, short=True)
+        except range_reads.NotShort:
             return await self.core.read_in_thread(lambda: self.reader.read(access, wanted))
-        assert isinstance(results[0], RangeAnswer)
-        return results[0]
+        assert isinstance(result, RangeAnswer)
+        return result
 
 
 class EarlyReader(PostReader):
@@ -155,10 +156,10 @@ class StreamReader(EarlyReader):
     async def read(self, _limit: int) -> bool:
         """Reads the stream's next events, and records each by its partition. Returns whether there is more."""
         stream, core = self._stream, self._site.core
-        reading = await stream.read(None, self._waiter, short=True)
-        reading = reading or await core.read_in_thread(lambda: stream.read(None, self._waiter))
-        assert reading is not None
-        events, failed = reading
+        try:
+            events, failed = await stream.read(None, self._waiter, short=True)
+        except range_reads.NotShort:
+            events, failed = await core.read_in_thread(lambda: stream.read(None, self._waiter))
         assert not failed
         for event in events:
             part, message = self._parts[event.message.partition], event.message
