@@ -12,7 +12,6 @@ from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from itertools import dropwhile, pairwise
-from os.path import normpath
 from pathlib import Path
 from typing import Any
 
@@ -290,24 +289,9 @@ def test_metrics_of_workers() -> None:
     assert set(re.findall(r"`(qdo_[a-z_]+)`", text_of("docs/qdo.md"))) == families
 
 
-def sections(page: str) -> dict[str, str]:
-    """Returns the sections of a page by heading, with link targets as paths from the root."""
-    folder = Path(page).parent
-    text = re.sub(r"\]\((?![a-z]+:)([^)#]+)", lambda found: f"]({normpath(folder / found[1])}", text_of(page))
-    _, *parts = re.split(r"^##? (.+)$", text, flags=re.MULTILINE)
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
-def test_the_landing_page_says_what_the_readme_says() -> None:
-    """The landing page and the README have the same guarantees and figures, word for word."""
-    readme, landing = sections("README.md"), sections("docs/index.md")
-    for name in ("Guarantees", "How fast it is"):
-        assert landing[name] == readme[name]
-
-
-def test_figures_of_the_landing_page_were_measured() -> None:
-    """Each figure is in the pages about performance, with the commit that the landing page gives."""
-    section = sections("docs/index.md")["How fast it is"]
+def test_figures_of_the_readme_were_measured() -> None:
+    """Each figure is in the pages about performance, with the commit that the README gives."""
+    section = text_of("README.md").partition("\n## How fast it is\n")[2].partition("\n## ")[0]
     figures = re.findall(r"^\| \*\*([\d,]+)\*\* ", section, re.MULTILINE)
     measured = "".join(text_of(page) for page in PAGES if page.startswith("docs/performance"))
     assert len(figures) == 4

@@ -20,6 +20,9 @@ from tests.docs.documented import ROOT, Function, Source, string
 
 Key = tuple[str, str]
 RECORD = Path(__file__).with_name("words.toml")
+PAGES = Path(__file__).with_name("page_words.txt")
+MAX_WORDS = 89_948
+"""Max words of all pages for users. Only lower it; the aim is 60,000."""
 MEASURES = (
     *("Max ", "Min ", "Interval ", "Timeout ", "Default ", "Number ", "Ratio ", "Cost ", "Code ", "Version "),
     *("Seconds ", "Bytes ", "Years ", "Share ", "Pause ", "Delay ", "Age ", "Key ", "Index "),
@@ -226,3 +229,18 @@ def is_override(owner: str, name: str) -> bool:
     """Returns whether a class of ours, given by its dotted name, has a method from a base class of ours."""
     bases = getattr(documented.resolve(owner), "__mro__", ())[1:]
     return any(name in vars(base) and base.__module__.startswith(documented.PACKAGES) for base in bases)
+
+
+# Words of users' pages
+
+INTERNAL = re.compile(r"docs/(decisions/|measurements/|architecture|walk-)")
+
+
+def test_pages_of_users_get_shorter() -> None:
+    """No page has more words than recorded; a page that became shorter by over 40 has a lower record."""
+    paths = ["README.md", *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+    counts = {path: len((ROOT / path).read_text().split()) for path in paths if not INTERNAL.match(path)}
+    bounds = {path: int(words) for words, path in map(str.split, PAGES.read_text().splitlines())}
+    wrong = {path for path in counts | bounds if not 0 <= bounds.get(path, 0) - counts.get(path, 0) <= 40}
+    assert not wrong, f"Shorten these pages, or write the lower count into {PAGES.name}: {sorted(wrong)}"
+    assert sum(bounds.values()) <= MAX_WORDS
