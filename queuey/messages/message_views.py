@@ -352,7 +352,7 @@ _POST_HEADERS = ("x-partition", "x-message-key", "x-delay", "x-after", "idempote
 
 
 def parse_single(request: Request, body: bytes, limits: Limits, queue: Queue | None) -> Draft:
-    """Reads a message whose body is the body of the request, and whose fields are headers.
+    """Parses a message whose body is the body of the request, and whose fields are headers.
 
     Args:
         queue: Queue that the message is posted to; None for a message that is put at given ids or named, which has no
@@ -417,7 +417,7 @@ def _decode(
 
 
 def parse_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> Sequence[AnyDraft]:
-    """Reads the messages of a JSON body. Records unknown fields in the request, for the header ``Warning``.
+    """Parses the messages of a JSON body. Records unknown fields in the request, for the header ``Warning``.
 
     Raises:
         InvalidRequest: Fields are not valid; the error names every field of every item.
@@ -446,7 +446,7 @@ def parse_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> 
 
 
 def _parse_loose_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> list[Draft]:
-    """Reads a batch item by item. Accepts numbers as text, and any JSON value as a body.
+    """Parses a batch item by item. Accepts numbers as text, and any JSON value as a body.
 
     Records unknown fields in the request. Raises as :func:`parse_batch`.
     """

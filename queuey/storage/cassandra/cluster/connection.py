@@ -123,7 +123,7 @@ class Driver:
         client.close()
 
     def _pass_cluster_to_client(self) -> None:
-        cluster = self._cluster  # None while it is replaced or closed, which alone ends no requests.
+        cluster = self._cluster  # None while it is replaced, or the store closes. Requests in flight continue.
         if self._client is not None and cluster is not None:
             self._client.adopt_cluster(cluster)
 
